@@ -61,9 +61,7 @@ func benchServe(b *testing.B, slots int, begin func(*serve.Job) serve.Work) {
 		if failure, begun := begin(j).Run(ctx, serve.NewSlots(slots, 0), nil); failure != nil || !begun {
 			b.Fatal(failure)
 		}
-		if msg := j.Answers.Final(nil); msg.Header.Get(wire.HeaderFinal) != fmt.Sprint(benchChunk) {
-			b.Fatal("not all was answered")
-		}
+		testenv.MustSame(b, j.Answers.Final(nil).Header.Get(wire.HeaderFinal), fmt.Sprint(benchChunk), "not all was answered")
 		serve.Buffers.Put(j.Answers.Buf)
 		e.Stats.Add(benchChunk, benchChunk, j.Answers.Errors, time.Since(j.Started))
 	}

@@ -15,7 +15,6 @@ import (
 )
 
 func TestDirectRequestsAreBounded(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	end := make(chan struct{})
 	serveEach(b, "slow", func(context.Context, number) (square, error) {
@@ -43,7 +42,6 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 }
 
 func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	begun, end := make(chan struct{}, 1), make(chan struct{})
@@ -82,7 +80,6 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 }
 
 func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(_ context.Context, in number) (square, error) {
@@ -117,7 +114,6 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 }
 
 func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	serveEach(b, "square", squares)
 	b.listening("square")

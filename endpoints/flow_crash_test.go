@@ -79,9 +79,8 @@ func checkJoined(t testing.TB, what string, w *whole, items int) {
 			}
 			continue
 		}
-		if want := fmt.Sprintf(`{"square":%d}`, joinedOf(i)); string(w.slots[i].Data) != want {
-			t.Fatalf("%s: slot %d is %s %v, want %s", what, i, w.slots[i].Data, w.slots[i].Err, want)
-		}
+		testenv.MustSame(t, string(w.slots[i].Data), fmt.Sprintf(`{"square":%d}`, joinedOf(i)), "%s: slot %d, %v", what, i,
+			w.slots[i].Err)
 	}
 }
 
@@ -126,7 +125,6 @@ func TestAFlowSurvivesADeathAtEveryStep(t *testing.T) {
 		for _, step := range steps {
 			// In a world of its own, so that what a death leaves behind comes late to no one else.
 			t.Run(fmt.Sprintf("%s %d", step, times), func(t *testing.T) {
-				t.Parallel()
 				setup(t).dieAt(step, times)
 			})
 		}
@@ -197,7 +195,6 @@ func (b *bundle) drainReplies() (left []*wire.Reply) {
 }
 
 func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	one, two := b.service(), b.service()
@@ -244,7 +241,6 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 }
 
 func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	b.shortAckWait("flow")

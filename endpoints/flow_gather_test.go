@@ -60,7 +60,6 @@ func part(request jetstream.Msg, final int, slots ...string) *nats.Msg {
 }
 
 func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	for range 2 {
 		serveFlow(b, "flow", twoStages(true))
@@ -105,7 +104,6 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 }
 
 func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := serveFlow(b, "flow", twoStages(false))
 	meta := b.ask("flow", numbers(1))
@@ -140,7 +138,6 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 }
 
 func TestVersionsOfAFlowSideBySide(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	instance := func(revision string) *Service {
 		svc := b.service()
@@ -181,7 +178,6 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 // TestLegsOfAJoinArriveTogether has the replies to both requests of many chunks come at once, one whole and the other
 // in parts, to two instances. No chunk is lost, and none goes on without a leg.
 func TestLegsOfAJoinArriveTogether(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	for range 2 {
 		serveFlow(b, "flow", twoStages(true), Concurrency(8))
@@ -205,9 +201,8 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 			t.Fatalf("slice %s: answered %d, failure %v", slice, w.answered, w.failure)
 		}
 		for i := range items {
-			if want := fmt.Sprintf(`{"square":%d}`, 2001*i); string(w.slots[i].Data) != want {
-				t.Fatalf("slice %s: slot %d is %s %v, want %s", slice, i, w.slots[i].Data, w.slots[i].Err, want)
-			}
+			testenv.MustSame(t, string(w.slots[i].Data), fmt.Sprintf(`{"square":%d}`, 2001*i), "slice %s: slot %d, %v", slice, i,
+				w.slots[i].Err)
 		}
 	}
 	if left := b.drainReplies(); len(left) > 0 {
@@ -231,7 +226,6 @@ func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, b
 // TestSpoiledStatesAndHeads has someone write into the stream of suspended chunks. No service dies of it, and the
 // asker is told, as long as it stands there who he is.
 func TestSpoiledStatesAndHeads(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(true))
 	replace := func(from, to string) func(nats.Header, []byte) []byte {
@@ -309,7 +303,6 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 // TestRepliesOfEveryWrongKind has the callee of a flow answer in ways that it should not. The flow's own asker has an
 // outcome for each item anyway.
 func TestRepliesOfEveryWrongKind(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(false))
 	one := func(n int) string { return fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, n, n) }
@@ -364,7 +357,6 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 // TestAChunkThatIsNotThereYet has replies come before the state that they are for can be read: a replica that is behind
 // shows nothing of it, and of one that is being written again only a part is there.
 func TestAChunkThatIsNotThereYet(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(false))
 	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(t)

@@ -72,7 +72,6 @@ func (b *bundle) nothingLeft() {
 }
 
 func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -89,7 +88,6 @@ func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
 }
 
 func TestFlowsAskFlowsThreeDeep(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -124,9 +122,7 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 	b.publish(builder.Msg())
 	for _, w := range b.collect(1) {
 		for i := range 20 {
-			if want := fmt.Sprintf(`{"n":%d}`, (i+1)*1000); string(w.slots[i].Data) != want {
-				t.Fatalf("slot %d is %s %v, want %s", i, w.slots[i].Data, w.slots[i].Err, want)
-			}
+			testenv.MustSame(t, string(w.slots[i].Data), fmt.Sprintf(`{"n":%d}`, (i+1)*1000), "slot %d, %v", i, w.slots[i].Err)
 		}
 	}
 	b.nothingLeft()
@@ -138,7 +134,6 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 }
 
 func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	serveFlow(b, "flow", numberStages{
@@ -179,7 +174,6 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 }
 
 func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	more := toDouble.As("more")
@@ -207,7 +201,6 @@ func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 }
 
 func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleList(svc, "double", func(_ context.Context, chunk *Chunk[number, number]) error {
@@ -233,7 +226,6 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 }
 
 func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -273,7 +265,6 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 }
 
 func TestBinaryAnswers(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "pdf", func(_ context.Context, in number) (any, error) {
@@ -297,7 +288,6 @@ func TestBinaryAnswers(t *testing.T) {
 }
 
 func TestQuestionsAndStatesOfAnySize(t *testing.T) {
-	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	type big struct{ Text string }
 	text := func(n int) string { return strings.Repeat("x", n) }
@@ -351,7 +341,6 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 }
 
 func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	self := To[number, number]("self")
@@ -377,7 +366,6 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 
 // TestTargetsOfOneName has a package mix up the names of its targets, and ask with and without KeepErrors.
 func TestTargetsOfOneName(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	double, squared := To[number, number]("double").As("x"), To[number, square]("square").As("x")
@@ -420,7 +408,6 @@ func TestTargetsOfOneName(t *testing.T) {
 // TestAStageThatAsksInAnotherOrderMakesTheSameRequests repeats a stage whose items are asked for in another order, and
 // of another target first.
 func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	var times atomic.Int64
 	stages := twoStages(true)
@@ -469,7 +456,6 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 // TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and
 // keeps them for the next stage.
 func TestItemsThatOutliveTheirStage(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	var late sync.WaitGroup
@@ -539,7 +525,6 @@ func waitsInTheEnd() numberStages {
 }
 
 func TestAStageThatOutlastsItsTime(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -555,7 +540,6 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 // No one serves the endpoint that a flow asks. What the flow has stored and asked goes when its time is over, and
 // nothing is said to the node: the slice's deadline brings the items back.
 func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	asked := testenv.Must(b.nc.SubscribeSync(wire.WorkSubject("double")))(t)
 	serveFlow(b, "flow", waitsInTheEnd(), Timeout(2*time.Second))

@@ -30,7 +30,7 @@ type load struct {
 // under runs a service under a load, as endpoint busy, and counts the items of the run that are done.
 func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 	t.Helper()
-	b, done := setup(t), &atomic.Int64{}
+	b, done := alone(t), &atomic.Int64{}
 	work := func(in number) square {
 		_ = backoff.Sleep(context.Background(), l.item)
 		if in.N >= 0 {
@@ -102,10 +102,8 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 			for n := range 20 {
 				knowsLane(b, b.nc, "busy")
 				before := done.Load()
-				got, err := Call[number, square](b.ctx, b.nc, "busy", "k", number{-n}, tc.call...)
-				if err != nil || got.Square != n*n {
-					t.Fatalf("called with %d: %+v, %v", n, got, err)
-				}
+				got := testenv.Must(Call[number, square](b.ctx, b.nc, "busy", "k", number{-n}, tc.call...))(t)
+				testenv.MustSame(t, got.Square, n*n, "called with %d: %+v", n, got)
 				took = append(took, done.Load()-before)
 			}
 			slices.Sort(took)
@@ -119,7 +117,6 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 
 // A flow that someone waits for goes before its chunks in each stage, and what it asks before those of its callee.
 func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	done := &atomic.Int64{}
@@ -198,7 +195,6 @@ func (b *bundle) callsAmongChunks(endpoints ...string) func() bool {
 
 // A service of another language reads no lane: calls come with the chunks.
 func TestACallToWhoHasNoLane(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
@@ -209,14 +205,12 @@ func TestACallToWhoHasNoLane(t *testing.T) {
 	if stream.HasLane(b.ctx, b.nc, "square") || svc.Stats()[0].Lane {
 		t.Error("it says that it has a lane")
 	}
-	if _, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(wire.LaneOf("square"))); err == nil {
-		t.Error("there is a consumer")
-	}
+	_, err := b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(wire.LaneOf("square")))
+	testenv.Fails(t, err, "there is a consumer")
 }
 
 // Of those who gave up, a service works for the few whose requests it had fetched by then.
 func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	g := newGate(t)
 	serveList(b, "square", g.handle, Concurrency(1))
@@ -264,7 +258,6 @@ func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
 // it was not asked. Permissions forbid both; without them a call ends in its time, with an error that says so, and
 // takes no answer that is not of its slice.
 func TestAHostileServiceCostsACallNoMoreThanItsTime(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	liar := b.connect()
 	_, err := liar.Subscribe(wire.StatusSubject("square"), func(m *nats.Msg) { _ = m.Respond([]byte(`{"lane":true}`)) })

@@ -22,7 +22,6 @@ import (
 )
 
 func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	first := testenv.Must(stream.Ensure(b.ctx, b.js, stream.Config{}))(t)
 	second := testenv.Must(stream.Ensure(b.ctx, b.js, stream.Config{WorkMaxBytes: 5 << 20}))(t)
@@ -42,7 +41,6 @@ func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
 }
 
 func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
 	testenv.Must(b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: wire.StreamReply,
@@ -55,13 +53,11 @@ func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
 }
 
 func TestMisuseIsReported(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	for _, config := range []Config{{}, {Name: "a b"}, {Name: "a", Version: "one"}, {Name: "a", DrainTimeout: -1},
 		{Name: "a", Wrap: []Wrapper{nil}}} {
-		if _, err := New(b.nc, config); err == nil {
-			t.Errorf("New took %+v", config)
-		}
+		_, err := New(b.nc, config)
+		testenv.Fails(t, err, "New took %+v", config)
 	}
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
@@ -74,9 +70,7 @@ func TestMisuseIsReported(t *testing.T) {
 		"wrapper":     HandleEach(svc, "c", squares, Wrap(nil)),
 		"no handler":  b.service().Run(b.ctx),
 	} {
-		if err == nil {
-			t.Errorf("%s: no error", name)
-		}
+		testenv.Fails(t, err, "%s: no error", name)
 	}
 	check(t, b.Run(svc)())
 	if svc.Run(b.ctx) == nil {
@@ -85,7 +79,6 @@ func TestMisuseIsReported(t *testing.T) {
 }
 
 func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
@@ -93,13 +86,10 @@ func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
 	go func() { done <- svc.Run(b.ctx) }()
 	eventually(t, "it listens", func() bool { return b.logged.FilterMessage("listening").Len() > 0 })
 	svc.host.NC.Close()
-	if err := await(t, "end of Run", done); err == nil {
-		t.Error("no error")
-	}
+	testenv.Fails(t, await(t, "end of Run", done), "no error")
 }
 
 func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	svc := b.service(func(c *Config) { c.DrainTimeout = 10 * time.Millisecond })
 	svc.grace = 10 * time.Millisecond
@@ -123,7 +113,6 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 
 // TestConsumerOfAServiceIsKept has a service make its consumer with what JetStream cannot change later.
 func TestConsumerOfAServiceIsKept(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamWork, jetstream.ConsumerConfig{
 		Durable: "square", FilterSubject: wire.WorkSubject("square"), AckPolicy: jetstream.AckExplicitPolicy, MaxWaiting: 7,
@@ -138,7 +127,6 @@ func TestConsumerOfAServiceIsKept(t *testing.T) {
 }
 
 func TestConsumerThatLosesWhatItDeliversIsRefused(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	// A work queue takes no other consumer than an explicit one; the stream of states would.
 	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamEvent, jetstream.ConsumerConfig{
@@ -157,7 +145,6 @@ func (b *bundle) unacknowledged() int {
 
 // A service whose stream is missing, and then its server, logs why it waits, and works once both are there.
 func TestEachReasonForAWaitIsLogged(t *testing.T) {
-	t.Parallel()
 	b := setup(t, own)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	serveEach(b, "square", squares)
@@ -176,7 +163,6 @@ func TestEachReasonForAWaitIsLogged(t *testing.T) {
 
 // A service that is refused says how it gets in, in its log and in what its readiness probe is told.
 func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
-	t.Parallel()
 	b := setup(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "u", "p"
@@ -196,14 +182,13 @@ func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
 }
 
 func TestConnectByContext(t *testing.T) {
-	b := setup(t)
+	b := alone(t)
 	home := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", home)
 	t.Setenv("NATS_URL", "")
 	t.Setenv("NATS_CONTEXT", "bank")
-	if _, err := Connect(); err == nil {
-		t.Error("a missing context was taken")
-	}
+	_, err := Connect()
+	testenv.Fails(t, err, "a missing context was taken")
 	dir := filepath.Join(home, "nats", "context")
 	check(t, os.MkdirAll(dir, 0o700))
 	check(t, os.WriteFile(filepath.Join(dir, "bank.json"), []byte(`{"url":"`+b.url+`"}`), 0o600))
@@ -213,7 +198,6 @@ func TestConnectByContext(t *testing.T) {
 }
 
 func TestLogToTellsOfDeniedPermissions(t *testing.T) {
-	t.Parallel()
 	b := setup(t, own)
 	b.stop()
 	b.opts.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
@@ -230,7 +214,7 @@ func TestLogToTellsOfDeniedPermissions(t *testing.T) {
 // A server that starts may refuse users for a while: the service that says who they are is not up yet.
 // The environment says who they are.
 func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Parallel
-	b := setup(t, own)
+	b := alone(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "u", "p"
 	b.start()
@@ -297,7 +281,7 @@ func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
 
 // The server that serve runs is found in its data directory, with the password for it, which no other server is told.
 func TestConnectToTheLocalServer(t *testing.T) {
-	b := setup(t, own)
+	b := alone(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "tranche", "secret"
 	b.start()

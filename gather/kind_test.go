@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -68,14 +69,9 @@ func TestParseKindsThatFetch(t *testing.T) {
 		t.Errorf("got  %+v\nwant %+v", got, query)
 	}
 	for i, want := range []string{"http:127.0.0.1:8081", "http:api.example", "sql:ledger"} {
-		if got := plan.Steps[i].TargetKey(); got != want {
-			t.Errorf("step %d is paced by %s, want %s", i, got, want)
-		}
+		testenv.Same(t, plan.Steps[i].TargetKey(), want, "step %d is paced by", i)
 	}
-	spec, err := json.Marshal(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := testenv.Must(json.Marshal(plan))(t)
 	var again gather.Plan
 	if err := json.Unmarshal(spec, &again); err != nil || !reflect.DeepEqual(&again, plan) {
 		t.Errorf("%s is read as %+v, %v", spec, again, err)
@@ -140,8 +136,6 @@ func TestBadKindsThatFetch(t *testing.T) {
 		text, want := test[0], test[1]
 		plan := "steps:\n- {name: s, \n   " + text + "}\n"
 		_, err := gather.Parse("f", []byte(plan))
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\n got %v\nwant %s", text, err, want)
-		}
+		testenv.Says(t, err, want, "%s", text)
 	}
 }

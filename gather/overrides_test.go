@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -141,9 +142,7 @@ func TestSetOverrides(t *testing.T) {
 		"max_result": "1MiB",
 	}
 	for _, field := range gather.OverrideFields() {
-		if err := got.Set(field, texts[field]); err != nil {
-			t.Errorf("%s: %v", field, err)
-		}
+		testenv.Same(t, got.Set(field, texts[field]), nil, "%s", field)
 	}
 	var want gather.Overrides
 	err := json.Unmarshal([]byte(`{"priority":-2,"done_by":"06:00 Europe/Berlin","gentle":true,"max_failed":"1%",
@@ -161,9 +160,7 @@ func TestSetOverrides(t *testing.T) {
 		t.Errorf("got %+v, want %+v, %v", got, want, err)
 	}
 	for _, field := range gather.OverrideFields() {
-		if err := got.Set(field, texts[field]); err == nil || !strings.Contains(err.Error(), "twice") {
-			t.Errorf("%s a second time: %v", field, err)
-		}
+		testenv.Says(t, got.Set(field, texts[field]), "twice", "%s a second time", field)
 	}
 	for field, text := range map[string]string{
 		"chunk": "many", "rate": "1_000", "canary_auto_approve": "yes", "timeout": "5", "chunk_bytes": "1KB",
@@ -186,22 +183,15 @@ func TestOverridesOfSingleSteps(t *testing.T) {
 	}
 	var over gather.Overrides
 	for _, text := range []string{"b.chunk=7", "c.rate=0.5", "c.retry_codes=X", "c.retry_codes=Y"} {
-		if err := over.SetStep(text); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, over.SetStep(text))
 	}
-	if err := errors.Join(over.Set("chunk", "9"), over.Set("max_attempts", "4")); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(over.Set("chunk", "9"), over.Set("max_attempts", "4")))
 	text, err := json.Marshal(over)
 	if want := `{"chunk":9,"max_attempts":4,"steps":{"b":{"chunk":7},"c":{"rate":0.5,"retry_codes":["X","Y"]}}}`; err !=
 		nil || string(text) != want {
 		t.Errorf("got %s, %v", text, err)
 	}
-	out, err := over.Over(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := testenv.Must(over.Over(plan))(t)
 	var got []string
 	for _, s := range out.Steps {
 		got = append(got, fmt.Sprint(s.Chunk, s.ChunkAuto, s.Rate, s.MaxAttempts, s.RetryCodes))
@@ -225,9 +215,7 @@ func TestOverridesOfSingleSteps(t *testing.T) {
 		if err == nil {
 			_, err = over.Over(plan)
 		}
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %s", text, err, want)
-		}
+		testenv.Says(t, err, want, "%s", text)
 	}
 	// A time for all is one for those whose size is found.
 	over = gather.Overrides{}
@@ -236,7 +224,6 @@ func TestOverridesOfSingleSteps(t *testing.T) {
 		t.Errorf("%+v, %v", out, err)
 	}
 	_ = over.Set("chunk", "9")
-	if _, err := over.Over(plan); err == nil || !strings.Contains(err.Error(), "no step of the plan has that") {
-		t.Error(err)
-	}
+	_, err = over.Over(plan)
+	testenv.Says(t, err, "no step of the plan has that", "the error")
 }

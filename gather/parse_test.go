@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -135,10 +136,7 @@ steps:
 // Plans of several steps, of all kinds; what is not said depends on the kind.
 func TestParseSteps(t *testing.T) {
 	t.Parallel()
-	plan, err := gather.Parse("file", []byte(gathering))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := testenv.Must(gather.Parse("file", []byte(gathering)))(t)
 	var got []string
 	for _, s := range plan.Ordered().Steps {
 		got = append(got, fmt.Sprintf("%s %s %s %v %v %v %d %v %v", s.Name, s.Kind(), s.TargetKey(), s.Needs, s.InputParts(),
@@ -217,9 +215,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 			t.Errorf("%.60q: got %v", text, err)
 			continue
 		}
-		if got := fmt.Sprintf("%d:%d: %s", bad.Line, bad.Column, bad.Problem); !strings.Contains(got, want) {
-			t.Errorf("%.60q:\n got %.200s\nwant %s", text, got, want)
-		}
+		testenv.Has(t, fmt.Sprintf("%d:%d: %s", bad.Line, bad.Column, bad.Problem), want, "%.60q", text)
 		if len(err.Error()) > 1000 {
 			t.Errorf("%.60q: the error has %d bytes", text, len(err.Error()))
 		}
@@ -277,12 +273,7 @@ func TestExamples(t *testing.T) {
 		t.Fatalf("no plans in %s: %v", dir, err)
 	}
 	for _, e := range entries {
-		text, err := os.ReadFile(filepath.Join(dir, e.Name()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := gather.Parse(e.Name(), text); err != nil {
-			t.Error(err)
-		}
+		text := testenv.Must(os.ReadFile(filepath.Join(dir, e.Name())))(t)
+		testenv.Must(gather.Parse(e.Name(), text))(t)
 	}
 }

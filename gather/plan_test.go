@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -24,12 +25,8 @@ func TestSingle(t *testing.T) {
 	if !reflect.DeepEqual(plan, want) {
 		t.Errorf("got %+v", plan)
 	}
-	if err := plan.Validate(); err != nil {
-		t.Error(err)
-	}
-	if err := gather.Single("a b").Validate(); err == nil {
-		t.Error("a bad endpoint name is valid")
-	}
+	testenv.NoError(t, plan.Validate())
+	testenv.Fails(t, gather.Single("a b").Validate(), "a bad endpoint name is valid")
 }
 
 func TestWithDefaults(t *testing.T) {
@@ -161,9 +158,7 @@ func TestValidateNamesTheField(t *testing.T) {
 		"nothing seen":  graph(step("a"), seeing(step("b", "a"))),
 		"an item alone": *gather.Single("item"),
 	} {
-		if err := plan.Validate(); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
+		testenv.Same(t, plan.Validate(), nil, "%s", name)
 	}
 }
 
@@ -227,10 +222,7 @@ func TestPlansWithAnOrder(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(plan.Order, want) || !plan.Stops() {
 		t.Fatalf("got %+v, %v", plan, err)
 	}
-	text, err := json.Marshal(plan)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(json.Marshal(plan))(t)
 	var back gather.Plan
 	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(&back, plan) {
 		t.Errorf("%s comes back as %+v, %v", text, back, err)
@@ -264,8 +256,7 @@ func TestPlansWithAnOrder(t *testing.T) {
 		if !strings.Contains(text, "steps") {
 			text += "steps: [{endpoint: e}]\n"
 		}
-		if _, err := gather.Parse("p", []byte(text)); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s\ngot  %v\nwant %s", text, err, want)
-		}
+		_, err := gather.Parse("p", []byte(text))
+		testenv.Says(t, err, want, "%s", text)
 	}
 }

@@ -172,7 +172,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 	testenv.Says(t, err, "keep items in order", "a node that knows of no lines")
 	exec(session, 3)
 	down := wayBack(t, "00009_order.sql")
-	_, err := conn.Exec(t.Context(), down)
+	_, err = conn.Exec(t.Context(), down)
 	testenv.Says(t, err, "are in progress", "it went back under a run")
 	exec(`UPDATE batchrun SET state = 'cancelled' WHERE id = $1`, run)
 	exec(session, 2)

@@ -186,9 +186,8 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	files := testenv.Must(filepath.Glob("*.sql"))(t)
 	for _, file := range slices.Backward(files) {
 		down := strings.ReplaceAll(wayBack(t, file), "CONCURRENTLY", "") // several statements are one transaction
-		if _, err := conn.Exec(t.Context(), down); err != nil {
-			t.Fatalf("take %s back: %v", file, err)
-		}
+		_, err := conn.Exec(t.Context(), down)
+		testenv.MustSame(t, err, nil, "take %s back", file)
 	}
 	var left int
 	err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace

@@ -147,9 +147,7 @@ func (r *itemRun) compare(from, to workqueue.Ordinal, states map[string]int) {
 			}
 		}
 		got := r.rows(step, from, to)
-		if len(got) != len(want) {
-			r.Fatalf("step %s: %d rows; want %d", step, len(got), len(want))
-		}
+		testenv.MustSame(r, len(got), len(want), "step %s: rows", step)
 		for i := range want {
 			states[got[i].State]++
 			testenv.Same(r, inWords(&got[i]), inWords(&want[i]), "step %s", step)
@@ -238,10 +236,8 @@ func (r *itemRun) story() {
 	r.Helper()
 	for i := range 60 {
 		key := fmt.Sprintf("C%d", i)
-		views, err := inspect.New(r.store).Items(r.Context(), r.id, key)
-		if err != nil || len(views) != 1 {
-			r.Fatalf("%d items, %v", len(views), err)
-		}
+		views := testenv.Must(inspect.New(r.store).Items(r.Context(), r.id, key))(r)
+		testenv.MustSame(r, len(views), 1, "items")
 		for _, want := range views[0].Steps {
 			var generation *int
 			var service, host *string

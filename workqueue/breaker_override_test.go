@@ -24,7 +24,6 @@ func (b *bench) closeBreaker() {
 // The last items of a run all fail alone, which looks like an outage. An operator who knows better says so, and then
 // they use up their attempts; what is left to do is told where it is asked for.
 func TestOperatorClosesTheBreaker(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 20)
 	d := b.drive(run, down, 3)
@@ -51,10 +50,8 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 		AND reason = 'closed by ann'`); n != 1 {
 		t.Errorf("%d changes were noted", n)
 	}
-	entries, err := inspect.New(b.Store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"})
-	if err != nil || len(entries.Entries) != 1 {
-		t.Fatalf("%+v, %v", entries, err)
-	}
+	entries := testenv.Must(inspect.New(b.Store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"}))(t)
+	testenv.MustSame(t, len(entries.Entries), 1, "%+v", entries)
 	before, after := string(entries.Entries[0].Before), string(entries.Entries[0].After)
 	if !strings.Contains(before, `"breaker": "open"`) || !strings.Contains(after, `"closed"`) ||
 		!strings.Contains(after, "breaker_suppressed_until") {
@@ -66,7 +63,6 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 // While an operator keeps the breaker closed items whose server is not there lose no attempt, be it that their chunk
 // fails or that some of its slots do; what a server answers counts.
 func TestNoServerCostsNoAttemptWhileTheBreakerIsForcedClosed(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(2), 12)
 	b.closeBreaker()
@@ -94,7 +90,6 @@ func TestNoServerCostsNoAttemptWhileTheBreakerIsForcedClosed(t *testing.T) {
 
 // What an operator said holds for ten minutes, also when the breaker was closed.
 func TestOperatorsTrustEnds(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 60)
 	b.closeBreaker()
@@ -117,7 +112,6 @@ func TestOperatorsTrustEnds(t *testing.T) {
 // Items that fail in slots of their own are no culprits of a chunk that one of its items fails, whether the service
 // wants them to be retried or not.
 func TestCulpritsAreWhatFailsChunks(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(64), 64)
 	bad := map[workqueue.Ordinal]bool{3: false, 17: true, 40: true, 41: false, 63: true} // whether it may be retried
@@ -150,7 +144,6 @@ func throttled(s workqueue.Slice) settle.Answer {
 
 // What the step says of a code goes before that too.
 func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(1)
 	req.Steps[0].MaxAttempts = 1
@@ -165,7 +158,6 @@ func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
 
 // A service that never has time does not keep a run indefinitely.
 func TestThrottlingEnds(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].MaxAttempts = 2
@@ -181,7 +173,6 @@ func TestThrottlingEnds(t *testing.T) {
 
 // A service that says it has too much to do is not down: neither do its refusals open the breaker nor keep it open.
 func TestThrottlingIsNoOutage(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 40)
 	for i, s := range b.Claim(run, 20) {
@@ -210,7 +201,6 @@ func TestThrottlingIsNoOutage(t *testing.T) {
 
 // A half that is refused because it came at a bad time says nothing of what is wrong in its chunk.
 func TestThrottledPiecesAreNoFailures(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(8), 8)
 	busy := map[int]bool{}

@@ -37,15 +37,12 @@ func (b *bench) bury(letters ...deadletter.DeadLetter) []workqueue.LetterID {
 
 func (b *bench) newest() deadletter.DeadLetter {
 	b.Helper()
-	page, err := deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1})
-	if err != nil || len(page.Letters) != 1 {
-		b.Fatalf("the newest of %d letters: %v", len(page.Letters), err)
-	}
+	page := testenv.Must(deadletter.New(b.Store).DeadLetters(b.Context(), deadletter.DeadFilter{Limit: 1}))(b)
+	testenv.MustSame(b, len(page.Letters), 1, "the newest letters")
 	return page.Letters[0]
 }
 
 func TestBuryOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run, slice := workqueue.NewRunID(), workqueue.NewSliceID()
 	first := letter("m", "accounts")
@@ -76,7 +73,6 @@ func TestBuryOnce(t *testing.T) {
 
 // What a service sends may be anything.
 func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	for name, l := range map[string]deadletter.DeadLetter{
 		"texts":   {MsgID: "a\x00\xff", Endpoint: "e\x00", Cause: "\xff", Message: "\x00", Mode: "\x00", Service: "\xff"},
@@ -95,9 +91,8 @@ func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
 			t.Errorf("%s, again: new %v, %v", name, isNew, err)
 		}
 	}
-	if _, err := deadletter.New(b.Store).Add(t.Context(), deadletter.DeadLetter{}); err == nil {
-		t.Error("a letter without a message id was buried")
-	}
+	_, err := deadletter.New(b.Store).Add(t.Context(), deadletter.DeadLetter{})
+	testenv.Fails(t, err, "a letter without a message id was buried")
 	out, err := deadletter.New(b.Store).Requeue(t.Context(), deadletter.DeadSelection{All: true, Force: true}, "test")
 	if err != nil || out.Requeued != 6 || out.RefusedTotal != 2 ||
 		!strings.Contains(out.Refused[0].Reason, "was not kept") {
@@ -115,10 +110,8 @@ func refs(ids ...workqueue.LetterID) deadletter.DeadSelection {
 
 func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Requeue {
 	b.Helper()
-	out, err := deadletter.New(b.Store).Requeue(b.Context(), sel, "ann")
-	if err != nil || out.Requeued != want {
-		b.Fatalf("requeued %+v, %v; want %d", out, err, want)
-	}
+	out := testenv.Must(deadletter.New(b.Store).Requeue(b.Context(), sel, "ann"))(b)
+	testenv.MustSame(b, out.Requeued, want, "requeued %+v", out)
 	return out
 }
 
@@ -128,7 +121,6 @@ func (b *bench) unsent() []deadletter.UnsentLetter {
 }
 
 func TestReissuedLettersAreNotRequeued(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := workqueue.NewRunID()
 	l := letter("m", "a")
@@ -146,7 +138,6 @@ func TestReissuedLettersAreNotRequeued(t *testing.T) {
 
 // Two operators requeue all there is while a third drops it: each letter goes one way.
 func TestLettersMoveOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	const letters = 200
 	for i := range letters {
@@ -177,7 +168,6 @@ func TestLettersMoveOnce(t *testing.T) {
 
 // The outbox is read in portions, however large the letters are.
 func TestUnsentLettersAreBounded(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	for i := range 4 {
 		l := letter(strconv.Itoa(i), "a")

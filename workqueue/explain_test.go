@@ -462,7 +462,6 @@ func TestExplain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			run := c.make(b)
 			e := b.wantTold(run, c.want...)
@@ -545,7 +544,6 @@ func (b *bench) handed(s ...workqueue.Slice) {
 }
 
 func TestExplainARunThatLoads(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.Session = b.Session
@@ -562,18 +560,16 @@ func TestExplainARunThatLoads(t *testing.T) {
 		t.Errorf("the explanation is %+v", *e)
 	}
 	gate <- io.ErrUnexpectedEOF
-	if _, err := l.wait(); err == nil {
-		t.Error("the load did not fail")
-	}
+	_, err := l.wait()
+	testenv.Fails(t, err, "the load did not fail")
 }
 
 func TestExplainWhatIsNotThere(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	_, err := health.New(b.Store).Explain(t.Context(), workqueue.NewRunID())
 	testenv.Is(t, err, workqueue.ErrNotFound, "an unknown run")
 	run := b.Load(storetest.Request(), 1)
-	_, err := health.New(b.Store).ExplainKey(t.Context(), run, "nobody")
+	_, err = health.New(b.Store).ExplainKey(t.Context(), run, "nobody")
 	testenv.Is(t, err, workqueue.ErrNotFound, "an unknown key")
 	e, err := health.New(b.Store).ExplainEndpoint(t.Context(), "nobody")
 	if err != nil || e.Missing != 0 || len(e.Groups) != 0 || e.Summary == "" {
@@ -582,7 +578,6 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 }
 
 func TestExplainAnEndpoint(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	first, second := b.Load(limited(1), 10), b.Load(limited(1), 20)
 	b.Send(b.One(first), b.One(second))

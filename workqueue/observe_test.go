@@ -31,7 +31,6 @@ func (b *bench) observe() pacestore.Observation {
 }
 
 func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.auto(40)
 	claimed := b.Claim(run, 8)
@@ -48,9 +47,7 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 	}
 	b.Record(good, mixed, refused, failed)
 	o := b.observe()
-	if len(o.Endpoints) != 1 {
-		t.Fatalf("%+v", o)
-	}
+	testenv.MustSame(t, len(o.Endpoints), 1, "%+v", o)
 	e := o.Endpoints[0]
 	if e.Endpoint != storetest.Endpoint || !e.InFlightAuto || !e.ChunkAuto || e.ChunkTime != 2*time.Second ||
 		e.ChunkMax != 4 ||
@@ -77,7 +74,6 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 }
 
 func TestObserveLeavesFixedPacesAlone(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.Send(b.Claim(b.Load(storetest.Request(), 20), 2)...)
 	testenv.Same(t, len(b.observe().Endpoints), 0, "endpoints")
@@ -91,7 +87,6 @@ func TestObserveLeavesFixedPacesAlone(t *testing.T) {
 }
 
 func TestAPaceIsSavedWithItsChanges(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.auto(8)
 	lease := b.Lead()
@@ -108,9 +103,8 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 	b.Exec(`INSERT INTO endpoint_change (endpoint, what, reason) SELECT 'other', 'rate', '' FROM generate_series(1, 510)`)
 	testenv.Same(t, testenv.Must(pacestore.New(b.Store).PruneChanges(t.Context(), lease))(t), 10, "changes were forgotten")
 	stale := workqueue.Lease{Session: lease.Session, Epoch: lease.Epoch - 1}
-	if err := pacestore.New(b.Store).SavePace(t.Context(), stale, storetest.Endpoint, pace, nil); err == nil {
-		t.Error("someone who leads no more has saved a pace")
-	}
+	testenv.Fails(t, pacestore.New(b.Store).SavePace(t.Context(), stale, storetest.Endpoint, pace, nil),
+		"someone who leads no more has saved a pace")
 }
 
 // A service that works far longer on requests and on items than before is told of, with both figures and since when.
@@ -141,7 +135,6 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			for _, r := range []requests{tc.before, tc.now} {
 				run := b.Load(storetest.Chunked(r.chunk), 5*r.chunk)

@@ -22,7 +22,6 @@ import (
 
 // Full blocks are worked on while the run is open, the rest from the seal on, and the run completes once.
 func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.OpenRun(func(r *start.OpenRequest) { r.MaxFailed = "1%" })
 	all := storetest.Names(17_000)
@@ -55,7 +54,6 @@ func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 }
 
 func TestOpeningIsIdempotent(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := start.OpenRequest{LoadRequest: storetest.Request(), SealWithin: time.Hour}
 	req.IdempotencyKey = "k"
@@ -70,7 +68,6 @@ func TestOpeningIsIdempotent(t *testing.T) {
 }
 
 func TestAddsAndDuplicates(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	strict := b.OpenRun(nil)
 	b.Add(strict, []string{"a", "b"})
@@ -100,7 +97,6 @@ func TestAddsAndDuplicates(t *testing.T) {
 
 // An add that breaks off in the middle, by its source or with its connection, leaves nothing.
 func TestAnAddIsAllOrNothing(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.OpenRun(nil)
 	broken := errors.New("the source broke")
@@ -153,7 +149,6 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 // A run that no one adds anything to completes with its seal. What was sealed or cancelled is no load that was given
 // up, whatever becomes of its node.
 func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	empty, open, cancelled := b.OpenRun(nil), b.OpenRun(nil), b.OpenRun(nil)
 	if sealed := b.Seal(empty); !sealed.Completed || sealed.Items != 0 {
@@ -180,7 +175,6 @@ func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 }
 
 func TestOverdueRuns(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	within := func(what start.OnOverdue) func(*start.OpenRequest) {
 		return func(r *start.OpenRequest) { r.OnOverdue = what }
@@ -218,7 +212,6 @@ func TestOverdueRuns(t *testing.T) {
 
 // An open run ends when it is overdue and no one has done anything with it for a week; what keeps it keeps only that.
 func TestAnAbandonedOpenRunEnds(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	left, added, paused, fresh := b.OpenRun(nil), b.OpenRun(nil), b.OpenRun(nil), b.OpenRun(nil)
@@ -226,9 +219,8 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	b.Add(worked, storetest.Names(8192)) // a block, which begins
 	b.PauseRun(paused)
 	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now()`)
-	if due, err := start.New(b.Store).ReportOverdue(t.Context(), lease); err != nil || len(due) != 5 {
-		t.Fatal(due, err)
-	}
+	testenv.MustSame(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 5,
+		"runs that are overdue")
 	b.Exec(`UPDATE batchrun SET overdue_at = overdue_at - interval '8 days' WHERE id <> $1`, fresh)
 	testenv.Same(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 0,
 		"all were opened just now")
@@ -256,7 +248,6 @@ func TestOpenRunRaces(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"seal", "cancel", "both"} {
 		t.Run(end, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			run := b.OpenRun(nil)
 			ctx, stop := context.WithCancel(t.Context())
@@ -345,8 +336,6 @@ func (b *bench) awaitEnd(run workqueue.RunID) {
 	ctx, cancel := context.WithTimeout(b.Context(), 2*time.Minute)
 	defer cancel()
 	for state := ""; state != "completed" && state != "cancelled"; state, _ = b.State(run) {
-		if ctx.Err() != nil {
-			b.Fatalf("the run is still %s", state)
-		}
+		testenv.MustSame(b, ctx.Err(), nil, "the run is still %s", state)
 	}
 }

@@ -128,7 +128,6 @@ func addressOf(config *pgx.ConnConfig) string {
 // The host of PostgreSQL is gone without a word, and a standby is there. A read that has no time of its own must find
 // out by itself that its idle connection leads nowhere.
 func TestAnIdleConnectionThatHasGoneSilentIsGivenUp(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	config := b.Pool.Config().ConnConfig
 	first, standby := testenv.NewProxy(t, addressOf(config)), testenv.NewProxy(t, addressOf(config))
@@ -240,9 +239,7 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 	b.Expire(b.Session)
 	b.Session = b.Open()
 	lease := b.Lead()
-	if n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease); err != nil || n != 0 {
-		t.Fatalf("released %d, %v; want its lock in the way", n, err)
-	}
+	testenv.MustSame(t, testenv.Must(settle.New(store).ReleaseDeadSessions(t.Context(), lease))(t), 0, "released")
 	began := time.Now()
 	var first time.Time // when it had been seen
 	b.Until("its transaction is ended", func() bool {
@@ -262,9 +259,7 @@ func TestAClientThatStalledInACopy(t *testing.T) {
 	if waited := time.Since(began); waited < 9*time.Second {
 		t.Errorf("it was ended after %s", waited)
 	}
-	if err := <-copied; err == nil {
-		t.Error("the COPY came to an end")
-	}
+	testenv.Fails(t, <-copied, "the COPY came to an end")
 	b.Until("its slice is released", func() bool { // its client was told before PostgreSQL let go of the lock
 		n, err := settle.New(store).ReleaseDeadSessions(t.Context(), lease)
 		if err != nil || n > 1 {

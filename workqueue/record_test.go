@@ -18,7 +18,6 @@ import (
 )
 
 func TestRecordStoresAnyText(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Request(), 4)
 	s := b.One(run)
@@ -27,9 +26,7 @@ func TestRecordStoresAnyText(t *testing.T) {
 	a.Slots[0].Err.Retry = false
 	a.Slots[1] = settle.Slot{Ordinal: a.Slots[1].Ordinal, Result: []byte{0, 0xff, 0}, ContentType: "application/pdf"}
 	a.Slots[2].Err = &workqueue.SlotError{Code: "busy", Message: strings.Repeat("\x00\xc3", 1000), Retry: true}
-	if v := b.Record(a).Verdicts[0]; v.Taken != 4 {
-		t.Fatalf("%+v; want all 4 taken", v)
-	}
+	testenv.MustSame(t, b.Record(a).Verdicts[0].Taken, 4, "taken")
 	b.WantTally(run, storetest.Tally{Live: 1, Done: 1, Failed: 2})
 	var message string
 	err := b.Pool.QueryRow(t.Context(), `SELECT error_message FROM work_result WHERE error_code IS NOT NULL LIMIT 1`).
@@ -42,7 +39,6 @@ func TestRecordStoresAnyText(t *testing.T) {
 
 // Whoever records is told in how long there is something to claim again, and only then.
 func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].RetryBackoff = 10 * time.Second
@@ -65,16 +61,13 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 
 // What commits is counted once, by endpoint: outcomes by replies, and what failed since its time was over.
 func TestWhatIsSettledIsCounted(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	req := storetest.Request()
 	req.Steps[0].MaxAttempts = 1
 	run := b.Load(req, 12)
 	claimed := b.Claim(run, storetest.Plenty)
-	if len(claimed) != 3 {
-		t.Fatalf("%d slices", len(claimed))
-	}
+	testenv.MustSame(t, len(claimed), 3, "slices")
 	b.Send(claimed...)
 	total := settle.Settled{Endpoint: req.Steps[0].Endpoint}
 	store := settle.New(b.Store).Counting(func(all []settle.Settled) {
@@ -90,9 +83,7 @@ func TestWhatIsSettledIsCounted(t *testing.T) {
 	}
 	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() - interval '1 hour',
 		deadline = tranche_now() - interval '1 min' WHERE state = 'sent'`)
-	if n, err := store.Expire(t.Context(), lease, ids(claimed[1])); err != nil || n != 1 {
-		t.Fatalf("expired %d slices, %v", n, err)
-	}
+	testenv.MustSame(t, testenv.Must(store.Expire(t.Context(), lease, ids(claimed[1])))(t), 1, "slices expired")
 	refused := storetest.Answer(claimed[2])
 	refused.Failure = &workqueue.SlotError{Code: "broken", Message: "no"}
 	testenv.Must(store.Record(t.Context(), []settle.Answer{refused}))(t)
@@ -111,7 +102,6 @@ func exhausted(s workqueue.Slice) settle.Answer {
 // A chunk that kills its services is not tried whole again: it is cut in four, and its pieces are suspects until a
 // service has answered them.
 func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	run := b.Load(storetest.Chunked(8), 8)
@@ -221,7 +211,6 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 		"few and large": {20, 300 << 10, "COPY", "COPY"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			b.Exec(noteWays)
 			req := storetest.Chunked(tc.rows)
@@ -280,9 +269,7 @@ func (b *bench) wantRows(want []string, sql, format string, args ...any) {
 		values, err := row.Values()
 		return fmt.Sprintf(format, values...), err
 	}))(b)
-	if len(got) != len(want) {
-		b.Fatalf("%d rows; want %d", len(got), len(want))
-	}
+	testenv.MustSame(b, len(got), len(want), "rows")
 	for i := range got {
 		testenv.Same(b, got[i], want[i], "row %d is", i)
 	}

@@ -27,7 +27,6 @@ func ids(slices ...workqueue.Slice) []workqueue.SliceID {
 
 // Many nodes see the same new streams: one of them opens the epoch.
 func TestStreamEpochGrowsOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	now := time.Now()
 	for epoch := int64(1); epoch <= 3; epoch++ {
@@ -56,7 +55,6 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 // A leader that stops in the middle of its work keeps no one from taking over, and nothing of that work is committed
 // afterwards; nor does its work keep itself from prolonging the lease.
 func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	run := b.Load(storetest.Request(), 4)
@@ -74,10 +72,8 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 	testenv.Same(t, testenv.Must(session.New(b.Store).Lead(t.Context(), b.Session, storetest.LeaseTTL))(t), lease,
 		"prolonged to")
 	b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
-	next, err := session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL)
-	if err != nil || next.Epoch != lease.Epoch+1 {
-		t.Fatalf("lease %+v, %v; want the next epoch, at once", next, err)
-	}
+	next := testenv.Must(session.New(b.Store).Lead(t.Context(), b.Open(), storetest.LeaseTTL))(t)
+	testenv.MustSame(t, next.Epoch, lease.Epoch+1, "lease %+v", next)
 	release()
 	wg.Wait()
 	b.WantTally(run, storetest.Tally{Live: 4})
@@ -88,7 +84,6 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 // Between its last look at the lease and its commit, no one takes it over from a leader: whatever it commits, it
 // commits before the next epoch.
 func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	release := b.HoldRows(`SELECT 1 FROM leader WHERE epoch = $1 FOR KEY SHARE`, lease.Epoch) // as the last look does
@@ -109,7 +104,6 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 
 // A request that is cut in pieces must not become more requests than an endpoint or a step may have.
 func TestSplitKeepsToTheLimits(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	budget := 1
 	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: storetest.Endpoint,
@@ -147,13 +141,11 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 		"an empty piece": {bitfield.Full(4), bitfield.Set{}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			run := b.Load(storetest.Request(), 8)
 			s := b.One(run)
-			if _, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute); err == nil {
-				t.Error("it was split")
-			}
+			_, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute)
+			testenv.Fails(t, err, "it was split")
 			b.Check()
 			b.WantTally(run, storetest.Tally{Ready: 4, Live: 4})
 		})
@@ -209,7 +201,6 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			run := b.Load(storetest.Chunked(1), 2)
 			claimed := b.Claim(run, storetest.Plenty)
@@ -224,7 +215,6 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 // An item whose services never answer anybody is reissued without blame, five times; from then on each silence
 // costs it an attempt, and it comes to its end. So does one whose replies are lost again and again.
 func TestSilenceComesToAnEnd(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	req := storetest.Chunked(1)
@@ -241,9 +231,7 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 		if b.judge(nil, s)[s.ID] {
 			end = settle.New(b.Store).Expire
 		}
-		if ended, err := end(t.Context(), lease, ids(s)); err != nil || ended != 1 {
-			t.Fatalf("issue %d: ended %d, %v", n, ended, err)
-		}
+		testenv.MustSame(t, testenv.Must(end(t.Context(), lease, ids(s)))(t), 1, "issue %d: ended", n)
 		b.hurry(run)
 		b.Check()
 	}
@@ -253,16 +241,14 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 }
 
 func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	run := b.Load(storetest.Chunked(1), 1)
 	s := b.One(run)
 	b.hand(s)
 	b.Pass(s.ID)
-	if n, err := settle.New(b.Store).ReleaseAcknowledged(t.Context(), lease, ids(s)); err != nil || n != 1 {
-		t.Fatalf("released %d, %v", n, err)
-	}
+	testenv.MustSame(t, testenv.Must(settle.New(b.Store).ReleaseAcknowledged(t.Context(), lease, ids(s)))(t), 1,
+		"released")
 	again := b.One(run)
 	if again.Failures != 0 || again.Attempt != 2 || again.Cause != workqueue.CauseStreams {
 		t.Errorf("after a lost reply: %+v", again)
@@ -289,7 +275,6 @@ func (b *bench) raise(known session.Mark) session.Mark {
 
 // A mark of another database says nothing of this one; a timeline that has changed says that another server took over.
 func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	here := b.raise(b.readMark())
 	other := session.Mark{Lineage: uuid.New(), Beat: 1000, Epoch: 9}

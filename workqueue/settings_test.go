@@ -133,7 +133,6 @@ func TestOverridesLieOverSettings(t *testing.T) {
 
 // The first of all says what the streams are like; later ones, and no one's change of nothing, leave no trace.
 func TestStreamSettings(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	audits := func() int { return b.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'streams_%'`) }
 	first := session.StreamValues{WorkBytes: 64 << 20}
@@ -203,9 +202,7 @@ func TestAdaptive(t *testing.T) {
 		}
 	}
 	for _, text := range []string{`"Auto"`, `""`, `1.5`, `"0x1"`, `true`, `[]`, `" 5"`, `"+5"`, `1e3`} {
-		if err := json.Unmarshal([]byte(text), &workqueue.Adaptive{}); err == nil {
-			t.Errorf("%s is taken", text)
-		}
+		testenv.Fails(t, json.Unmarshal([]byte(text), &workqueue.Adaptive{}), "%s is taken", text)
 	}
 }
 
@@ -221,9 +218,7 @@ func TestBytes(t *testing.T) {
 		testenv.Same(t, again, want, "%s comes back from %s", text, got)
 	}
 	for _, text := range []string{"", "KiB", "-1", "1KB", "1kib", "1.5MiB", "99999999999GiB", "1 K", "0x1", "1  KiB"} {
-		if err := new(workqueue.Bytes).UnmarshalText([]byte(text)); err == nil {
-			t.Errorf("%q is taken", text)
-		}
+		testenv.Fails(t, new(workqueue.Bytes).UnmarshalText([]byte(text)), "%q is taken", text)
 	}
 }
 
@@ -302,7 +297,6 @@ func (b *bench) apply(plan workqueue.Document) workqueue.AppliedDocument {
 }
 
 func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
@@ -315,7 +309,6 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 }
 
 func TestPlansAreListed(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	for _, name := range []string{"c", "a", "b", "a", "gone"} {
 		b.apply(planOf(name, fmt.Sprint("e", b.Number(`SELECT count(*) FROM plan`))))
@@ -354,7 +347,6 @@ func TestPlansAreListed(t *testing.T) {
 
 // However many put plans on record at once, each version is there once, and the numbers have no gaps.
 func TestPlansAppliedAtOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	const people, each = 4, 5
 	var wg sync.WaitGroup

@@ -24,8 +24,10 @@ type bench struct {
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-func setup(t testing.TB) *bench {
+// setup makes the test parallel.
+func setup(t *testing.T) *bench {
 	t.Helper()
+	t.Parallel()
 	return &bench{TB: t, pool: testenv.Pool(t)}
 }
 

@@ -51,9 +51,7 @@ func chartContainer(t *testing.T) (c container) {
 				}
 			}
 		}
-		if err := decoder.Decode(&object); err != nil {
-			t.Fatalf("the chart has no Deployment: %v", err)
-		}
+		testenv.MustSame(t, decoder.Decode(&object), nil, "the chart has no Deployment")
 		if object.Kind == "Deployment" {
 			return container(object.Spec.Template.Spec.Containers[0])
 		}

@@ -379,9 +379,8 @@ func TestWrongSettingsOfServe(t *testing.T) {
 			if r.code != c.code || !strings.Contains(r.err, c.text) || strings.Contains(r.err, "canary") {
 				t.Errorf("exit code %d, %q; want %d, %q", r.code, r.err, c.code, c.text)
 			}
-			if _, err := os.Stat(dir); err == nil {
-				t.Error("it left a data directory")
-			}
+			_, err := os.Stat(dir)
+			testenv.Fails(t, err, "it left a data directory")
 		})
 	}
 }
@@ -401,9 +400,7 @@ func TestServeAlone(t *testing.T) {
 			b.want(taken, 1, "--listen", "taken")
 		}
 		b.want(b.tranche("run", "show", "kept"), 0, "3 to go")
-		if err := serve.stop(); err != nil {
-			t.Fatalf("life %d: serve ended with %v: %s", life, err, serve.log.String())
-		}
+		testenv.MustSame(t, serve.stop(), nil, "life %d: serve ended: %s", life, serve.log.String())
 	}
 }
 

@@ -70,9 +70,8 @@ func TestManPages(t *testing.T) {
 			t.Errorf("%s: %v, without %s:\n%.1000s", page, err, want, text)
 		}
 	}
-	if _, err := os.Stat(filepath.Join(dir, "tranche-man.1")); err == nil {
-		t.Error("a hidden command has a page")
-	}
+	_, err := os.Stat(filepath.Join(dir, "tranche-man.1"))
+	testenv.Fails(t, err, "a hidden command has a page")
 }
 
 const rootsVariable = "TRANCHE_TEST_ROOTS"
@@ -135,10 +134,7 @@ func TestEveryLineIsJSON(t *testing.T) {
 // The settings of a node may be read by systemd, and sourced by a shell that then runs a command: both take them alike.
 func TestFilesOfSettingsCanBeSourced(t *testing.T) {
 	t.Parallel()
-	sample, err := os.ReadFile("../../deploy/systemd/tranche.env")
-	if err != nil {
-		t.Fatal(err)
-	}
+	sample := testenv.Must(os.ReadFile("../../deploy/systemd/tranche.env"))(t)
 	page := testenv.Must(os.ReadFile("../../docs/operate/deploy.md"))(t)
 	setting := regexp.MustCompile(`(?m)^#?((?:TRANCHE|NATS)_[A-Z_]+)=(.+)$`)
 	found := setting.FindAllSubmatch(append(sample, page...), -1)

@@ -65,9 +65,7 @@ func TestLargeResultsAreExportedToFiles(t *testing.T) {
 	cmd.Stdout, cmd.Stderr = &text, &text
 	testenv.NoError(t, cmd.Start())
 	peak := watchMemory(cmd.Process.Pid)
-	if err := cmd.Wait(); err != nil {
-		t.Fatalf("%v: %s", err, text.String())
-	}
+	testenv.MustSame(t, cmd.Wait(), nil, "%s", text.String())
 	used := peak()
 	sum := 0
 	for i := range items {

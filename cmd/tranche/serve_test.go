@@ -46,9 +46,7 @@ type server struct {
 
 func (s *server) ready(t *testing.T) {
 	t.Helper()
-	if err := json.NewDecoder(s.out).Decode(&s.where); err != nil {
-		t.Fatalf("serve did not start: %v: %s", err, s.log.String())
-	}
+	testenv.MustSame(t, json.NewDecoder(s.out).Decode(&s.where), nil, "serve did not start: %s", s.log.String())
 }
 
 // launch starts a serve on the test's database and NATS. With wait it returns when that is ready.
@@ -299,9 +297,7 @@ func TestServeSendsSpans(t *testing.T) {
 	s := launch(t, true, "--database", database, "--nats", testenv.NATS(t).URL(), "--trace-otlp", receiver.URL)
 	started := runProgram(t, nil, "id\n1\n", "run", "start", "--url", s.where["api"], "--endpoint", "nobody",
 		"--items", "-", "--format", "csv", "--key", "id")
-	if started.code != 0 {
-		t.Fatalf("the run did not start: %+v", started)
-	}
+	testenv.MustSame(t, started.code, 0, "the run did not start: %+v", started)
 	pool := testenv.Connect(t, database)
 	eventually(t, "the slice is sent", func() bool {
 		var sent int
@@ -671,9 +667,8 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	}
 	nowhere := filepath.Join(t.TempDir(), "mistyped")
 	b.want(b.tranche("token", "list", "--data-dir", nowhere), cli.ExitOther, nowhere)
-	if _, err := os.Stat(nowhere); err == nil {
-		t.Error("the mistyped directory was made")
-	}
+	_, err = os.Stat(nowhere)
+	testenv.Fails(t, err, "the mistyped directory was made")
 	testenv.Must(s.End(t))(t)
 	if strings.Contains(s.log.String(), secret[3:]) || strings.Contains(s.log.String(), vic.Secret[3:]) {
 		t.Error("a secret is in the log")

@@ -95,9 +95,7 @@ func TestServicesInOtherLanguages(t *testing.T) {
 	}
 
 	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Fatalf("%v: run scripts/deps.sh python, which says what to install where it cannot", err)
-	}
+	testenv.MustSame(t, err, nil, "run scripts/deps.sh python, which says what to install where it cannot")
 	smallest, says := b.program(python, "-u", filepath.Join("..", "..", "examples", "python", "service.py"))
 	t.Cleanup(func() {
 		_ = smallest.Process.Kill() // it has no other end

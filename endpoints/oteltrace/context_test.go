@@ -7,6 +7,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/oteltrace"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func FuzzExtract(f *testing.F) {
@@ -18,9 +19,7 @@ func FuzzExtract(f *testing.F) {
 		ctx := oteltrace.Extract(t.Context(), given)
 		got := oteltrace.Inject(ctx)
 		valid := wire.ParseTrace(parent, state)
-		if got.IsZero() != valid.IsZero() {
-			t.Fatalf("%+v became %+v", given, got)
-		}
+		testenv.MustSame(t, got.IsZero(), valid.IsZero(), "%+v is empty", given)
 		if valid.IsZero() {
 			if trace.SpanContextFromContext(ctx).IsValid() {
 				t.Errorf("%+v was taken", given)

@@ -21,18 +21,15 @@ import (
 func TestNewValidates(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
-	if _, err := pginbox.New(nil, pginbox.Config{}); err == nil {
-		t.Error("a nil pool was taken")
-	}
+	_, err := pginbox.New(nil, pginbox.Config{})
+	testenv.Fails(t, err, "a nil pool was taken")
 	for _, table := range []string{"a b", "a.b.c", `a"b`, "1a", strings.Repeat("x", 51), "a.", "täble"} {
-		if _, err := pginbox.New(pool, pginbox.Config{Table: table}); err == nil {
-			t.Errorf("table %q was taken", table)
-		}
+		_, err := pginbox.New(pool, pginbox.Config{Table: table})
+		testenv.Fails(t, err, "table %q was taken", table)
 	}
 }
 
 func TestCreateInASchemaByManyAtOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.exec(`CREATE SCHEMA "Ledger"`)
 	inbox := testenv.Must(pginbox.New(b.pool, pginbox.Config{Table: "Ledger.Seen"}))(t)
@@ -55,15 +52,13 @@ func TestCreateInASchemaByManyAtOnce(t *testing.T) {
 }
 
 func TestPrune(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.serve(book)
 	old := b.kit.Send("book", items(3)...)
 	b.exec(`UPDATE tranche_inbox SET at = at - interval '40 days'`)
 	recent := b.kit.Send("book", items(2)...)
-	if _, err := b.inbox.Prune(t.Context(), -time.Hour); err == nil {
-		t.Error("a negative age was taken")
-	}
+	_, err := b.inbox.Prune(t.Context(), -time.Hour)
+	testenv.Fails(t, err, "a negative age was taken")
 	n := testenv.Must(b.inbox.Prune(t.Context(), 30*24*time.Hour))(t)
 	if n != 3 || b.remembered() != 2 {
 		t.Errorf("%d pruned, %d left", n, b.remembered())
@@ -149,7 +144,6 @@ func TestFlowStagesWriteOnce(t *testing.T) {
 		"before the reply": func(k *endpointstest.Kit) *endpointstest.Kill { return k.KillBeforeReply("transfer") },
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			b.kit.Stub("rates", rate)
 			var kill *endpointstest.Kill
@@ -195,7 +189,6 @@ func (b *bundle) through(watch func(*testenv.Proxy)) *pgxpool.Pool {
 
 // TestCommitOfUnknownOutcome has PostgreSQL commit, and the service never hear of it.
 func TestCommitOfUnknownOutcome(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	var lost atomic.Bool
 	var healing sync.WaitGroup
@@ -230,7 +223,6 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 
 // TestWaitingEndsWithTheChunk has a delivery run out of time while it waits for the one before it.
 func TestWaitingEndsWithTheChunk(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	slow := b.serve(func(ctx context.Context, c *chunk) error {

@@ -16,7 +16,6 @@ import (
 )
 
 func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "book", func(ctx context.Context, c *endpoints.Chunk[string, any]) error {
@@ -41,7 +40,6 @@ func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
 }
 
 func TestOtherItemsAreNotConfused(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.kit.Serve(func(svc *endpoints.Service) error {
 		for _, endpoint := range []string{"book", "other"} {
@@ -72,7 +70,6 @@ func TestOtherItemsAreNotConfused(t *testing.T) {
 }
 
 func TestConcurrentDeliveries(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	entered, release := make(chan struct{}, 4), make(chan struct{})
 	handler := func(ctx context.Context, c *chunk) error {
@@ -116,7 +113,6 @@ func (b *bundle) await(what string, ok func() bool) {
 }
 
 func TestFailuresLeaveNothing(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.exec(`CREATE TABLE parents (id int PRIMARY KEY);
 		CREATE TABLE children (parent int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
@@ -192,7 +188,6 @@ CREATE TRIGGER slow BEFORE INSERT ON tranche_inbox FOR EACH ROW EXECUTE FUNCTION
 
 // TestOverlapsInAnyOrder sends chunks that overlap, with the items in opposite orders, at the same time.
 func TestOverlapsInAnyOrder(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.exec(slowClaims)
 	for range 3 {
@@ -222,7 +217,6 @@ func TestOverlapsInAnyOrder(t *testing.T) {
 }
 
 func TestBiggestChunk(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.serve(func(ctx context.Context, c *chunk) error {
 		if err := book(ctx, c); err != nil {
@@ -237,15 +231,12 @@ func TestBiggestChunk(t *testing.T) {
 		parts[i] = endpointstest.Item(fmt.Sprintf("K%d", i), "x")
 	}
 	first := b.kit.Send("book", parts...)
-	if len(first.Slots) != 8192 {
-		t.Fatalf("%d slots, failure %v", len(first.Slots), first.Failure)
-	}
+	testenv.MustSame(t, len(first.Slots), 8192, "slots, failure %v", first.Failure)
 	same(t, first, b.kit.Redeliver(first.Request))
 	testenv.Same(t, b.written(), 8192, "effects")
 }
 
 func TestHandleEachIsRefused(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "each", func(context.Context, string) (string, error) {
@@ -260,7 +251,6 @@ func TestHandleEachIsRefused(t *testing.T) {
 }
 
 func TestOnlyTheInboxEndsTheTransaction(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.serve(func(ctx context.Context, c *chunk) error {
 		tx := pginbox.Tx(ctx)

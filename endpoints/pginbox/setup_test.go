@@ -32,8 +32,10 @@ type bundle struct {
 	inbox *pginbox.Inbox
 }
 
+// setup makes the test parallel.
 func setup(t *testing.T) *bundle {
 	t.Helper()
+	t.Parallel()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
 	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(t)
 	testenv.NoError(t, inbox.Create(t.Context()))
@@ -103,10 +105,8 @@ func same(t testing.TB, a, b *endpointstest.Reply) {
 	}
 	for n, x := range a.Slots {
 		y := b.Slots[n]
-		if fmt.Sprintf("%d %q %q %v", x.Ordinal, x.Data, x.ContentType, x.Err) !=
-			fmt.Sprintf("%d %q %q %v", y.Ordinal, y.Data, y.ContentType, y.Err) {
-			t.Fatalf("slot %d was %+v and then %+v", n, x, y)
-		}
+		testenv.MustSame(t, fmt.Sprintf("%d %q %q %v", x.Ordinal, x.Data, x.ContentType, x.Err), fmt.Sprintf("%d %q %q %v",
+			y.Ordinal, y.Data, y.ContentType, y.Err), "slot %d", n)
 	}
 }
 

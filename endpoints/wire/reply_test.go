@@ -190,10 +190,8 @@ func TestFlawedResultsCostTheirItems(t *testing.T) {
 	t.Parallel()
 	body := []byte(`{"slots":[{"i":0,"d":` + nested(DefaultMaxDepth+1) + `},{"i":1,"d":{"a":["\ud83d"]}},` +
 		"{\"i\":2,\"d\":\"M\xfcller\"}," + `{"i":3,"d":"\ud83d\ude00 \\ud83d"},{"i":4,"d":{"a":1,"a":2}},{"i":5,"d":1}]}`)
-	reply, err := ParseReply("tranche.reply.x", with(newMeta()), body, Limits{})
-	if err != nil || len(reply.Slots) != 6 {
-		t.Fatalf("%+v, %v", reply, err)
-	}
+	reply := testenv.Must(ParseReply("tranche.reply.x", with(newMeta()), body, Limits{}))(t)
+	testenv.MustSame(t, len(reply.Slots), 6, "%+v", reply)
 	for i, want := range []string{CodeTooDeep, CodeLoneSurrogate, CodeNotUTF8, "", "", ""} {
 		if slot := reply.Slots[i]; (want == "") != (slot.Err == nil) || (want == "") != (slot.Data != nil) ||
 			want != "" && (slot.Err.Code != want || slot.Err.Retry) {
@@ -221,12 +219,8 @@ func TestSlotsAliasTheBody(t *testing.T) {
 	for _, slot := range reply.Slots {
 		want := fmt.Sprintf(`{"account":%d,"opening":%[1]d.25,"closing":99.5,"movements":12,"name":"CUST-%[1]d"}`,
 			slot.Ordinal)
-		if string(slot.Data) != want {
-			t.Fatalf("slot %d is %s", slot.Ordinal, slot.Data)
-		}
-		if cap(slot.Data) != len(slot.Data) {
-			t.Fatal("appending to a slot would write to the body")
-		}
+		testenv.MustSame(t, string(slot.Data), want, "slot %d", slot.Ordinal)
+		testenv.MustSame(t, cap(slot.Data), len(slot.Data), "room behind a slot")
 	}
 	at := bytes.Index(body, reply.Slots[0].Data)
 	testenv.Same(t, &body[at], &reply.Slots[0].Data[0], "the slots were copied")
@@ -296,12 +290,10 @@ func TestFramesThatDoNotSayTheirSize(t *testing.T) {
 	if err != nil || !bytes.Equal(out, body) {
 		t.Errorf("%d bytes, %v", len(out), err)
 	}
-	if _, err := decompress(frame.Bytes()[:frame.Len()-9], DefaultMaxBody); err == nil {
-		t.Error("half a frame is taken")
-	}
-	if _, err := decompress(frame.Bytes(), len(body)-1); err == nil {
-		t.Error("more than is allowed is taken")
-	}
+	_, err = decompress(frame.Bytes()[:frame.Len()-9], DefaultMaxBody)
+	testenv.Fails(t, err, "half a frame is taken")
+	_, err = decompress(frame.Bytes(), len(body)-1)
+	testenv.Fails(t, err, "more than is allowed is taken")
 }
 
 // TestSizeOfAReplyTellsWhatItHolds has messages of few bytes hold many.

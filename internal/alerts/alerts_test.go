@@ -45,9 +45,7 @@ func TestAConditionIsToldOnce(t *testing.T) {
 		"begun warning: No service listens on endpoint e", "worse critical: No service listens on endpoint e",
 		"over warning: Over: No service listens on endpoint e",
 	}
-	if fmt.Sprint(got) != fmt.Sprint(want) {
-		t.Fatalf("it was told\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
-	}
+	testenv.MustSame(t, fmt.Sprint(got), fmt.Sprint(want), "it was told")
 	for _, part := range []string{
 		"2 running runs have work", "Since 20", "Waiting on: the service's: e.", "`tranche endpoints show e`",
 		"https://tranche.bank.example/endpoint?name=e",
@@ -81,9 +79,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	b.look(d, lease)
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
-	if got := b.messages("r"); len(got) != 0 {
-		t.Fatalf("%+v", got)
-	}
+	testenv.MustSame(t, len(b.messages("r")), 0, "messages of a paused rule")
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
 	b.turn(d, lease)
 	testenv.Same(t, host.count(), 1, "how often it was told")
@@ -105,9 +101,7 @@ func TestManyAreOneMessage(t *testing.T) {
 	t.Logf("a look at 2,000 conditions of which nothing is new took %s", time.Since(begun))
 	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE name <> 'run 7'`)
 	b.look(d, lease)
-	if got := b.messages("r"); len(got) != 1 {
-		t.Fatalf("%d messages wait, want 1", len(got))
-	}
+	testenv.MustSame(t, len(b.messages("r")), 1, "messages wait")
 	b.sendUntil(d, lease, "it was told", func() bool { return host.count() == 1 })
 	b.look(d, lease)
 	b.sendUntil(d, lease, "it was told that it is over", func() bool { return host.count() == 2 })
@@ -186,9 +180,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	next, second := b.task(), b.lease()
 	b.look(next, second)
 	b.send(next, second) // the first attempt may be in progress still
-	if host.count() != 1 {
-		t.Fatalf("it was told %d times while the first attempt could be in progress", host.count())
-	}
+	testenv.MustSame(t, host.count(), 1, "times it was told while the first attempt could be in progress")
 	b.exec(`UPDATE alert SET next_at = next_at - interval '1 hour'`)
 	b.sendUntil(next, second, "it was told again", func() bool { return host.count() == 2 })
 	told := host.told(t)
@@ -247,9 +239,8 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 		t.Fatalf("while it is paused: %+v; tried %d times", got, old.count())
 	}
 	b.apply("r", when+host.rule()) // it stays paused
-	if done, err := b.store.Set(t.Context(), "r", workqueue.DocumentActive, "ann"); err != nil || done.Waiting != 1 {
-		t.Fatal(done, err)
-	}
+	testenv.MustSame(t, testenv.Must(b.store.Set(t.Context(), "r", workqueue.DocumentActive, "ann"))(t).Waiting, 1,
+		"messages that wait for an active rule")
 	b.sendUntil(d, lease, "the new receiver was told", func() bool { return host.count() == 1 })
 	b.look(d, lease)
 	b.sendUntil(d, lease, "what came in the pause was told", func() bool { return host.count() == 2 })
@@ -263,9 +254,8 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	testenv.Same(t, host.count(), 2, "it was told %+v", host.told(t)[2:])
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
-	if done, err := b.store.Set(t.Context(), "r", workqueue.DocumentDeleted, "ann"); err != nil || done.Waiting != 1 {
-		t.Fatal(done, err)
-	}
+	testenv.MustSame(t, testenv.Must(b.store.Set(t.Context(), "r", workqueue.DocumentDeleted, "ann"))(t).Waiting, 1,
+		"messages that wait for a deleted rule")
 	b.turn(d, lease)
 	if got := b.messages("r"); host.count() != 2 || got[0].State != alert.MessageDropped {
 		t.Errorf("it was told %d times; %+v", host.count(), got[0])
@@ -336,9 +326,7 @@ func TestWhatWasCutIsNotOver(t *testing.T) {
 		b.report.Cut = cut
 		b.mu.Unlock()
 		b.turn(d, lease)
-		if host.count() != i+1 {
-			t.Fatalf("with %q cut it was told %+v", cut, host.told(t))
-		}
+		testenv.MustSame(t, host.count(), i+1, "with %q cut it was told %+v", cut, host.told(t))
 	}
 }
 
@@ -358,9 +346,7 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	b.report.Unseen, b.report.Blind = nil, true
 	b.mu.Unlock()
 	b.turn(d, lease)
-	if host.count() != 1 {
-		t.Fatalf("%+v", host.told(t))
-	}
+	testenv.MustSame(t, host.count(), 1, "%+v", host.told(t))
 	b.mu.Lock()
 	b.report.Blind = false
 	b.mu.Unlock()

@@ -196,9 +196,8 @@ func TestReceiversThatAreRefused(t *testing.T) {
 		"a password": {Public: "https://me:pass@tranche"},
 	} {
 		config.Transport = http.DefaultTransport
-		if _, err := alerts.NewReceivers(config); err == nil {
-			t.Errorf("%s is taken", name)
-		}
+		_, err := alerts.NewReceivers(config)
+		testenv.Fails(t, err, "%s is taken", name)
 	}
 }
 

@@ -120,9 +120,7 @@ func TestATestIsTriedOnce(t *testing.T) {
 		body := testenv.Must(alerts.TestMessage("r", time.Now()))(t)
 		testenv.Must(b.store.Test(t.Context(), "r", body, "ann"))(t)
 		b.send(d, lease)
-		if host.count() != want {
-			t.Fatalf("it was told %d times, want %d", host.count(), want)
-		}
+		testenv.MustSame(t, host.count(), want, "times it was told")
 	}
 	got := b.messages("r")
 	if got[0].State != "delivered" || got[1].State != "given_up" || got[1].Attempts != 1 ||

@@ -22,10 +22,7 @@ import (
 // NewCertificate makes a certificate for 127.0.0.1, in files of a directory.
 func NewCertificate(t *testing.T, dir string, serial int64) (cert, key string) {
 	t.Helper()
-	pair, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	pair := testenv.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 	about := &x509.Certificate{SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: "a test"},
 		NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, IsCA: true,
 		BasicConstraintsValid: true}

@@ -19,7 +19,6 @@ import (
 )
 
 func TestTheWayOfADeadLetter(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	var ids []workqueue.LetterID
 	for i := range 5 {
@@ -82,7 +81,6 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 }
 
 func TestBodiesAreShown(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	packer := testenv.Must(zstd.NewWriter(nil))(t)
 	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
@@ -135,7 +133,6 @@ func TestBodiesAreShown(t *testing.T) {
 }
 
 func TestQuarantineIsShown(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Stray(deadletter.Quarantined{Reason: "other", Body: []byte("x")})
@@ -175,7 +172,6 @@ func TestQuarantineIsShown(t *testing.T) {
 }
 
 func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.AddLetter("echo", deadletter.DeadLetter{})
 	post := func(status int, detail, path, body string, header ...string) {

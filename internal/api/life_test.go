@@ -70,7 +70,6 @@ func (e slowEngine) Start(
 
 // Deadlines are about what a caller sends. Work that takes longer than them succeeds.
 func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	b.Over(apitest.NodeOf(slowEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)),
@@ -96,7 +95,6 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 
 // A sender that goes silent is not waited for.
 func TestASilentSenderIsGivenUp(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Silence})
 	stalled, feed := io.Pipe()
@@ -106,7 +104,6 @@ func TestASilentSenderIsGivenUp(t *testing.T) {
 }
 
 func TestWhatIsAwayIsNamed(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	unready := b.Engine
@@ -149,7 +146,6 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 
 // What is used up is named, with what helps, while nodes meet it.
 func TestWhatIsUsedUpIsNamed(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	started := b.Start("name=it&chunk=2&in_flight=1")
 	b.Answer(started.Run, "", func(workqueue.Ordinal) []byte { return []byte("{}") }) // the first chunk
@@ -212,7 +208,6 @@ func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, e
 // A body that trickles in is not waited for, although its sender is never silent; one that is
 // read as it comes may take as long as it likes when it comes.
 func TestABodyThatTricklesIsEnded(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	const csv = "Content-Type: text/csv\r\n"
@@ -275,7 +270,6 @@ func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(st
 
 // An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
 func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	b.Server.LetStall(time.Hour) // so that an answer that waits for the body never comes
@@ -321,7 +315,6 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 
 // What is too large is answered, not reset, however much of it has been sent.
 func TestALargeBodyIsAnswered(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	large := `{"reason":"` + strings.Repeat("x", 17<<20) + `"}`
@@ -330,9 +323,7 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 		t.Cleanup(func() { _ = conn.Close() })
 		_, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"+
 			"Content-Length: %d\r\n\r\n%s", api.Prefix+path, len(large), large) // all of it, before the answer is read
-		if err != nil {
-			t.Fatalf("%s: %v", path, err)
-		}
+		testenv.MustSame(t, err, nil, "%s", path)
 		status := testenv.Must(bufio.NewReader(conn).ReadString('\n'))(t)
 		testenv.Has(t, status, " 413 ", "%s", path)
 	}
@@ -340,7 +331,6 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 
 // Other items under the same key are refused, however many there are, and the connection is not reset.
 func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 2 * time.Minute})
 	b.Start("idempotency_key=k")

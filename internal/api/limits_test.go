@@ -31,7 +31,6 @@ import (
 // However often a viewer asks for all of a run, most are told to come back, and there are
 // connections left for an operator.
 func TestReadersLeaveOperatorsRoom(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return nil })
@@ -82,7 +81,6 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 
 // What reads of a run, and is neither bounded nor a stream, reads little, as those that stand here do.
 func TestWhatReadsARunIsBounded(t *testing.T) {
-	t.Parallel()
 	little := []string{"GET /api/v1/runs/{run}", "GET /api/v1/runs/{run}/events"}
 	routes := apitest.Setup(t).Server.Routes()
 	for i := range routes {
@@ -153,7 +151,6 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 // has come of them does. Who comes on top waits a while and is told to come again, and finds room once others have
 // gone.
 func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Server.LetStall(time.Hour)
 	var opened trackerclient.BatchOpened
@@ -168,9 +165,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 		b.Stalled("/trackers/ack", length, "")
 	}
 	first := b.Stalled("/trackers/ack", length, strings.Repeat(" ", most-1))
-	if got := ack(); got.StatusCode != http.StatusOK {
-		t.Fatalf("beside a large request a small one is answered %d", got.StatusCode)
-	}
+	testenv.MustSame(t, ack().StatusCode, http.StatusOK, "beside a large request a small one is answered")
 	b.Stalled("/trackers/"+opened.ID+"/ack", "Transfer-Encoding: chunked", "7fffff\r\n"+strings.Repeat(" ", most-1))
 	var full *apitest.Head
 	apitest.Eventually(t, "the room is full", func() bool {
@@ -193,7 +188,6 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 
 // A body that is too large, or that breaks off, is answered as any other is.
 func TestBulkyBodiesThatAreWrong(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	for size, want := range map[int]int{8<<20 + 1: http.StatusRequestEntityTooLarge, 100: http.StatusUnprocessableEntity} {
 		code, text := b.Ask(http.MethodPost, api.Prefix+"/trackers/ack", strings.NewReader(`{`+strings.Repeat(" ", size)))
@@ -205,7 +199,6 @@ func TestBulkyBodiesThatAreWrong(t *testing.T) {
 // Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often he asks,
 // and an operator gets his own meanwhile.
 func TestSlowReadersOfLargeAnswers(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	const many, each, size = 24, 4, 6 << 20
 	run := b.Start("name=it").Run
@@ -240,7 +233,6 @@ func TestSlowReadersOfLargeAnswers(t *testing.T) {
 // PROOF: who may do what, 19.
 // What is kept on disk of uploads is bounded, and one user has half of it.
 func TestOneUserHasHalfOfTheDisk(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	path := api.Prefix + "/runs/" + b.Open(`{"endpoint":"echo","name":"open"}`).Run.String() + "/items"
 	b.Locked()
@@ -265,7 +257,6 @@ func TestOneUserHasHalfOfTheDisk(t *testing.T) {
 // Of the connections on which nothing is asked, from one address, the oldest are closed when
 // they are too many; those on which something is asked go on.
 func TestIdleConnectionsAreBounded(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{})

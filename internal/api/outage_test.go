@@ -47,7 +47,6 @@ func TestWhatIsSaidWhilePostgreSQLIsAmiss(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			b := apitest.Setup(t)
 			run := b.Start("name=r")
 			config := b.Pool.Config().ConnConfig

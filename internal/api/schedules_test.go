@@ -21,7 +21,6 @@ import (
 )
 
 func TestTheWayOfASchedule(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Schedule("/schedules?name=night", apitest.Nightly)
 	for _, want := range []string{`"version":1`, "plan: year-end is not saved", "start nodes with: tranche serve " +
@@ -49,9 +48,7 @@ func TestTheWayOfASchedule(t *testing.T) {
 	b.Schedule("/schedules/night/pause", "")
 	var list api.ScheduleList
 	b.Read("/schedules", &list)
-	if len(list.Schedules) != 1 {
-		t.Fatalf("the list is %+v", list)
-	}
+	testenv.MustSame(t, len(list.Schedules), 1, "the list is %+v", list)
 	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
 		s.Last == nil || s.Last.Kind != schedule.OccurrenceNow || s.Last.AskedBy != "ann" {
 		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
@@ -78,7 +75,6 @@ func TestTheWayOfASchedule(t *testing.T) {
 
 // What is wrong is said with its place, and nothing is stored.
 func TestMistakesInSchedulesAreNamed(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	if code, text := b.Schedule("/plans?name=p", "steps: [{endpoint: echo}]"); code != 200 {
 		t.Fatal(text)
@@ -126,7 +122,6 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 // An occurrence starts one run, with the parameters of its due time, the items of its file, and a key
 // by which the next leader finds it again.
 func TestAnOccurrenceStartsOneRun(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	dir := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(apitest.Three), 0o600))

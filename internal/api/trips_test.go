@@ -73,9 +73,7 @@ func (f *far) run(header ...string) time.Duration {
 	f.forget()
 	began := f.watch.Ran()
 	code, text := f.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id", strings.NewReader(items), header...)
-	if code != http.StatusCreated {
-		f.Fatalf("start: %d %s", code, text)
-	}
+	testenv.MustSame(f, code, http.StatusCreated, "start: %s", text)
 	var started runs.Started
 	testenv.NoError(f, json.Unmarshal(text, &started))
 	for over := time.After(time.Minute); ; {

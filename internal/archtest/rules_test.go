@@ -67,7 +67,7 @@ func rules() map[string]rule {
 			}, tests: append([]string{"internal/pull"}, servers...),
 		},
 		// What stands behind its door. Each may need those that stand above it here.
-		"endpoints/internal/serve": {own: inside},
+		"endpoints/internal/serve": {own: inside, tests: servers},
 		"endpoints/internal/flow":  {own: append([]string{"endpoints/internal/serve"}, inside...), tests: servers},
 		"endpoints/wire":           {own: []string{"bitfield", "internal/intake/row"}, tests: servers},
 		"endpoints/stream": {
@@ -92,7 +92,8 @@ func rules() map[string]rule {
 			}, store...),
 			tests: append([]string{"endpoints"}, servers...),
 		},
-		"orchestrator/core":     {own: append([]string{"endpoints/wire", "endpoints/stream", "gather/fetch"}, store...)},
+		"orchestrator/core": {own: append([]string{"endpoints/wire", "endpoints/stream", "gather/fetch"}, store...),
+			tests: servers},
 		"orchestrator/dispatch": {own: part, tests: nodes},
 		"orchestrator/fetch": {own: append([]string{"orchestrator/dispatch", "gather/fetch"}, part...),
 			tests: nodes},

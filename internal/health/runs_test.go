@@ -20,7 +20,6 @@ import (
 )
 
 func TestFailedItemsWantARerun(t *testing.T) {
-	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	var well atomic.Bool
@@ -60,7 +59,6 @@ func (w *world) failing() (goOn func()) {
 
 // More runs than can be listed are counted.
 func TestManyFailedRunsAreSummedUp(t *testing.T) {
-	t.Parallel()
 	w := setup(t)
 	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
 		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now()
@@ -79,7 +77,6 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 }
 
 func TestHeldRunsWantADecision(t *testing.T) {
-	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	goOn := w.failing()
@@ -109,7 +106,6 @@ func TestHeldRunsWantADecision(t *testing.T) {
 
 // A fail-fast limit, and a gate: someone has to look, and the health says who may not.
 func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
-	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	goOn := w.failing()
@@ -136,7 +132,6 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 }
 
 func TestAnOpenRunIsOverdue(t *testing.T) {
-	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	opened := testenv.Must(w.node.Runs().OpenRun(t.Context(), start.OpenRequest{
@@ -149,7 +144,6 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 
 // A run whose items no one sends for long is told of, and not one that has just gone on.
 func TestARunThatDoesNotMove(t *testing.T) {
-	t.Parallel()
 	w := setup(t)
 	session := w.session()
 	run := w.load(session, 20)
@@ -198,9 +192,7 @@ func (w *world) claim(session workqueue.SessionID, run workqueue.RunID, n int) [
 	w.Helper()
 	claimed := testenv.Must(dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{Session: session, Run: run,
 		MaxSlices: n, MaxBytes: 1 << 20}))(w)
-	if len(claimed.Slices) != n {
-		w.Fatalf("%d requests were claimed; want %d", len(claimed.Slices), n)
-	}
+	testenv.MustSame(w, len(claimed.Slices), n, "requests were claimed")
 	return claimed.Slices
 }
 

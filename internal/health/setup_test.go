@@ -25,6 +25,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // soon is more than anything here takes on a busy machine.
 const soon = 2 * time.Minute
 
@@ -39,8 +41,10 @@ type world struct {
 	watch *health.Watch
 }
 
+// setup makes the test parallel.
 func setup(t *testing.T) *world {
 	t.Helper()
+	t.Parallel()
 	w := &world{T: t, pool: testenv.Pool(t), ns: testenv.NATS(t)}
 	w.store, w.nc = database.New(w.pool), testenv.Conn(t, w.ns)
 	w.watch = w.look(health.Config{})

@@ -61,10 +61,8 @@ func withSource(t *testing.T) (*bench, *counted) {
 
 func (b *bench) stored(name, id string) string {
 	b.Helper()
-	ops, err := collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{ID: id})
-	if err != nil || len(ops) != 1 {
-		b.Fatalf("%s is %+v, %v", id, ops, err)
-	}
+	ops := testenv.Must(collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{ID: id}))(b)
+	testenv.MustSame(b, len(ops), 1, "%s", id)
 	return string(ops[0].Payload)
 }
 
@@ -84,13 +82,10 @@ enrich:
 `
 
 func TestStoringAddsDataOnce(t *testing.T) {
-	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":100},"n":2}}`
-	if done, err := b.add(text); err != nil || done.Added != 2 {
-		t.Fatalf("added %+v, %v", done, err)
-	}
+	testenv.MustSame(t, testenv.Must(b.add(text))(t).Added, 2, "added")
 	if got, want := b.stored("e", "a"), `{"change":{"customer":{"id":7},"n":1},"name":"Name 7","note":"1 of 2026",`+
 		`"tier":"gold"}`; got != want {
 		t.Errorf("stored %s, want %s", got, want)
@@ -109,16 +104,13 @@ func TestStoringAddsDataOnce(t *testing.T) {
 }
 
 func TestOneQueryForManyOperations(t *testing.T) {
-	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	var text strings.Builder
 	for i := range 5000 {
 		fmt.Fprintf(&text, `{"payload":{"customer":{"id":%d},"n":%d}}`, i%2500, i)
 	}
-	if done, err := b.add(text.String()); err != nil || done.Added != 5000 {
-		t.Fatalf("added %+v, %v", done, err)
-	}
+	testenv.MustSame(t, testenv.Must(b.add(text.String()))(t).Added, 5000, "added")
 	if from.asked.Load() != 3 || from.values.Load() != 2500 {
 		t.Errorf("asked %d times for %d values", from.asked.Load(), from.values.Load())
 	}
@@ -127,7 +119,6 @@ func TestOneQueryForManyOperations(t *testing.T) {
 
 // Whatever is wrong, nothing is stored, and it is told whose fault it is.
 func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
-	t.Parallel()
 	b, _ := withSource(t)
 	good := `{"payload":{"customer":{"id":7},"n":1}}`
 	query := `{source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}`
@@ -170,7 +161,6 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 
 // That a source fails is told with the collector, whatever node is asked, until an add is taken.
 func TestRefusalsAreTold(t *testing.T) {
-	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	refused := func() *collectorstore.CollectorReason {
@@ -210,7 +200,6 @@ func TestRefusalsAreTold(t *testing.T) {
 
 // A dry run says what an add would, and shows what would be stored.
 func TestTryingAddsNothing(t *testing.T) {
-	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched+"fold: last\n")
 	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":7},"n":1}}`))(t)

@@ -29,7 +29,6 @@ func (b *bench) listen() *nats.Conn {
 }
 
 func TestProducersOverNATS(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	nc := b.listen() // the first tries may find no one
 	p := testenv.Must(endpoints.NewProducer(nc, "c"))(t)
@@ -60,7 +59,6 @@ func TestProducersOverNATS(t *testing.T) {
 }
 
 func TestProducersAreToldWhatIsWrong(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	nc := b.listen()
 	ok := testenv.Must(endpoints.NewProducer(nc, "c"))(t)
@@ -84,9 +82,8 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	other := testenv.Must(endpoints.NewProducer(nc, "nothing"))(t)
 	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
 	refused(err, wire.CollectUnknown, "there is no such collector")
-	if _, err := endpoints.NewProducer(nc, "a.b"); err == nil {
-		t.Error("a.b is taken for the name of a collector")
-	}
+	_, err = endpoints.NewProducer(nc, "a.b")
+	testenv.Fails(t, err, "a.b is taken for the name of a collector")
 	for body, want := range map[string]string{
 		"":                        `"bad_operation","message":"there is no operation`,
 		"garbage":                 `this is not JSON`,

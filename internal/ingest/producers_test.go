@@ -20,6 +20,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // limit is more than anything here takes on a busy machine.
 const limit = 2 * time.Minute
 
@@ -53,8 +55,10 @@ func (a *adder) AddOps(
 	return out, err
 }
 
+// setup makes the test parallel.
 func setup(t *testing.T) *bench {
 	t.Helper()
+	t.Parallel()
 	pool := testenv.Pool(t)
 	store := database.New(pool)
 	b := &bench{T: t, pool: pool, store: store, adder: &adder{store: store}}
@@ -90,7 +94,6 @@ func op(id, key string) []collectorstore.Op {
 
 // Adds that come while a commit is in progress share the next one, and each is told of its own operations.
 func TestAddsShareCommits(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
@@ -127,7 +130,6 @@ func TestAddsShareCommits(t *testing.T) {
 
 // When PostgreSQL does not like what one add brought, the others of its commit go on.
 func TestErrorsGoToWhomTheyBelong(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
@@ -161,19 +163,14 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 
 // Keys are made for the definition of the moment, also when it has just changed.
 func TestKeysFollowTheDefinition(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.apply("o", "endpoint: echo\norder_by: n\n")
 	add := func() (collectorstore.AddedOps, error) {
 		return b.it.Add(t.Context(), "o", []collectorstore.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
 	}
-	if done, err := add(); err != nil || done.Added != 1 {
-		t.Fatal(done, err)
-	}
+	testenv.MustSame(t, testenv.Must(add())(t).Added, 1, "added")
 	b.apply("o", "endpoint: echo\norder_by: n\npartitions: 100\n")
-	if done, err := add(); err != nil || done.Added != 1 {
-		t.Fatal(done, err)
-	}
+	testenv.MustSame(t, testenv.Must(add())(t).Added, 1, "added")
 	if keys := b.keys("o"); keys["customer-7"] != 1 || keys["97/100"] != 1 || len(keys) != 2 {
 		t.Errorf("keys: %v", keys)
 	}
@@ -181,7 +178,6 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 }
 
 func TestAddSaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.apply("o", "endpoint: echo\norder_by: n\nvalues: [x]\n")
 	for _, tc := range []struct {
@@ -213,7 +209,6 @@ func TestAddSaysWhatIsWrong(t *testing.T) {
 
 // Who leaves does not break off what others share, and gives room back in the end.
 func TestLeavingEarly(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	b.adder.before = func([][]collectorstore.Op) error { close(begun); <-gate; return nil }
@@ -235,7 +230,6 @@ func TestLeavingEarly(t *testing.T) {
 }
 
 func TestRoomIsBounded(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	_, err := b.it.AddFrom(t.Context(), "c", endless{})
 	if _, ok := errors.AsType[*ingest.TooManyError](err); !ok {

@@ -89,12 +89,8 @@ func FuzzCSV(f *testing.F) {
 		if foreign(err) || err != nil && strings.HasSuffix(err.Error(), row.LoneCR) { // encoding/csv takes it
 			return
 		}
-		if good != (err == nil) {
-			t.Fatalf("got %v, encoding/csv and the rules say good=%t", err, good)
-		}
-		if len(got) != max(len(want)-1, 0) {
-			t.Fatalf("got %d rows, want %d", len(got), len(want)-1)
-		}
+		testenv.MustSame(t, good, (err == nil), "that encoding/csv and the rules take it, as we do: %v", err)
+		testenv.MustSame(t, len(got), max(len(want)-1, 0), "rows")
 		for i, row := range got {
 			testenv.Same(t, row.line, lines[i], "row %d: line", i)
 			// encoding/csv has no "\r\n" in its fields, and here a field is as it is written.
@@ -122,9 +118,7 @@ func comparePayload(t *testing.T, payload string, names, values []string) {
 	}
 	want = append(want, json.Delim('}'))
 	for _, w := range want {
-		if token, err := dec.Token(); err != nil || token != w {
-			t.Fatalf("payload %s: got %q (%v), want %q", payload, token, err, w)
-		}
+		testenv.MustSame(t, testenv.Must(dec.Token())(t), w, "payload %s", payload)
 	}
 	_, err := dec.Token()
 	testenv.Is(t, err, io.EOF, "payload %s goes on", payload)
@@ -234,9 +228,7 @@ func FuzzNDJSON(f *testing.F) {
 			}
 			var compact bytes.Buffer
 			testenv.NoError(t, json.Compact(&compact, line))
-			if want := (parsed{key, compact.String(), i + 1}); got[next] != want {
-				t.Fatalf("got %+v, want %+v", got[next], want)
-			}
+			testenv.MustSame(t, got[next], (parsed{key, compact.String(), i + 1}), "row %d", next)
 			next++
 		}
 		if next != len(got) || (good && next > 0) != (err == nil) {

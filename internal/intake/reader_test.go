@@ -12,6 +12,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // parsed is an Item in a form that can be compared and kept.
 type parsed struct {
 	key, payload string
@@ -43,9 +45,7 @@ func readAll(in io.Reader, cfg intake.Config) ([]parsed, error) {
 
 func checkRows(t *testing.T, got, want []parsed) {
 	t.Helper()
-	if len(got) != len(want) {
-		t.Fatalf("got %d rows %v, want %d", len(got), got, len(want))
-	}
+	testenv.MustSame(t, len(got), len(want), "rows")
 	for i := range want {
 		testenv.Same(t, got[i], want[i], "row %d", i)
 	}
@@ -130,9 +130,7 @@ func TestGoodInput(t *testing.T) {
 			got := testenv.Must(readAll(strings.NewReader(test.in), test.cfg))(t)
 			checkRows(t, got, test.want)
 			got, err := readAll(iotest.OneByteReader(strings.NewReader(test.in)), test.cfg)
-			if err != nil {
-				t.Fatalf("byte by byte: %v", err)
-			}
+			testenv.MustSame(t, err, nil, "byte by byte")
 			checkRows(t, got, test.want)
 		})
 	}

@@ -37,9 +37,7 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 	testenv.Same(t, testenv.Must(inputs.Keep(strings.NewReader("id\n1\n")))(t).Size, 5, "one that is kept in memory")
 	testenv.NoError(t, first.Close())
 	again, err := inputs.Keep(bytes.NewReader(input))
-	if err != nil {
-		t.Fatalf("when the first is done: %v", err)
-	}
+	testenv.MustSame(t, err, nil, "when the first is done")
 	if read, err := io.ReadAll(again.Reader()); err != nil || !bytes.Equal(read, input) {
 		t.Errorf("%d bytes were kept of %d, %v", len(read), len(input), err)
 	}
@@ -69,9 +67,7 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 	_, err = keep("ann", 2*mib)
 	refused("more of the same user", err, 4*mib, "ann")
 	second, err := keep("bob", 4*mib)
-	if err != nil {
-		t.Fatalf("as much of another: %v", err)
-	}
+	testenv.MustSame(t, err, nil, "as much of another")
 	free -= 4 * mib
 	_, err = keep("cy", 2*mib)
 	refused("more than there is room for", err, 8*mib, "")
@@ -80,9 +76,7 @@ func TestRoomIsAShareOfWhatIsFree(t *testing.T) {
 	_, err = keep("", 3*mib)
 	refused("more than half of what is free", err, 2*mib, "")
 	third, err := keep("", 2*mib)
-	if err != nil {
-		t.Fatalf("half of what is free, of no one: %v", err)
-	}
+	testenv.MustSame(t, err, nil, "half of what is free, of no one")
 	testenv.NoError(t, third.Close())
 }
 

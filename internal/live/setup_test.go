@@ -67,8 +67,10 @@ func quick() live.Config {
 	}
 }
 
+// setup makes the test parallel.
 func setup(t *testing.T, config live.Config) *world {
 	t.Helper()
+	t.Parallel()
 	store := database.New(testenv.Pool(t))
 	w := &world{T: t, store: store, source: &counted{Store: inspect.New(store)}}
 	var err error
@@ -262,9 +264,7 @@ func (p *page) until(what string, holds func() bool) {
 	ctx, cancel := context.WithTimeout(p.Context(), soon)
 	defer cancel()
 	for !holds() {
-		if err := p.read(ctx); err != nil {
-			p.Fatalf("waiting until %s: %v; events were %v", what, err, p.events[max(0, len(p.events)-20):])
-		}
+		testenv.MustSame(p, p.read(ctx), nil, "waiting until %s; events were %v", what, p.events[max(0, len(p.events)-20):])
 	}
 }
 

@@ -144,7 +144,6 @@ func (s *story) tell(acts int) {
 }
 
 func TestChangesLeadToTheTruth(t *testing.T) {
-	t.Parallel()
 	w := setup(t, quick())
 	resumed, resyncs, deltas := 0, 0, 0
 	for seed := range uint64(6) {
@@ -176,7 +175,6 @@ func TestChangesLeadToTheTruth(t *testing.T) {
 
 // What changes and changes back between two looks of a hub was seen by who read the planes in between.
 func TestWhatCameAndWentIsSetRight(t *testing.T) {
-	t.Parallel()
 	config := quick()
 	config.PollInterval, config.RestedInterval = time.Second, time.Second
 	config.Settle = time.Millisecond
@@ -189,16 +187,13 @@ func TestWhatCameAndWentIsSetRight(t *testing.T) {
 	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Actor: "test"}
 	testenv.Must(redo.New(w.store).Rerun(t.Context(), again))(t)
 	p.fetch()
-	if p.states[7] != inspect.ItemReady {
-		t.Fatalf("the planes show %d; want ready: nothing is tried", p.states[7])
-	}
+	testenv.MustSame(t, p.states[7], inspect.ItemReady, "the planes, when nothing is tried")
 	w.answer(w.claim(run, 0, 1)[0], fail)
 	p.wantTruth()
 	testenv.Same(t, p.states[7], inspect.ItemFailed, "item 7")
 }
 
 func TestAServerThatRestartsIsToldApart(t *testing.T) {
-	t.Parallel()
 	w := setup(t, quick())
 	run := w.load(100, 10, "only")
 	p := w.page(run, "only")

@@ -337,9 +337,8 @@ func (b *bench) cloneRuns(model workqueue.RunID, endpoints, runs int) {
 		 FROM run_step s WHERE s.run_id <> $1 AND $2::int + $3::int > 0
 			AND NOT EXISTS (SELECT FROM work_block o WHERE o.run_id = s.run_id)`,
 	} {
-		if _, err := b.pool.Exec(b.Context(), sql, model, runs, endpoints); err != nil {
-			b.Fatalf("%v: %s", err, sql)
-		}
+		_, err := b.pool.Exec(b.Context(), sql, model, runs, endpoints)
+		testenv.MustSame(b, err, nil, "%s", sql)
 	}
 }
 

@@ -14,6 +14,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 const patience = 2 * time.Minute
 
 // played is a server of pulls that a test plays, under a prefix of its own.

@@ -94,9 +94,7 @@ func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	testenv.NoError(t, w.Waits("set up the streams", nats.ErrNoResponders))
 	testenv.Same(t, len(said), 5, "something else")
 	now = now.Add(refusedTimeout)
-	if err := w.Waits("set up the streams", nats.ErrNoResponders); err == nil {
-		t.Error("what does not fix itself is waited for")
-	}
+	testenv.Fails(t, w.Waits("set up the streams", nats.ErrNoResponders), "what does not fix itself is waited for")
 }
 
 // testCertificate signs itself, for 127.0.0.1.

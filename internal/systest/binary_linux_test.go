@@ -120,10 +120,8 @@ func run(binary, stdin string, args ...string) (reply, error) {
 
 func must(t testing.TB, binary, stdin string, args ...string) string {
 	t.Helper()
-	r, err := run(binary, stdin, args...)
-	if err != nil || r.code != 0 {
-		t.Fatalf("tranche %s: exit code %d, %v\n%s%s", strings.Join(args, " "), r.code, err, r.out, r.err)
-	}
+	r := testenv.Must(run(binary, stdin, args...))(t)
+	testenv.MustSame(t, r.code, 0, "tranche %s: exit code\n%s%s", strings.Join(args, " "), r.out, r.err)
 	return r.out
 }
 
@@ -156,9 +154,8 @@ func (o *office) begin(s *server, n int, flags ...string) (run workqueue.RunID) 
 	var started struct {
 		Run workqueue.RunID `json:"run"`
 	}
-	if err := json.Unmarshal([]byte(r.out), &started); err != nil || r.code != 0 {
-		o.Fatalf("start: exit code %d: %v\n%s%s", r.code, err, r.out, r.err)
-	}
+	testenv.NoError(o, json.Unmarshal([]byte(r.out), &started))
+	testenv.MustSame(o, r.code, 0, "start: exit code\n%s%s", r.out, r.err)
 	return started.Run
 }
 

@@ -36,9 +36,8 @@ func TestNodesBehindAPooler(t *testing.T) {
 		t.Run(mode, func(t *testing.T) {
 			direct, ns := testenv.EmptyDatabase(t), testenv.NATS(t)
 			through := pgbouncer(t, direct, "pool_mode = "+mode+"\ndefault_pool_size = 60")
-			if got := handsOn(t, through); got != (mode == "transaction") {
-				t.Fatalf("a connection that is free is given to others: %t; the pooler is not one by %s", got, mode)
-			}
+			testenv.MustSame(t, handsOn(t, through), (mode == "transaction"), "a free connection is given to others, as by %s",
+				mode)
 			serveAccounts(t, testenv.Conn(t, ns), "C7")
 			for round := range starts {
 				all := startAll(t, binary, through, ns.URL())
@@ -150,9 +149,8 @@ func pgbouncer(t *testing.T, database, settings string) string {
 	t.Helper()
 	program, err := exec.LookPath("pgbouncer")
 	if err != nil {
-		if program, err = exec.LookPath("/usr/sbin/pgbouncer"); err != nil {
-			t.Fatalf("%v: run scripts/deps.sh pgbouncer, which says what to install where it cannot", err)
-		}
+		program, err = exec.LookPath("/usr/sbin/pgbouncer")
+		testenv.MustSame(t, err, nil, "run scripts/deps.sh pgbouncer, which says what to install where it cannot")
 	}
 	to := testenv.Must(pgconn.ParseConfig(database))(t)
 	dir := testenv.Must(os.MkdirTemp("", "pgb-"))(t) //nolint:usetesting // its path is too long for a socket
@@ -213,9 +211,7 @@ func likeServer(t *testing.T, dir, socket string) *syscall.Credential {
 		return nil
 	}
 	info, err := os.Stat(socket)
-	if err != nil {
-		t.Fatalf("the test's PostgreSQL does not listen on a socket: %v", err)
-	}
+	testenv.MustSame(t, err, nil, "the test's PostgreSQL does not listen on a socket")
 	owner := info.Sys().(*syscall.Stat_t)
 	testenv.NoError(t, os.Chown(dir, int(owner.Uid), int(owner.Gid)))
 	return &syscall.Credential{Uid: owner.Uid, Gid: owner.Gid}

@@ -177,9 +177,8 @@ func (w *world) executions() map[execution]int {
 	for line := range strings.Lines(string(text)) {
 		var e execution
 		var slice string
-		if _, err := fmt.Sscan(line, &slice, &e.ordinal, &e.generation); err != nil {
-			w.Fatalf("ledger line %q: %v", line, err)
-		}
+		_, err := fmt.Sscan(line, &slice, &e.ordinal, &e.generation)
+		testenv.MustSame(w, err, nil, "ledger line %q", line)
 		testenv.NoError(w, e.slice.UnmarshalText([]byte(slice)))
 		all[e]++
 	}

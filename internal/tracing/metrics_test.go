@@ -45,7 +45,6 @@ func TestMetricsArePushed(t *testing.T) {
 	defer cancel()
 	testenv.NoError(t, pushing.Stop(ctx))
 	testenv.Same(t, <-names, "took_seconds", "was sent")
-	if _, err := tracing.Push(t.Context(), tracing.Config{Endpoint: "here"}, registry); err == nil {
-		t.Error("an endpoint that is no URL is taken")
-	}
+	_, err := tracing.Push(t.Context(), tracing.Config{Endpoint: "here"}, registry)
+	testenv.Fails(t, err, "an endpoint that is no URL is taken")
 }

@@ -22,7 +22,6 @@ import (
 // Each item counts for one caller, exactly one caller is told of each end, each mistake is told to who made it, and the
 // callers share transactions.
 func TestAcksThatComeTogether(t *testing.T) {
-	t.Parallel()
 	b := setup(t, nil)
 	const items, callers = 8192 + 700, 300
 	batches := []uuid.UUID{b.open(trackerclient.BatchSettings{}, items), b.open(trackerclient.BatchSettings{}, items)}
@@ -70,9 +69,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 		})
 	}
 	all.Wait()
-	if wrong.Load() != callers/10 {
-		t.Fatalf("%d callers were wrong; the test wants %d", wrong.Load(), callers/10)
-	}
+	testenv.MustSame(t, wrong.Load(), callers/10, "callers that are wrong")
 	// What the wrong ones named is their neighbours' too: everything is acknowledged.
 	testenv.Same(t, newly.Load(), 2*items, "items were newly acknowledged")
 	for _, id := range batches {
@@ -110,7 +107,6 @@ func asRefused(err error) *trackerclient.Error {
 
 // Each mistake has a code, a place and a text that helps, and changes nothing.
 func TestMistakes(t *testing.T) {
-	t.Parallel()
 	b := setup(t, nil)
 	id := b.open(trackerclient.BatchSettings{}, 8192+10)
 	other := b.open(trackerclient.BatchSettings{}, 5)

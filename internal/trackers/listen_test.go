@@ -47,7 +47,6 @@ func (b *bench) overNATS() (*trackerclient.Client, *nats.Conn) {
 
 // The whole way of a batch over NATS: many callers acknowledge its items one by one, and one is told of the end.
 func TestOverNATS(t *testing.T) {
-	t.Parallel()
 	b := setup(t, nil)
 	client, _ := b.overNATS()
 	ctx := t.Context()
@@ -75,10 +74,8 @@ func TestOverNATS(t *testing.T) {
 	if len(ids) != items || ids[items-1].String() != added.LastID {
 		t.Fatalf("%d ids", len(ids))
 	}
-	bulk, err := client.Acknowledge(ctx, trackerclient.Acknowledgement{Ranges: []string{batch.ID + ":0"}})
-	if err != nil || bulk.Newly != 8192 {
-		t.Fatal(bulk, err)
-	}
+	bulk := testenv.Must(client.Acknowledge(ctx, trackerclient.Acknowledgement{Ranges: []string{batch.ID + ":0"}}))(t)
+	testenv.MustSame(t, bulk.Newly, 8192, "%v", bulk)
 	testenv.SameList(t, testenv.Must(client.Missing(ctx, batch.ID, "", 10))(t).Ranges, []string{"1:0-39"}, "missing")
 	testenv.Same(t, testenv.Must(client.Fail(ctx, "REFUSED", ids[8192], ids[8193]))(t).Newly, 2, "newly failed")
 	told := ackEach(t, client, ids[8194:])
@@ -124,7 +121,6 @@ func ackEach(t *testing.T, client *trackerclient.Client, ids []bitfield.ItemID) 
 
 // What cannot be read is refused with its place, and answered in any case.
 func TestRequestsThatAreRefused(t *testing.T) {
-	t.Parallel()
 	b := setup(t, nil)
 	client, nc := b.overNATS()
 	for _, c := range []struct{ subject, body, want string }{
@@ -161,7 +157,6 @@ func TestRequestsThatAreRefused(t *testing.T) {
 
 // With the configuration of docs/security.md the application may ask, the node answers it, and a service may not ask.
 func TestWithTheDocumentedPermissions(t *testing.T) {
-	t.Parallel()
 	b := setup(t, nil)
 	system := testenv.Must(natsaccess.New(natsaccess.Roles{Trackers: []string{"web"},
 		Services: []natsaccess.Grant{{Name: "accounts", To: []string{"accounts"}}}}))(t)
@@ -192,7 +187,6 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 
 // What was idle for too long expires, what ended long ago is deleted, and both only by the leader.
 func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
-	t.Parallel()
 	b := setup(t, nil)
 	id := b.open(trackerclient.BatchSettings{}, 2*bitfield.Size)
 	old := b.lease()
@@ -219,7 +213,6 @@ func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
 
 // A call that meets an add or an ack of a billion items waits for longer than one statement may wait for a lock.
 func TestCallsWaitForLargeOnes(t *testing.T) {
-	t.Parallel()
 	b := setup(t, nil)
 	ctx, id := t.Context(), b.open(trackerclient.BatchSettings{}, 1)
 	config := b.pool.Config().Copy()

@@ -162,14 +162,12 @@ func TestADocumentThatStops(t *testing.T) {
 func TestWrongAddresses(t *testing.T) {
 	t.Parallel()
 	for _, at := range []string{"", "nonsense", "ftp://x", "http://", "http://\x00"} {
-		if _, err := client.New(at); err == nil {
-			t.Errorf("%q is taken", at)
-		}
+		_, err := client.New(at)
+		testenv.Fails(t, err, "%q is taken", at)
 	}
-	if _, err := client.New(client.DefaultURL, client.WithTimeout(-1)); err == nil {
-		t.Error("a negative timeout is taken")
-	}
-	_, err := dial(t, "http://127.0.0.1:1", 0).Info(t.Context())
+	_, err := client.New(client.DefaultURL, client.WithTimeout(-1))
+	testenv.Fails(t, err, "a negative timeout is taken")
+	_, err = dial(t, "http://127.0.0.1:1", 0).Info(t.Context())
 	if _, ok := errors.AsType[*client.UnreachableError](err); !ok {
 		t.Errorf("got %v; want an UnreachableError", err)
 	}
@@ -188,7 +186,7 @@ func TestNamesInPaths(t *testing.T) {
 	for name, want := range map[string]string{
 		".": "%2E", "..": "%2E%2E", "...": "...", "a/b": "a%2Fb", "a//b": "a%2F%2Fb", "?x#y": "%3Fx%23y", "%2E": "%252E",
 	} {
-		_ := testenv.Must(cl.GetItem(t.Context(), "last", name, client.GetItemParams{}))(t)
+		_ = testenv.Must(cl.GetItem(t.Context(), "last", name, client.GetItemParams{}))(t)
 		testenv.Same(t, asked, "/api/"+client.APIVersion+"/runs/last/items/"+want, "key %q: asked for", name)
 		if _, err := cl.GetPlan(t.Context(), name); err != nil || asked != "/api/"+client.APIVersion+"/plans/"+want {
 			t.Errorf("plan %q: asked for %s, %v; want %s", name, asked, err, want)
@@ -250,9 +248,8 @@ func TestSeveralServersAndAnAuthority(t *testing.T) {
 			}
 		})
 	}
-	if _, err := client.New(plain.URL, client.WithCA(os.DevNull)); err == nil {
-		t.Error("a file without certificates was taken")
-	}
+	_, err := client.New(plain.URL, client.WithCA(os.DevNull))
+	testenv.Fails(t, err, "a file without certificates was taken")
 }
 
 // pipes is a listener to which only its own dial leads. The clock of a bubble goes on while a pipe is waited for, and

@@ -1,10 +1,10 @@
 package core_test
 
 import (
-	"slices"
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 )
 
@@ -28,9 +28,7 @@ func TestBatch(t *testing.T) {
 	}
 	begins := func(want ...int) {
 		t.Helper()
-		if got := <-begun; !slices.Equal(got, want) {
-			t.Errorf("%v was done at once; want %v", got, want)
-		}
+		testenv.SameList(t, <-begun, want, "was done at once")
 	}
 	send(1)
 	begins(1) // at once
@@ -76,9 +74,7 @@ func TestBatchBesideOneThatHangs(t *testing.T) {
 	}()
 	for _, n := range []int{1, 2} {
 		in <- n
-		if got := <-begun; got != n {
-			t.Errorf("%d has begun; want %d", got, n)
-		}
+		testenv.Same(t, <-begun, n, "has begun")
 	}
 	close(in)
 	close(goOn)

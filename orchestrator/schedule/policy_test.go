@@ -110,9 +110,7 @@ func TestJitter(t *testing.T) {
 	testenv.Same(t, known, 535_491*time.Millisecond, "the jitter of %s, on which nodes of two versions agree", begin)
 	narrow := parse(t, "every: 5m\njitter: 3h\nnot_before: '22:00'\ndone_by: '23:00'\n")
 	for _, due := range narrow.NextN(begin, 300) {
-		if at := narrow.Planned(due); at.Hour() != 22 {
-			t.Fatalf("due at %s it starts at %s", due, at)
-		}
+		testenv.MustSame(t, narrow.Planned(due).Hour(), 22, "due at %s it starts at", due)
 	}
 }
 
@@ -252,9 +250,7 @@ func TestStoredSpecIsTheSame(t *testing.T) {
 		"settings: {rate: 100, chunk: auto}\nparams: {year: '{due.year}'}\nstart_deadline: 1h\n")
 	text := testenv.Must(json.Marshal(s))(t)
 	var back schedule.Spec
-	if err := json.Unmarshal(text, &back); err != nil {
-		t.Fatalf("%s: %v", text, err)
-	}
+	testenv.MustSame(t, json.Unmarshal(text, &back), nil, "%s", text)
 	if again, err := json.Marshal(&back); err != nil || !bytes.Equal(again, text) {
 		t.Errorf("%s becomes %s, %v", text, again, err)
 	}

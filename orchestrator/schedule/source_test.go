@@ -79,9 +79,8 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	var none *schedule.Files
 	_, err = none.Open("daily/a.csv")
 	wants(t, "without a directory", err, "--schedule-files DIR", false)
-	if _, err := schedule.OpenFiles(filepath.Join(above, "nope")); err == nil {
-		t.Error("a directory that is not there is opened")
-	}
+	_, err = schedule.OpenFiles(filepath.Join(above, "nope"))
+	testenv.Fails(t, err, "a directory that is not there is opened")
 }
 
 // sources answers as sources of items do, and should not.

@@ -24,6 +24,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // world is a database whose clock the test sets, and what starts runs in it. Nodes' clocks are years
 // away.
 type world struct {
@@ -41,8 +43,10 @@ type starter struct {
 	starts atomic.Int32
 }
 
+// newWorld makes the test parallel.
 func newWorld(t *testing.T, now string) *world {
 	t.Helper()
+	t.Parallel()
 	pool := testenv.Pool(t)
 	w := &world{T: t, pool: pool, store: database.New(pool)}
 	w.starter.store = w.store

@@ -119,9 +119,8 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 100)
-	if err := change(t, b.Node.Endpoints(), pace.EndpointSetting{Endpoint: "no name"}); err == nil {
-		t.Error("a setting of no endpoint was taken")
-	}
+	testenv.Fails(t, change(t, b.Node.Endpoints(), pace.EndpointSetting{Endpoint: "no name"}),
+		"a setting of no endpoint was taken")
 	info := testenv.Must(consumer.Info(t.Context()))(t)
 	if config := info.Config; config.AckPolicy != jetstream.AckExplicitPolicy || config.MaxDeliver != wire.MaxDeliver {
 		t.Errorf("the consumer is %+v", config)

@@ -113,9 +113,7 @@ func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
 			return err
 		},
 	} {
-		if err := tamper(); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
+		testenv.MustSame(t, tamper(), nil, "%s", name)
 		b.Want(t, b.Start(t, nodetest.Request("echo"), 1000), 1, 1000, 0)
 	}
 	b.Check(t)

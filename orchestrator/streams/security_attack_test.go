@@ -297,9 +297,7 @@ func attacks() []attack {
 			rollup := nats.Header{jetstream.MsgRollup: {jetstream.MsgRollupAll}}
 			_, err := nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), &nats.Msg{Subject: "tranche.flow.accounts.x.0",
 				Header: rollup})
-			if err == nil {
-				a.t.Error("a roll-up is taken")
-			}
+			testenv.Fails(a.t, err, "a roll-up is taken")
 		}, harmed: func(a *attacker) bool {
 			stream := testenv.Must(a.all.Stream(a.t.Context(), wire.StreamFlow))(a.t)
 			_, err := stream.GetLastMsgForSubject(a.t.Context(), plantedState)

@@ -316,10 +316,8 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 		t.Errorf("the call ended with %v", err)
 	}
 	g.Buried(t, 1)
-	out, err := g.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
-	if err != nil || out.Requeued != 1 {
-		t.Fatalf("requeued: %+v, %v", out, err)
-	}
+	out := testenv.Must(g.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann"))(t)
+	testenv.MustSame(t, out.Requeued, 1, "requeued: %+v", out)
 	g.Buried(t, 2)
 
 	to := wire.Return{Asker: "web", Call: "token", Callee: "accounts"}

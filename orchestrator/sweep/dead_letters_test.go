@@ -41,7 +41,6 @@ func (b *bundle) publish(t *testing.T, msgs ...*nats.Msg) {
 
 // Whatever lies in the stream of dead letters is taken in once, and the stream runs empty.
 func TestDeadLettersAreCollected(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	good := dead(t, uuid.New())
@@ -76,7 +75,6 @@ func TestDeadLettersAreCollected(t *testing.T) {
 // A letter that is requeued is sent as it came, and once, although the node that did so died before it could send it
 // and two others find it.
 func TestRequeueSurvivesACrash(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	slice := uuid.New()
@@ -105,7 +103,6 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 
 // A letter whose endpoint cannot be sent to waits, and holds up no other.
 func TestRequeueToAnEndpointInTheWay(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	js := b.JS(t)
 	const obstacle = "somebody"
@@ -119,10 +116,8 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b.Buried(t, 1)
 	b.publish(t, dead(t, uuid.New()))
 	b.Buried(t, 2)
-	out, err := b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann")
-	if err != nil || out.Requeued != 2 {
-		t.Fatalf("requeued %+v, %v", out, err)
-	}
+	out := testenv.Must(b.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann"))(t)
+	testenv.MustSame(t, out.Requeued, 2, "requeued %+v", out)
 	b.take(t, "accounts")
 	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, obstacle))
 	nodetest.Until(t, "the obstacle's letter is sent", func() bool {
@@ -134,7 +129,6 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 
 // Dead letters that come while PostgreSQL is unavailable wait in their stream.
 func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.Exec(t, `ALTER TABLE dead_letter RENAME TO away`)
 	b.publish(t, dead(t, uuid.New()))
@@ -155,7 +149,6 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 // What dies every time comes back as a letter every time, until it takes force to send it again: the count goes with
 // the request, and force counts on.
 func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	var runs atomic.Int64
 	b.Serve(t, "accounts", func(context.Context, *nodetest.Chunk) error {

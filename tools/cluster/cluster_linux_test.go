@@ -28,9 +28,7 @@ func TestMakeCluster(t *testing.T) {
 	cmd.WaitDelay = demokit.StopTimeout
 	said, err := cmd.CombinedOutput()
 	text := string(said)
-	if err != nil {
-		t.Fatalf("make cluster: %v\n%s", err, text)
-	}
+	testenv.MustSame(t, err, nil, "make cluster\n%s", text)
 	for _, want := range []string{
 		"primary killed, standby promoted", "three nodes of the next version", "four instances of the next version",
 		"completed: 20,000 of 20,000 items done, 0 failed", "ok  results of interest          20,000 =          20,000",
@@ -164,7 +162,6 @@ func TestOwnPart(t *testing.T) {
 	const part = "name: nats-1\nlisten: 10.0.0.1:4222\nroutes: [10.0.0.1:6222, 10.0.0.2:6222]\n"
 	const want = "name: nats-3\nlisten: 127.1.2.3:4222\nroutes: [127.1.2.1:6222, 127.1.2.2:6222]\n"
 	testenv.Same(t, c.own(part, 3), want, "what is its own")
-	if _, err := (page{"p", "```\na\n```\n\n```sh\na b\n```\n"}).block("a"); err == nil {
-		t.Error("of two blocks that begin alike one is taken")
-	}
+	_, err := (page{"p", "```\na\n```\n\n```sh\na b\n```\n"}).block("a")
+	testenv.Fails(t, err, "of two blocks that begin alike one is taken")
 }

@@ -118,9 +118,7 @@ func output(t *testing.T, dir, name string, args ...string) string {
 	run := exec.CommandContext(t.Context(), name, args...)
 	run.Dir = dir
 	said, err := run.CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s", run, err, said)
-	}
+	testenv.MustSame(t, err, nil, "%s\n%s", run, said)
 	return string(said)
 }
 

@@ -55,9 +55,7 @@ func testProves(t *testing.T, program string) {
 	t.Helper()
 	dir := testenv.Dir(t)
 	out, err := demoCommand(t, program, dir).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
+	testenv.MustSame(t, err, nil, "%s", out)
 	text := string(out)
 	for _, want := range []string{
 		"last-year.csv: 2 items do not fit the schema", "20  unknown_form", "has 20 items corrected", "no_balance",

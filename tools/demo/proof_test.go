@@ -110,7 +110,7 @@ func TestProofNeedsAWholeFile(t *testing.T) {
 	_, err := prove(books, 0, file)
 	testenv.Is(t, err, os.ErrNotExist, "a file that is not there")
 	testenv.NoError(t, os.WriteFile(file, []byte(`{"key":"1","state":"done","resu`), 0o600))
-	_, err := prove(books, 0, file)
+	_, err = prove(books, 0, file)
 	testenv.Says(t, err, "line 1", "half a line")
 }
 

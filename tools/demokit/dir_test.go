@@ -34,6 +34,6 @@ func TestDirIsUsedAgain(t *testing.T) {
 	_, err := os.Stat(d.File(serversDir))
 	testenv.Is(t, err, os.ErrNotExist, "the old servers' data")
 	testenv.NoError(t, d.Close())
-	_, err := os.Stat(d.File("mine.txt"))
+	_, err = os.Stat(d.File("mine.txt"))
 	testenv.Same(t, err, nil, "the person's own file")
 }

@@ -46,9 +46,7 @@ func TestLiar(t *testing.T) {
 		LieTruncated: {quarantined: "json"},
 		LieBoth:      {quarantined: "slot"},
 	}
-	if len(cases) != len(Lies()) {
-		t.Fatalf("%d of %d lies are tested", len(cases), len(Lies()))
-	}
+	testenv.MustSame(t, len(cases), len(Lies()), "lies that are tested")
 	ledgers, runs := map[Lie]*Ledger{}, map[Lie]workqueue.RunID{}
 	for lie, tc := range cases { // all at the same time, each at an endpoint of its own
 		endpoint := endpointOf(string(lie))

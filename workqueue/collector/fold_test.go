@@ -68,18 +68,14 @@ func TestMergedPatchesDoWhatTheyDidOneByOne(t *testing.T) {
 		got := document
 		for _, op := range f.end() {
 			var value any
-			if err := json.Unmarshal(op.Payload, &value); err != nil {
-				t.Fatalf("%s: %v", op.Payload, err)
-			}
+			testenv.MustSame(t, json.Unmarshal(op.Payload, &value), nil, "%s", op.Payload)
 			got = applied(got, value)
 			size += int64(len(op.Payload) + len(op.ID) + opBytes)
 		}
 		if !reflect.DeepEqual(got, want) {
 			t.Fatalf("seed %d: of %v came %v; want %v", seed, document, got, want)
 		}
-		if size != f.held {
-			t.Fatalf("seed %d: %d bytes are held, and %d counted", seed, size, f.held)
-		}
+		testenv.MustSame(t, size, f.held, "seed %d: bytes", seed)
 		merged, apart = merged+patches-len(f.ops), apart+len(f.ops)-1
 	}
 	if merged < 5000 || apart < 1000 {

@@ -41,7 +41,6 @@ func (c *opsBench) wantWhy(when string, codes ...string) map[string]collector.Co
 
 // Operations that wait behind a flush are told of it, with the time at which their key is free again.
 func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
-	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("k", "a", "b")
 	begun := c.one("a", "b")
@@ -55,9 +54,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 	c.wantWhy("when another may be flushed")
 	c.Exec(`UPDATE collector SET failures = 3`)
 	c.add("l", "e", "f")
-	if flushes := c.claimAll(); len(flushes) != 1 {
-		t.Fatalf("claimed %v; want one at a time", flushedIDs(flushes))
-	}
+	testenv.MustSame(t, len(c.claimAll()), 1, "flushes claimed")
 	why = c.wantWhy("after three failures", "one_at_a_time", "flushing")["one_at_a_time"]
 	testenv.Has(t, why.Text, "the last 3 flushes came to nothing", "it is told as")
 	c.Exec(`UPDATE collector SET failures = 0, in_flight = 1, spec = jsonb_set(spec::jsonb, '{in_flight}', '1')`)
@@ -66,15 +63,12 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 
 // When no node has a place left for a collector, that is told, with the collector that has most of them.
 func TestThatNoNodeHasRoomIsTold(t *testing.T) {
-	t.Parallel()
 	c := collect(t, gatherOps())
 	const most = 96
 	for i := range most + 1 {
 		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
 	}
-	if n := len(c.claimAs(c.Session, most-1)); n != most-1 {
-		t.Fatalf("claimed %d", n)
-	}
+	testenv.MustSame(t, len(c.claimAs(c.Session, most-1)), most-1, "claimed")
 	c.wantWhy("while there is a place", "flushing")
 	c.claimAs(c.Session, 1)
 	why := c.wantWhy("without a place", "nodes_busy", "flushing")["nodes_busy"]
@@ -86,7 +80,6 @@ func TestThatNoNodeHasRoomIsTold(t *testing.T) {
 // TestDoctorChecksCollectors breaks a collector in each way that the doctor looks for. Before that, and after each is
 // fixed, it finds nothing.
 func TestDoctorChecksCollectors(t *testing.T) {
-	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("a", "1", "2", "3")
 	c.record(c.one("1", "2", "3"), map[string]workqueue.SlotError{"1": refused("BAD"), "2": retried("BUSY")})

@@ -202,9 +202,7 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 				return pg.Later(ctx, tx, insertNote, 1)
 			},
 		} {
-			if err := s.InTx(t.Context(), f); err == nil {
-				t.Errorf("%s: no error", name)
-			}
+			testenv.Fails(t, s.InTx(t.Context(), f), "%s: no error", name)
 			wantNotes(t, s, 0)
 		}
 		testenv.Same(t, s.Pool.ordinary.Stat().NewConnsCount(), 1, "connections were made")

@@ -46,7 +46,6 @@ func automatic(chunk int) start.LoadRequest {
 }
 
 func TestBudgetAndPaceBoundClaims(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	auto, fixed := b.Load(automatic(4), 400), b.Load(storetest.Chunked(4), 400)
 	b.Exec(`UPDATE endpoint_pace SET in_flight = 5`)
@@ -64,7 +63,6 @@ func TestBudgetAndPaceBoundClaims(t *testing.T) {
 
 // A step that was loaded before endpoints had paces gets one with its first claim.
 func TestClaimMakesAMissingPace(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(automatic(4), 400)
 	b.Exec(`DELETE FROM endpoint_pace`)
@@ -74,7 +72,6 @@ func TestClaimMakesAMissingPace(t *testing.T) {
 
 // While others have work, what becomes free goes to who has the least, whoever asks first.
 func TestFreedSlotsGoToTheRunWithTheFewest(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.budget(12)
 	x := b.Load(storetest.Chunked(4), 4000)
@@ -91,9 +88,7 @@ func TestFreedSlotsGoToTheRunWithTheFewest(t *testing.T) {
 		if steps[0].Run == x {
 			t.Fatalf("the run with the most out is asked first: %+v", steps)
 		}
-		if n := len(b.Claim(steps[0].Run, storetest.Plenty)); n != 1 {
-			t.Fatalf("%d slices; want the one that became free", n)
-		}
+		testenv.MustSame(t, len(b.Claim(steps[0].Run, storetest.Plenty)), 1, "slices")
 	}
 	for _, run := range []workqueue.RunID{x, y, z} {
 		testenv.Same(t, b.live(run), 4, "slices of a run that are out")
@@ -114,7 +109,6 @@ func (b *bench) runnable() []dispatch.Runnable {
 
 // Slots are not kept for runs that cannot use them.
 func TestSharesLeaveNothingIdle(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.budget(10)
 	x := b.Load(storetest.Chunked(4), 4000)
@@ -142,7 +136,6 @@ func TestSharesLeaveNothingIdle(t *testing.T) {
 }
 
 func TestUrgentRunsComeFirst(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.budget(10)
 	low := b.Load(storetest.Chunked(4), 4000)
@@ -165,7 +158,6 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 
 // What nodes do themselves stays claimed for as long as the step allows it, and is found by those only who can do it.
 func TestClaimOfOwnKinds(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	local := storetest.Need("render", 0)
 	local.Kind, local.Timeout = workqueue.KindLocal, time.Hour
@@ -210,7 +202,6 @@ func TestClaimOfOwnKinds(t *testing.T) {
 
 // The parts that a step sees count in how large its requests get.
 func TestCutBySizeOfParts(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	large, small := storetest.Need("sees", 0), storetest.Need("blind", 0)
 	large.Chunk, small.Chunk, small.Inputs = 100, 100, nil
@@ -236,7 +227,6 @@ func TestCutBySizeOfParts(t *testing.T) {
 
 // A node of a version that knows single requests only would complete such runs with their first step.
 func TestOldNodesAndSteps(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	const old = `INSERT INTO node_session (id, host, pid, version, expires_at)
 		VALUES (gen_random_uuid(), 'web1', 7, 'v0.4', tranche_now() + interval '1 hour')`
@@ -291,7 +281,6 @@ func (b *bench) wantProbe(run workqueue.RunID) workqueue.Slice {
 
 // At an endpoint that is down one item goes out at a time, when a probe is due.
 func TestProbeIsCutFromReadyItems(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run, other := b.Load(storetest.Chunked(10), 100), b.Load(storetest.Chunked(10), 100)
 	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
@@ -318,7 +307,6 @@ func TestProbeIsCutFromReadyItems(t *testing.T) {
 
 // With nothing ready a probe is carved from a slice that waits, due or not; a slice of one item goes as it is.
 func TestProbeIsCarvedFromAScheduledSlice(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(3)
 	req.Steps[0].RetryBackoff = time.Hour
@@ -343,7 +331,6 @@ func TestProbeIsCarvedFromAScheduledSlice(t *testing.T) {
 // What became of a probe's item before is found through its parent, which must not be a slice that vanishes when it is
 // put together with others.
 func TestProbeOutlivesTheSliceItWasCarvedFrom(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	for _, s := range b.Claim(run, storetest.Plenty) {
@@ -364,7 +351,6 @@ func TestProbeOutlivesTheSliceItWasCarvedFrom(t *testing.T) {
 
 // The limits hold for probes too.
 func TestProbeKeepsToTheBudget(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	b.budget(1)
 	run := b.Load(storetest.Chunked(10), 100)

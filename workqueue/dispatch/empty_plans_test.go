@@ -53,9 +53,7 @@ func TestFullEndpointsCostLittle(t *testing.T) {
 		}
 		of, plan := testenv.RowsRead(t, conn, plane.PlanOnce,
 			`EXECUTE look(32, '{}', '{}', '{}', '{}', '{}', '{}', 8, 64, NULL, '{}', 256)`)
-		if of["endpoint_pace"] != 50 {
-			t.Fatalf("it looks at %d endpoints of 50:\n%s", of["endpoint_pace"], plan)
-		}
+		testenv.MustSame(t, of["endpoint_pace"], 50, "endpoints that it looks at:\n%s", plan)
 		return of["run_step"], plan
 	}
 	if steps, plan := look(); steps > 0 {

@@ -35,7 +35,6 @@ func twoSteps(chunk int) start.LoadRequest {
 
 // An item of each sort, at each step and over all.
 func TestPlanesShowWhereItemsAre(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(twoSteps(2), 10)
 	b.Record(storetest.Whole(b.One(run)))                                                   // 0, 1
@@ -71,7 +70,6 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 }
 
 func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "later", Retry: true}))
@@ -96,7 +94,6 @@ func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
 }
 
 func TestTimelineCountsEveryItemOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "later", Retry: true}))
@@ -129,7 +126,6 @@ func TestTimelineCountsEveryItemOnce(t *testing.T) {
 }
 
 func TestLiveSlicesInPages(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(2), 10)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "later", Retry: true}))
@@ -142,10 +138,8 @@ func TestLiveSlicesInPages(t *testing.T) {
 	seen := map[string]int{}
 	filter := inspect.LiveFilter{Run: run, Limit: 2}
 	for {
-		page, err := inspect.New(b.Store).LiveSlices(t.Context(), filter)
-		if err != nil || page.Counts != (inspect.LiveCounts{Scheduled: 1, Claimed: 3, Sent: 1}) {
-			t.Fatalf("%+v, %v", page, err)
-		}
+		page := testenv.Must(inspect.New(b.Store).LiveSlices(t.Context(), filter))(t)
+		testenv.MustSame(t, page.Counts, (inspect.LiveCounts{Scheduled: 1, Claimed: 3, Sent: 1}), "%+v", page)
 		for _, s := range page.Slices {
 			seen[s.State]++
 			if s.ID == out.ID && (s.FirstKey != "C3" || s.Remaining != 1 || s.Items != 2 || s.Service != "slow" ||
@@ -168,7 +162,6 @@ func TestLiveSlicesInPages(t *testing.T) {
 }
 
 func TestItemsOfARangeInPages(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4000), bitfield.Size+100)
 	first := b.One(run)

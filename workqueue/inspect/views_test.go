@@ -14,7 +14,6 @@ import (
 )
 
 func TestResolve(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	named := func(name string) workqueue.RunID {
 		req := storetest.Request()
@@ -54,22 +53,17 @@ func TestResolve(t *testing.T) {
 }
 
 func TestItemTellsEveryAttempt(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(2), 2)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BUSY", Message: "later", Retry: true}))
 	b.Record(storetest.Whole(b.One(run)))
-	items, err := inspect.New(b.Store).Items(t.Context(), run, "C1")
-	if err != nil || len(items) != 1 {
-		t.Fatalf("got %+v, %v; want one item", items, err)
-	}
+	items := testenv.Must(inspect.New(b.Store).Items(t.Context(), run, "C1"))(t)
+	testenv.MustSame(t, len(items), 1, "items")
 	step := items[0].Steps[0]
 	if items[0].State != workqueue.OutcomeDone || step.State != "done" || string(step.Result) != `{"of":1}` {
 		t.Errorf("the item is %+v", items[0])
 	}
-	if len(step.Attempts) != 2 {
-		t.Fatalf("there are %d attempts; want 2: %+v", len(step.Attempts), step.Attempts)
-	}
+	testenv.MustSame(t, len(step.Attempts), 2, "attempts")
 	first, second := step.Attempts[0], step.Attempts[1]
 	if first.Outcome != "retried" || first.Error == nil || first.Error.Code != "BUSY" || first.Service != "test" {
 		t.Errorf("the first attempt is %+v", first)
@@ -85,7 +79,6 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 
 // Items are counted by what their payloads say, with where they are now; the map says of each where it belongs.
 func TestGroupsByAFieldOfThePayload(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(100), 300)
 	b.Exec(`UPDATE work_queue SET payload = CASE
@@ -141,7 +134,6 @@ func text(value *string) string {
 
 // A field that tells nearly all items apart is refused, and so is a run that there is not.
 func TestGroupsAreBounded(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1000), 66_000)
 	b.Exec(`UPDATE work_queue SET payload = '{"id": ' || ordinal || ', "half": ' || ordinal / 2 || '}'
@@ -170,7 +162,6 @@ func TestGroupsAreBounded(t *testing.T) {
 
 // Groups by a field are kept in memory, and follow corrections.
 func TestGroupsFollowCorrections(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 10)
 	b.Correct(run, `{"branch":"north"}`, storetest.Names(10)...)
@@ -182,9 +173,7 @@ func TestGroupsFollowCorrections(t *testing.T) {
 		}
 		return all
 	}
-	if got := fmt.Sprint(look()); got != "[=north10]" {
-		t.Fatalf("groups %s", got)
-	}
+	testenv.MustSame(t, fmt.Sprint(look()), "[=north10]", "groups")
 	b.Correct(run, `{"branch":"south"}`, "C1", "C2")
 	testenv.Same(t, fmt.Sprint(look()), "[=north8 =south2]", "groups after a correction")
 }

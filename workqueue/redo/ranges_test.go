@@ -27,9 +27,7 @@ func TestMasksOfRanges(t *testing.T) {
 		masks := testenv.Must(masksOfRanges(ranges, items))(t)
 		for o := range workqueue.Ordinal(items) {
 			block, bit := o.Block()
-			if got := masks[block] != nil && masks[block].Has(bit); got != want[o] {
-				t.Fatalf("%v: ordinal %d is in: %t", ranges, o, got)
-			}
+			testenv.MustSame(t, masks[block] != nil && masks[block].Has(bit), want[o], "%v: ordinal %d is in", ranges, o)
 		}
 	}
 	for want, ranges := range map[string][]Range{

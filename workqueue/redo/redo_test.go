@@ -22,7 +22,6 @@ import (
 // What failed of an open run of several steps is run again while items are still coming, also behind a barrier. The run
 // completes once, with the generation that the re-run opened.
 func TestRerunOfAnOpenRun(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.OpenRun(func(r *start.OpenRequest) {
 		r.LoadRequest = storetest.Collecting()
@@ -50,10 +49,8 @@ func TestRerunOfAnOpenRun(t *testing.T) {
 	b.Check()
 	b.Seal(run)
 	g.work()
-	passed, err := dispatch.New(b.Store).CheckBarriers(t.Context(), run)
-	if err != nil || len(passed) != 1 {
-		t.Fatalf("barriers %v passed, %v", passed, err)
-	}
+	passed := testenv.Must(dispatch.New(b.Store).CheckBarriers(t.Context(), run))(t)
+	testenv.MustSame(t, len(passed), 1, "barriers %v passed", passed)
 	g.work()
 	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 8, storetest.Transactions: 3 + 8, storetest.Branches: 8,
 		storetest.Statement: 8200, storetest.Posting: 8200})
@@ -64,7 +61,6 @@ func TestRerunOfAnOpenRun(t *testing.T) {
 
 // Settings that a step has no use for, or that do not say which step they are for, are refused, and change nothing.
 func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Collecting()
 	req.Steps[storetest.Statement].Kind = workqueue.KindLocal
@@ -105,7 +101,6 @@ func TestStepsAfterFollowACorrection(t *testing.T) {
 	t.Parallel()
 	for _, cascade := range []bool{false, true} {
 		t.Run(fmt.Sprint("cascade ", cascade), func(t *testing.T) {
-			t.Parallel()
 			b := setup(t)
 			req := storetest.Collecting()
 			for i := range req.Steps {
@@ -160,7 +155,6 @@ func (b *bench) wantAccepted(run workqueue.RunID, failed, accepted int64) {
 
 // What is accepted while the last reply completes the run, and has counted its failures already, is counted too.
 func TestAcceptWhileTheRunCompletes(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(bitfield.Size), bitfield.Size+8) // in two blocks, each with its own lock
 	out := b.Claim(run, storetest.Plenty)
@@ -192,7 +186,6 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 // Looking for what is to be accepted, which takes long in a large run, holds up no one; what changes before the locks
 // are there is seen under them: who is not failed any more, and who has failed otherwise, is not accepted.
 func TestAcceptFindsBeforeItLocks(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Request(), 24)
 	out := b.Claim(run, storetest.Plenty)
@@ -213,9 +206,8 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 		}
 	}
 	b.Until("it looks for the items", waits("relation"))
-	if _, err := step.Exec(t.Context(), `SELECT FROM run_step WHERE run_id = $1 FOR UPDATE NOWAIT`, run); err != nil {
-		t.Fatalf("while it looks, no one has the steps: %v", err)
-	}
+	_, err := step.Exec(t.Context(), `SELECT FROM run_step WHERE run_id = $1 FOR UPDATE NOWAIT`, run)
+	testenv.MustSame(t, err, nil, "while it looks, no one has the steps")
 	testenv.NoError(t, reading.Commit(t.Context()))
 	b.Until("it waits for the steps", func() bool { return waits("transactionid")() || waits("tuple")() })
 	// in the same block: it came too late

@@ -18,7 +18,6 @@ import (
 
 // Items in every state at once, and what a report says of each.
 func TestReportAddsUp(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].RetryBackoff = time.Hour
@@ -59,7 +58,6 @@ func TestReportAddsUp(t *testing.T) {
 
 // What a re-run asks for was asked for before; an item counts once, at however many steps and how often.
 func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	claimed := b.Claim(run, 2)
@@ -84,7 +82,6 @@ func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
 
 // Retries, a halving, a lost node and a re-run, as the report counts them.
 func TestReportCountsWork(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].MaxAttempts = 2
@@ -94,9 +91,8 @@ func TestReportCountsWork(t *testing.T) {
 	claim.Session = lost
 	testenv.Must(dispatch.New(b.Store).Claim(t.Context(), claim))(t)
 	b.Expire(lost)
-	if n, err := settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()); err != nil || n != 1 {
-		t.Fatal(n, err)
-	}
+	testenv.MustSame(t, testenv.Must(settle.New(b.Store).ReleaseDeadSessions(t.Context(), b.Lead()))(t), 1,
+		"sessions released")
 	var longest time.Duration // that recording took: a run ends with the recording of its last answer
 	timed := func(work func()) {
 		began := time.Now()
@@ -169,7 +165,6 @@ func (b *bench) digests(run workqueue.RunID) report.Digests {
 }
 
 func TestDigests(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	const items = 8192 + 1500 // two blocks, pages of both lengths
 	finish := func(bad workqueue.Ordinal) workqueue.RunID {
@@ -230,7 +225,6 @@ func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err 
 
 // A key that stands twice counts as often as it stands.
 func TestCarriedTwinsCountOnce(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(10)
 	req.OnDuplicate = start.DuplicateAllow
@@ -247,7 +241,6 @@ func TestCarriedTwinsCountOnce(t *testing.T) {
 
 // What is set going again, or deleted, while its items are read would be done twice, or be of former data.
 func TestARunThatIsSetGoingAgainIsNotCarriedOn(t *testing.T) {
-	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 4)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "bad_payload", Message: "no"}))

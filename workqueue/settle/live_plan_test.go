@@ -113,9 +113,8 @@ var muchThatIsWell = []string{
 func prepare(t *testing.T, conn *pgxpool.Conn, name, statement string) {
 	t.Helper()
 	sql := `PREPARE ` + pgx.Identifier{name}.Sanitize() + ` AS ` + statement
-	if _, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-		t.Fatalf("%s: %v", name, err)
-	}
+	_, err := conn.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
+	testenv.MustSame(t, err, nil, "%s", name)
 }
 
 // read carries a prepared statement out, and returns how many rows of work and of runs it reads.

@@ -4,6 +4,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestLatencyBucketsAreNarrow(t *testing.T) {
@@ -22,9 +24,7 @@ func TestLatencyBucketsAreNarrow(t *testing.T) {
 	if b := bucketOf(math.MaxInt64); b >= latencyBuckets {
 		t.Errorf("the longest duration is in bucket %d", b)
 	}
-	if bucketOf(-1) != 0 {
-		t.Error("a negative duration has no bucket")
-	}
+	testenv.Same(t, bucketOf(-1), 0, "a negative duration has no bucket")
 }
 
 func near(got, want time.Duration) bool { return got > want*9/10 && got < want*11/10 }
@@ -33,9 +33,7 @@ func TestLatencyKnowsTheLastMinute(t *testing.T) {
 	t.Parallel()
 	var l latency
 	start := time.Now()
-	if p := l.pace(start); p != (pace{}) {
-		t.Errorf("before the first chunk: %+v", p)
-	}
+	testenv.Same(t, l.pace(start), (pace{}), "before the first chunk")
 	for i := range 30 { // 98 % take 1 ms, 2 % take 1 s
 		at := start.Add(time.Duration(i) * time.Second)
 		l.add(at, 98, 98, 98*time.Millisecond)
@@ -52,7 +50,6 @@ func TestLatencyKnowsTheLastMinute(t *testing.T) {
 	if !near(p.p50, 100*time.Microsecond) || !near(p.p99, 100*time.Microsecond) || p.rate < 9 || p.rate > 11 {
 		t.Errorf("after two minutes: %+v", p)
 	}
-	if p = l.pace(start.Add(time.Hour)); p != (pace{}) {
-		t.Errorf("after an hour of nothing: %+v", p)
-	}
+	p = l.pace(start.Add(time.Hour))
+	testenv.Same(t, p, (pace{}), "after an hour of nothing")
 }

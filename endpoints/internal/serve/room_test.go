@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // parcel is a message of which only the size matters.
@@ -36,9 +37,7 @@ func TestRoomBoundsWhatIsAhead(t *testing.T) {
 		}
 		r.hold(RequestID{Sequence: uint64(held)}, Delivery{msg: parcel{}, size: size})
 	}
-	if want := slots + AheadBytes/size; held != want {
-		t.Errorf("%d requests of 1 MiB are held; want %d", held, want)
-	}
+	testenv.Same(t, held, slots+AheadBytes/size, "requests of 1 MiB are held")
 	for n := range held {
 		r.drop(RequestID{Sequence: uint64(n)}, 10, 2*quick)
 	}
@@ -55,9 +54,7 @@ func TestRoomCountsBytesOnce(t *testing.T) {
 		t.Error("a second delivery is not known for one")
 	}
 	r.drop(id, 1, time.Millisecond)
-	if r.Bytes != 0 {
-		t.Errorf("%d bytes are left", r.Bytes)
-	}
+	testenv.Same(t, r.Bytes, 0, "bytes are left")
 }
 
 func TestSizeIsThatOfWhatComesOut(t *testing.T) {
@@ -73,8 +70,6 @@ func TestSizeIsThatOfWhatComesOut(t *testing.T) {
 		"compressed": {parcel{data: small, header: zstd}, len(plain)},
 		"rubbish":    {parcel{data: []byte("rubbish"), header: zstd}, 4*len("rubbish") + 1},
 	} {
-		if got := sizeOf(tc.msg); got != tc.want {
-			t.Errorf("%s: %d bytes, want %d", name, got, tc.want)
-		}
+		testenv.Same(t, sizeOf(tc.msg), tc.want, "%s: bytes", name)
 	}
 }

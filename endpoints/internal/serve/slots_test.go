@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // waiters returns how many wait for a slot.
@@ -41,9 +43,7 @@ func TestSlotsGrowAtOnceAndShrinkAsWorkEnds(t *testing.T) {
 		}
 		s.resize(1)
 		s.Give(Chunks, time.Now())
-		if s.waiters() != 1 {
-			t.Fatal("a slot that is gone was taken")
-		}
+		testenv.MustSame(t, s.waiters(), 1, "waiters: a slot that is gone")
 		if !s.Yield(Chunks, time.Now()) || s.Yield(Chunks, time.Now()) {
 			t.Fatal("one of two had to yield")
 		}
@@ -56,9 +56,7 @@ func TestSlotsGrowAtOnceAndShrinkAsWorkEnds(t *testing.T) {
 		close(stop)
 		synctest.Wait()
 		s.Give(Chunks, time.Now())
-		if late := takers(s, 1, stop); len(refused)+len(late)+s.waiters() != 0 {
-			t.Error("a slot was taken after the end")
-		}
+		testenv.Same(t, len(refused)+len(takers(s, 1, stop))+s.waiters(), 0, "a slot was taken after the end")
 	})
 }
 
@@ -91,9 +89,7 @@ func TestCallsComeBeforeChunks(t *testing.T) {
 		t.Error("the slot that is kept is not for calls")
 	}
 	for size, want := range map[int]int{1: 0, 3: 0, 4: 1, 64: 1} {
-		if got := NewSlots(size, -1).Kept(); got != want {
-			t.Errorf("of %d slots %d are kept; want %d", size, got, want)
-		}
+		testenv.Same(t, NewSlots(size, -1).Kept(), want, "kept of %d slots", size)
 	}
 }
 
@@ -183,9 +179,7 @@ func TestSuspectsHaveTheProcessForThemselves(t *testing.T) {
 		first.End()
 		kin.End()
 		synctest.Wait()
-		if len(suspect)+len(later) != 0 {
-			t.Fatal("one was let in beside the second, or before the suspect")
-		}
+		testenv.MustSame(t, len(suspect)+len(later), 0, "one was let in beside the second, or before the suspect")
 		second.End()
 		alone := <-suspect
 		synctest.Wait()
@@ -197,9 +191,7 @@ func TestSuspectsHaveTheProcessForThemselves(t *testing.T) {
 		alone.End()
 		last := <-later
 		last.End()
-		if len(s.running)+len(s.alone)+s.count+len(s.Queue) != 0 {
-			t.Errorf("something is left: %+v", s)
-		}
+		testenv.Same(t, len(s.running)+len(s.alone)+s.count+len(s.Queue), 0, "something is left: %+v", s)
 	})
 }
 

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 func TestWatchdogLeavesPullsAlone(t *testing.T) {
@@ -36,9 +38,7 @@ func TestWatchdogLeavesPullsAlone(t *testing.T) {
 			w.look(start, tc.info)
 			tc.between(w)
 			w.look(start.Add(stallTimeout), tc.info)
-			if got := len(w.stalled) == 1; got != tc.bites {
-				t.Errorf("it bites: %t", got)
-			}
+			testenv.Same(t, len(w.stalled) == 1, tc.bites, "it bites")
 		})
 	}
 }

@@ -64,9 +64,7 @@ func TestPrivateAddresses(t *testing.T) {
 			t.Errorf("allowed %s: %+v, %v", allow, slots[100].Err, err)
 		}
 	}
-	if asked.Load() != 3 {
-		t.Errorf("the service was asked %d times, want 3", asked.Load())
-	}
+	testenv.Same(t, asked.Load(), 3, "times the service was asked")
 }
 
 // A proxy makes the connection, so addresses are looked at before it is asked, with their ports.
@@ -80,23 +78,16 @@ func TestPrivateAddressesBehindAProxy(t *testing.T) {
 	for host, want := range map[string]string{
 		"10.0.0.1:81": "", "10.0.0.1:82": "address_refused", "10.0.0.1": "address_refused",
 	} {
-		slots, err := get(t, c, settings("http://"+host+"/{key}"), &fetch.Request{Items: items(1)})
-		if err != nil || codeOf(slots[100].Err) != want {
-			t.Errorf("%s: %+v, %v", host, slots[100].Err, err)
-		}
+		slots := testenv.Must(get(t, c, settings("http://"+host+"/{key}"), &fetch.Request{Items: items(1)}))(t)
+		testenv.Same(t, codeOf(slots[100].Err), want, "%s: %+v", host, slots[100].Err)
 	}
-	if asked.Load() != 1 {
-		t.Errorf("the proxy was asked %d times, want 1", asked.Load())
-	}
+	testenv.Same(t, asked.Load(), 1, "times the proxy was asked")
 }
 
 // resolver answers every question with the address of the moment.
 func resolver(t *testing.T, address *atomic.Value) *net.Resolver {
 	t.Helper()
-	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := testenv.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
 	done := make(chan struct{})
 	t.Cleanup(func() { _ = conn.Close(); <-done })
 	go func() {
@@ -132,10 +123,7 @@ func resolver(t *testing.T, address *atomic.Value) *net.Resolver {
 func onePort(t *testing.T, address, other string) (l, m net.Listener) {
 	t.Helper()
 	for range 20 { // another process may have the port of the other address
-		l, err := net.Listen("tcp", net.JoinHostPort(address, "0"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := testenv.Must(net.Listen("tcp", net.JoinHostPort(address, "0")))(t)
 		_, port, _ := net.SplitHostPort(l.Addr().String())
 		if m, err := net.Listen("tcp", net.JoinHostPort(other, port)); err == nil {
 			return l, m
@@ -336,17 +324,12 @@ func TestTLS(t *testing.T) {
 	t.Cleanup(service.Close)
 	dir := t.TempDir()
 	pair := service.TLS.Certificates[0]
-	key, err := x509.MarshalPKCS8PrivateKey(pair.PrivateKey)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := testenv.Must(x509.MarshalPKCS8PrivateKey(pair.PrivateKey))(t)
 	for name, block := range map[string]*pem.Block{
 		"ca.pem":  {Type: "CERTIFICATE", Bytes: pair.Certificate[0]},
 		"key.pem": {Type: "PRIVATE KEY", Bytes: key},
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), pem.EncodeToMemory(block), 0o600))
 	}
 	host := strings.TrimPrefix(service.URL, "https://")
 	for text, want := range map[string]string{
@@ -361,10 +344,7 @@ func TestTLS(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		c, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute})
-		if err != nil {
-			t.Fatal(err)
-		}
+		c := testenv.Must(httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}))(t)
 		shown.Store(0)
 		slots, err := get(t, c, settings(service.URL+"/{key}"), &fetch.Request{Items: items(1)})
 		if got := fmt.Sprintf("%s %d", codeOf(slots[100].Err), shown.Load()); got != want || err != nil {

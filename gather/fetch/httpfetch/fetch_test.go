@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -38,10 +39,8 @@ func TestEachItem(t *testing.T) {
 	req := &fetch.Request{Run: uuid.New(), Step: "s", Generation: 3, Params: map[string]string{"year": "20 26"},
 		Items: []fetch.Item{{Ordinal: 7, Key: `a/b?c#d&e%"`, Payload: []byte(`{"n":1.50}`),
 			Parts: map[string]fetch.Part{"one-more": {Data: []byte(`{"a":[1,"zwei & drei"]}`)}}}}}
-	slots, err := get(t, b.client, h, req)
-	if err != nil || slots[7].Err != nil {
-		t.Fatalf("%+v, %v", slots, err)
-	}
+	slots := testenv.Must(get(t, b.client, h, req))(t)
+	testenv.MustSame(t, slots[7].Err, nil, "%+v", slots)
 	const want = `{"path":"/b/a%2Fb%3Fc%23d%26e%25%22","query":"year=20%2026&n=1.50&s=zwei%20%26%20drei",` +
 		`"body":"{\"all\":{\"n\":1.50},\"id\":\"a/b?c#d\\u0026e%\\\"\",\"list\":[true,null,7],\"n\":1.50,` +
 		`\"text\":\"n=1.50 {\"}",` +
@@ -49,9 +48,8 @@ func TestEachItem(t *testing.T) {
 	if got := string(slots[7].Data); got != want || slots[7].ContentType != "" {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	if got, want := b.requests()[0].Header.Get("Idempotency-Key"), req.Run.String()+`-a/b?c#d&e%"-3`; got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	testenv.Same(t, b.requests()[0].Header.Get("Idempotency-Key"), req.Run.String()+`-a/b?c#d&e%"-3`,
+		"the idempotency key")
 }
 
 func TestWhatItemsGet(t *testing.T) {
@@ -149,9 +147,7 @@ func TestWhatItemsGet(t *testing.T) {
 			} else if err != nil {
 				got = codeOf(err)
 			}
-			if got != want {
-				t.Errorf("got %q (%v), want %q", got, err, want)
-			}
+			testenv.Same(t, got, want, "got, %v", err)
 			if err != nil && (len(err.Error()) > 400 || strings.ContainsAny(err.Error(), "\n\x1b")) {
 				t.Errorf("the message is %q", err)
 			}
@@ -232,9 +228,7 @@ func TestServiceIsDown(t *testing.T) {
 		t.Errorf("went down: %d slots, %v, asked %d times", len(slots), err, asked.Load())
 	}
 	for _, s := range slots {
-		if s.Err != nil {
-			t.Errorf("slot %+v", s.Err)
-		}
+		testenv.Same(t, s.Err, nil, "slot")
 	}
 	slots, err = get(t, b.client, settings(b.server.URL+"/all?{&key}"), &fetch.Request{Items: items(2)})
 	if len(slots) != 0 || codeOf(err) != "unavailable!" {
@@ -315,9 +309,7 @@ func TestShortRest(t *testing.T) {
 			h := settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 })
 			slots, err := get(t, b.client, h, &fetch.Request{Items: items(5)})
 			for _, s := range slots {
-				if s.Err != nil {
-					t.Errorf("%+v", s.Err)
-				}
+				testenv.Same(t, s.Err, nil, "")
 			}
 			if err != nil || len(slots) != 5 || asked.Load() != 6 {
 				t.Errorf("%d slots, %v, asked %d times", len(slots), err, asked.Load())
@@ -352,14 +344,11 @@ func TestConcurrencyAndRate(t *testing.T) {
 			done <- err
 		}()
 	}
-	if err := errors.Join(<-done, <-done); err != nil || most.Load() != 3 {
-		t.Errorf("%d at once, %v", most.Load(), err)
-	}
+	testenv.NoError(t, errors.Join(<-done, <-done))
+	testenv.Same(t, most.Load(), 3, "at once")
 	begun := time.Now()
 	_, err := get(t, b.client, settings(b.server.URL+"/{key}"), &fetch.Request{Items: items(21), Rate: 100})
-	if err != nil {
-		t.Error(err)
-	}
+	testenv.NoError(t, err)
 	if took := time.Since(begun); took < 190*time.Millisecond {
 		t.Errorf("21 requests at 100 a second took %v", took)
 	}
@@ -467,9 +456,7 @@ func TestWhatTheHostTook(t *testing.T) {
 	began := time.Now()
 	req := (&fetch.Request{Items: items(5), Rate: 2}).WithSink(into)
 	one := settings(b.server.URL+"/{key}", func(h *gather.HTTP) { h.Concurrency = 1 })
-	if _, err := get(t, b.client, one, req); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(get(t, b.client, one, req))(t)
 	worked, all := time.Duration(into.worked.Load()), time.Since(began)
 	if into.taken.Load() != 5 || worked <= 0 || worked > all/2 {
 		t.Errorf("it took %s of %s, nearly all of which was waiting for the rate", worked, all)
@@ -516,9 +503,7 @@ func TestBadSteps(t *testing.T) {
 		"https://api.example/{+x}":  {func(*gather.HTTP) {}, "bad_step: "},
 	} {
 		_, err := get(t, c, settings(url, test.change), &fetch.Request{Items: items(1)})
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%s: %v, want %s", url, err, test.want)
-		}
+		testenv.Says(t, err, test.want, "%s", url)
 	}
 	if _, err := c.Fetcher([]byte(`{"url":7}`)); codeOf(err) != "bad_step" {
 		t.Errorf("broken: %v", err)

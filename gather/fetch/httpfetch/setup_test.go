@@ -21,8 +21,12 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 	"github.com/tranchehq/tranche/workqueue"
 )
+
+func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
 
 // canary is a secret that must not be seen anywhere but in requests to its host.
 const canary = "CANARY-7d2f\"quoted&more"
@@ -67,17 +71,12 @@ func client(t *testing.T, cfg httpfetch.Config, text string) *httpfetch.Client {
 	t.Helper()
 	cfg.ConnectTimeout = time.Minute
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "token"), []byte(canary+"\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte(canary+"\n"), 0o600))
 	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
 	if err != nil {
 		t.Fatal(err)
 	}
-	c, err := httpfetch.New(conns, cfg)
-	if err != nil {
-		t.Fatal(err)
-	}
+	c := testenv.Must(httpfetch.New(conns, cfg))(t)
 	t.Cleanup(c.Close)
 	return c
 }

@@ -23,6 +23,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // password is that of the source's role. It must be seen nowhere.
 const password = "CANARY-pw-91"
 

@@ -58,7 +58,6 @@ func packed(t *testing.T, text string) string {
 
 // A dry run and a start of the same request are refused with the same problem, or make the same of it.
 func TestDryRunsAndStartsAgree(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.WithSource("")
 	const multi = "multipart/form-data; boundary=x"
@@ -124,7 +123,6 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 }
 
 func TestDryRunOfAPlan(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	const plan = "name: two\nsteps:\n  - {name: a, endpoint: echo, chunk: 7}\n" +
 		"  - {name: b, http: {url: 'http://127.0.0.1:1/{key}'}, needs: [a]}\n"
@@ -150,7 +148,6 @@ func TestDryRunOfAPlan(t *testing.T) {
 }
 
 func TestPreviews(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	show := func(status int, want, query, body string, header ...string) {
 		t.Helper()
@@ -188,12 +185,9 @@ func TestPreviews(t *testing.T) {
 
 // A forecast says why there is none, and what is supposed must be something that the run has.
 func TestForecastOfARun(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(apitest.Three))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	at := api.Prefix + "/runs/last/forecast"
 	var found runs.Forecasts
 	_, text = b.Ask(http.MethodGet, at+"?change=echo.in_flight%3D9&change=rate%3D5", nil)

@@ -94,10 +94,8 @@ func TestExportToParquet(t *testing.T) {
 	}
 	table := &exportTable{columns: columnsIn(inParquet, false)}
 	file := exportAll(t, func(w *bufio.Writer) exportWriter { return newParquetTable(w, table) })
-	rows, err := parquet.Read[parquetRow](bytes.NewReader(file), int64(len(file)))
-	if err != nil || len(rows) != 5 {
-		t.Fatalf("%d rows, %v", len(rows), err)
-	}
+	rows := testenv.Must(parquet.Read[parquetRow](bytes.NewReader(file), int64(len(file))))(t)
+	testenv.MustSame(t, len(rows), 5, "rows")
 	text := func(s string) *string { return &s }
 	for i, want := range []parquetRow{
 		{Key: "=1+1", State: "done", Step: text("s"), Result: text(`{"a": 1}`)},

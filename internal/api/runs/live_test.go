@@ -20,7 +20,6 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestAStreamLeadsThroughARun(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	started := b.Start("chunk=2")
 	s := b.Follow("/runs/last/events?planes=true")
@@ -45,7 +44,6 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 
 // PROOF: who may do what, 7.
 func TestStreamsThatCannotBe(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	at := api.Prefix + "/runs/last/"
@@ -74,13 +72,10 @@ func TestStreamsThatCannotBe(t *testing.T) {
 }
 
 func TestPlanesAreZippedAndKept(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	items := "id\n" + strings.Repeat("x\n", 9000)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&on_duplicate=allow", strings.NewReader(items))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	at := api.Prefix + "/runs/last/planes"
 	header := b.Send(http.MethodGet, at, "").Header
 	if header.Get("Tranche-Items") != "9000" || header.Get("Tranche-Blocks") != "2" {
@@ -100,7 +95,6 @@ func TestPlanesAreZippedAndKept(t *testing.T) {
 
 // A stream outlives the patience with callers that take nothing, and ends when the server does.
 func TestStreamsEndWithTheServer(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	server := testenv.Must(api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{
@@ -131,14 +125,11 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 
 // Who asks only for the head of a stream is not kept waiting, and keeps no stream.
 func TestTheHeadOfAStreamEnds(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	for range 30 {
 		for _, path := range []string{"/runs/last/events?planes=true", "/events?topic=runs"} {
-			if head := b.Send(http.MethodHead, api.Prefix+path, ""); head.StatusCode != http.StatusOK {
-				t.Fatalf("HEAD %s: %d", path, head.StatusCode)
-			}
+			testenv.MustSame(t, b.Send(http.MethodHead, api.Prefix+path, "").StatusCode, http.StatusOK, "HEAD %s", path)
 		}
 	}
 }

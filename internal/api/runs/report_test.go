@@ -18,7 +18,6 @@ import (
 )
 
 func TestAudit(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	began := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
 	first, second := b.Start("name=first"), b.Start("name=second")
@@ -55,7 +54,6 @@ func jsonText(t *testing.T, v any) string {
 
 // Items by a field of their payloads: the fields that there are, the counts, and a byte for each item.
 func TestGroups(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	var items strings.Builder
 	items.WriteString("id,branch\n")
@@ -63,9 +61,7 @@ func TestGroups(t *testing.T) {
 		fmt.Fprintf(&items, "x%d,b%d\n", i, i%3*(i%2))
 	}
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(items.String()))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	at := api.Prefix + "/runs/last/groups"
 	var found inspect.PayloadGroups
 	_, text = b.Ask(http.MethodGet, at, nil)
@@ -92,9 +88,7 @@ func TestGroups(t *testing.T) {
 	b.Refused(422, "one of them", http.MethodGet, at+"?lanes=true&by=id", nil)
 	code, text = b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&order_by=branch&partitions=2",
 		strings.NewReader(items.String()))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	_, text = b.Ask(http.MethodGet, at+"?lanes=true", nil)
 	found = inspect.PayloadGroups{}
 	if err := json.Unmarshal(text, &found); err != nil || found.By != "lane" || len(found.Groups) != 2 ||
@@ -107,7 +101,6 @@ func TestGroups(t *testing.T) {
 // PROOF: who may do what, 19.
 // The list of runs is searched and filtered, and whatever is looked for means itself.
 func TestRunsAreFound(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Start("name=Year+End&source=bank.csv")
 	b.Start("name=" + url.QueryEscape(`100%_done\'"<b>`))

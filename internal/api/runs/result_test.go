@@ -27,7 +27,6 @@ import (
 // PROOF: who may do what, 8.
 // Whatever a service has made, its bytes come as a file to be saved, in which nothing runs.
 func TestResultsAreInert(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	const page = "<script>alert(1)</script>"
 	for name, c := range map[string]struct{ recorded, told, ext string }{
@@ -64,13 +63,10 @@ func TestResultsAreInert(t *testing.T) {
 
 // Items that share a key come page by page.
 func TestTwinsComeInPages(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
 		strings.NewReader("id\n"+strings.Repeat("a\n", 2*inspect.MaxTwins)))
-	if code != http.StatusCreated {
-		t.Fatalf("%s", text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	_, first := b.Get("/runs/twins/items/a")
 	_, last := b.Get("/runs/twins/items/a?after=99")
 	if !strings.Contains(first, `"next":99}`) || strings.Count(first, `"ordinal":`) != inspect.MaxTwins ||
@@ -80,14 +76,11 @@ func TestTwinsComeInPages(t *testing.T) {
 }
 
 func TestResultsThatAreNotThere(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
 		strings.NewReader("id\na\na\nb\n../x\n"))
 	run, err := inspect.New(b.Store).Resolve(t.Context(), "twins")
-	if err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	testenv.MustSame(t, err, nil, "%s", text)
 	at := api.Prefix + "/runs/twins/items/"
 	b.Refused(404, "step echo has no result for item", http.MethodGet, at+"b/result", nil)
 	b.Answer(run, "", func(o workqueue.Ordinal) []byte {
@@ -110,21 +103,16 @@ func TestResultsThatAreNotThere(t *testing.T) {
 		t.Errorf("%d %v %s", answer.StatusCode, answer.Header, body)
 	}
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs/twins/reset", strings.NewReader(`{"keys":["a"]}`))
-	if code != http.StatusOK {
-		t.Fatalf("%s", text)
-	}
+	testenv.MustSame(t, code, http.StatusOK, "%s", text)
 	b.Refused(404, "has no result", http.MethodGet, at+"a/result?ordinal=1", nil)
 }
 
 // A result that does not fit a message is sent piece by piece by itself, and is a result like others in exports.
 func TestLargeResults(t *testing.T) {
-	t.Parallel()
 	b := apitest.Setup(t)
 	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\nc\n"))
 	run, err := inspect.New(b.Store).Resolve(t.Context(), "large")
-	if err != nil {
-		t.Fatalf("%v: %s", err, text)
-	}
+	testenv.MustSame(t, err, nil, "%s", text)
 	claimed, err := dispatch.New(b.Store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.Engine.ID, Run: run,
 		MaxSlices: 1, MaxBytes: 1 << 20})
 	if err != nil || len(claimed.Slices) != 1 {
@@ -143,10 +131,8 @@ func TestLargeResults(t *testing.T) {
 	whole := sha256.Sum256([]byte(object))
 	pieces = append(pieces, export.Piece{Number: 1, Data: []byte(object), Claim: export.Claim{Slice: s.ID,
 		Endpoint: "echo", Ordinal: 2, Pieces: 1, Bytes: int64(len(object)), SHA256: whole}})
-	taken, err := export.New(b.Store).Take(t.Context(), pieces)
-	if err != nil || taken[2].Standing != export.Complete {
-		t.Fatalf("%+v, %v", taken, err)
-	}
+	taken := testenv.Must(export.New(b.Store).Take(t.Context(), pieces))(t)
+	testenv.MustSame(t, taken[2].Standing, export.Complete, "%+v", taken)
 	if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 3,
 		Slots: []settle.Slot{{Ordinal: 0, Result: export.Reference(30_000, sum), ContentType: "application/pdf",
 			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)},
@@ -231,9 +217,7 @@ func TestJSONOfAnySizeIsJSON(t *testing.T) {
 	})
 	code, text := e.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&key=id&name=large",
 		strings.NewReader("id\na\nb\nc\nd\ne\nf\ng\n"))
-	if code != http.StatusCreated {
-		t.Fatalf("%d %s", code, text)
-	}
+	testenv.MustSame(t, code, http.StatusCreated, "%s", text)
 	e.Bench.Until("the run completes", `SELECT state = 'completed' FROM batchrun WHERE name = 'large'`)
 	_, lines := e.Get("/runs/large/export?format=ndjson")
 	_, flat := e.Get("/runs/large/export?format=csv&flat=true")

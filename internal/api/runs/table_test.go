@@ -57,12 +57,9 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		for range excelize.StreamChunkSize / len(item.Key) {
 			testenv.NoError(t, e.line(&item))
 		}
-		if n := len(files()); n != 1 {
-			t.Fatalf("there are %d files; want 1", n)
-		}
-		if err := errors.Join(e.finish(), e.Close()); err != nil || len(files()) != 0 {
-			t.Fatalf("there are %q at the end, %v", files(), err)
-		}
+		testenv.MustSame(t, len(files()), 1, "files")
+		testenv.NoError(t, errors.Join(e.finish(), e.Close()))
+		testenv.MustSame(t, len(files()), 0, "files at the end")
 		left := filepath.Join(dir, "excelize-left")
 		testenv.NoError(t, os.WriteFile(left, nil, 0o600))
 		yesterday := time.Now().Add(-25 * time.Hour)

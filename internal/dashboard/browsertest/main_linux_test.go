@@ -91,8 +91,6 @@ func startBrowser(t *testing.T) *browser {
 		end()
 		release()
 	})
-	if err := chromedp.Do(ctx); err != nil {
-		t.Fatalf("start the browser: %v", err)
-	}
+	testenv.MustSame(t, chromedp.Do(ctx), nil, "start the browser")
 	return &browser{ctx}
 }

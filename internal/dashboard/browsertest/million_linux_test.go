@@ -12,6 +12,7 @@ import (
 	"github.com/chromedp/cdproto/heapprofiler"
 	"github.com/chromedp/cdproto/runtime"
 
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -164,13 +165,10 @@ func (s *stack) synthetic(items int) workqueue.RunID {
 		if !strings.Contains(sql, "$2") {
 			args = args[:1]
 		}
-		if _, err := s.Pool.Exec(s.Context(), sql, args...); err != nil {
-			s.Fatalf("%v\n%s", err, sql)
-		}
+		_, err := s.Pool.Exec(s.Context(), sql, args...)
+		testenv.MustSame(s, err, nil, "%s", sql)
 	}
-	if n := s.number(`SELECT count(*) FROM work_block WHERE run_id = $1`, run); n != blocks {
-		s.Fatalf("%d blocks", n)
-	}
+	testenv.MustSame(s, s.number(`SELECT count(*) FROM work_block WHERE run_id = $1`, run), blocks, "blocks")
 	return run
 }
 

@@ -105,14 +105,10 @@ func TestParquetCorpus(t *testing.T) {
 					parquet.PageBufferSize(400))
 				testenv.Must(w.WriteRows(rows))(t)
 				testenv.NoError(t, w.Close())
-				got, err := readParquet(out.Bytes(), intake.Config{Key: "id"})
-				if err != nil || len(got) != len(want) {
-					t.Fatalf("%d rows, %v", len(got), err)
-				}
+				got := testenv.Must(readParquet(out.Bytes(), intake.Config{Key: "id"}))(t)
+				testenv.MustSame(t, len(got), len(want), "rows")
 				for i := range got {
-					if got[i] != want[i] {
-						t.Fatalf("got  %s\nwant %s", got[i], want[i])
-					}
+					testenv.MustSame(t, got[i], want[i], "row %d", i)
 				}
 			})
 		}
@@ -153,14 +149,10 @@ func TestParquetOfOtherWriters(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			got, err := readParquet(testdata(t, name), intake.Config{})
-			if err != nil || len(got) != 200 {
-				t.Fatalf("%d rows, %v", len(got), err)
-			}
+			got := testenv.Must(readParquet(testdata(t, name), intake.Config{}))(t)
+			testenv.MustSame(t, len(got), 200, "rows")
 			for i := range got {
-				if want := otherRow(i, strings.Fields(columns)); got[i] != want {
-					t.Fatalf("got  %s\nwant %s", got[i], want)
-				}
+				testenv.MustSame(t, got[i], otherRow(i, strings.Fields(columns)), "row %d", i)
 			}
 		})
 	}

@@ -20,6 +20,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 type movement struct {
 	Day    int32   `parquet:"day,date"`
 	Amount float64 `parquet:"amount"`
@@ -116,10 +118,8 @@ func TestParquetRows(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			rows := accounts(2500)
-			got, err := readParquet(writeParquet(t, rows, options...), intake.Config{})
-			if err != nil || len(got) != len(rows) {
-				t.Fatalf("%d rows, %v", len(got), err)
-			}
+			got := testenv.Must(readParquet(writeParquet(t, rows, options...), intake.Config{}))(t)
+			testenv.MustSame(t, len(got), len(rows), "rows")
 			testenv.Same(t, got[1], want, "the second row")
 			for i, text := range got {
 				if !strings.HasPrefix(text, fmt.Sprintf(`%d {"id":%d,`, i*7, i*7)) {

@@ -301,9 +301,7 @@ func (s *natsProcess) signal(t testing.TB, sig syscall.Signal) {
 	if !s.runs() {
 		t.Fatalf("NATS server %s does not run; it was to get %v", s.name, sig)
 	}
-	if err := s.cmd.Process.Signal(sig); err != nil {
-		t.Fatalf("NATS server %s: %v", s.name, err)
-	}
+	testenv.MustSame(t, s.cmd.Process.Signal(sig), nil, "NATS server %s", s.name)
 }
 
 // end is for the end of the test: no one needs its store any more.

@@ -130,9 +130,7 @@ func (w *world) startNode() {
 	cmd.Env = testenv.PlainEnv()
 	out := w.run("serve", cmd)
 	where := map[string]string{}
-	if err := json.NewDecoder(out).Decode(&where); err != nil {
-		w.Fatalf("serve did not start: %v", err)
-	}
+	testenv.MustSame(w, json.NewDecoder(out).Decode(&where), nil, "serve did not start")
 	w.api = where["api"]
 }
 
@@ -199,9 +197,8 @@ func (w *world) start(endpoint string, items int, rate int) workqueue.RunID {
 	var started struct {
 		Run workqueue.RunID `json:"run"`
 	}
-	if err := json.Unmarshal([]byte(out), &started); err != nil || code != 0 {
-		w.Fatalf("start: exit code %d: %v\n%s", code, err, out)
-	}
+	testenv.NoError(w, json.Unmarshal([]byte(out), &started))
+	testenv.MustSame(w, code, 0, "start: exit code\n%s", out)
 	return started.Run
 }
 

@@ -44,9 +44,7 @@ func startOnDisk(t testing.TB, private bool) *natsOnDisk {
 		d.cmd.Env = append(d.cmd.Env, natsDiskVariable+"_PRIVATE=1")
 	}
 	d.cmd.Stdout, d.cmd.Stderr = &d.log, &d.log
-	if err := d.cmd.Start(); err != nil {
-		t.Fatalf("start a NATS server: %v", err)
-	}
+	testenv.MustSame(t, d.cmd.Start(), nil, "start a NATS server")
 	t.Cleanup(func() {
 		_ = d.cmd.Process.Kill() // no one needs its store any more
 		_ = d.cmd.Wait()
@@ -84,10 +82,7 @@ func (d *natsOnDisk) FreeDisk(t testing.TB) {
 func (d *natsOnDisk) limitFiles(t testing.TB, limit string) {
 	t.Helper()
 	out, err := exec.Command("prlimit", "--pid", strconv.Itoa(d.cmd.Process.Pid), "--fsize="+limit).CombinedOutput()
-	if err != nil {
-		t.Fatalf("a full disk is made with prlimit: %v: %s\nOn Debian: apt-get install util-linux",
-			err, out)
-	}
+	testenv.MustSame(t, err, nil, "a full disk is made with prlimit: %s\nOn Debian: apt-get install util-linux", out)
 }
 
 // beNATSOnDisk is the main function of the server.

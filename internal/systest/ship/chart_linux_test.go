@@ -55,9 +55,7 @@ func TestChartRefusesMistakes(t *testing.T) {
 		}
 		cmd.Dir = filepath.Join(root, "deploy", "helm")
 		out, err := cmd.CombinedOutput()
-		if err == nil {
-			t.Errorf("the chart takes %q", set)
-		}
+		testenv.Fails(t, err, "the chart takes %q", set)
 		for _, want := range says {
 			testenv.Has(t, string(out), want, "for %q it says", set)
 		}
@@ -94,9 +92,7 @@ func compose(t *testing.T) map[string]composeService {
 	var file struct {
 		Services map[string]composeService `json:"services"`
 	}
-	if out := run(t, cmd); json.Unmarshal([]byte(out), &file) != nil {
-		t.Fatalf("Compose's parser says:\n%s", out)
-	}
+	testenv.MustSame(t, json.Unmarshal([]byte(run(t, cmd)), &file), nil, "Compose's parser")
 	return file.Services
 }
 

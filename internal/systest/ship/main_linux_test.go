@@ -30,9 +30,7 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 	var said bytes.Buffer
 	cmd.Stderr = &said
 	out, err := cmd.Output()
-	if err != nil {
-		t.Fatalf("%s: %v\n%s%s", strings.Join(cmd.Args, " "), err, out, said.String())
-	}
+	testenv.MustSame(t, err, nil, "%s\n%s%s", strings.Join(cmd.Args, " "), out, said.String())
 	return string(out)
 }
 
@@ -46,9 +44,7 @@ func tool(t *testing.T, module string) string {
 func installed(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
-	if err != nil {
-		t.Fatalf("%v; install it: scripts/deps.sh ship prometheus", err)
-	}
+	testenv.MustSame(t, err, nil, "install it: scripts/deps.sh ship prometheus")
 	return path
 }
 

@@ -39,10 +39,8 @@ func TestReleaseArtefacts(t *testing.T) {
 
 func one(t *testing.T, dir, pattern string) string {
 	t.Helper()
-	found, err := filepath.Glob(filepath.Join(dir, pattern))
-	if err != nil || len(found) != 1 {
-		t.Fatalf("%s in %s: %v, %v", pattern, dir, found, err)
-	}
+	found := testenv.Must(filepath.Glob(filepath.Join(dir, pattern)))(t)
+	testenv.MustSame(t, len(found), 1, "%s in %s", pattern, dir)
 	return found[0]
 }
 
@@ -131,9 +129,8 @@ func checkPackage(t *testing.T, dist string) {
 	run(t, command(t.Context(), filepath.Join(dir, "usr/bin/tranche"), "--version"))
 	checkUnit(t, dir)
 	dpkg("--remove", "tranche")
-	if _, err := os.Stat(filepath.Join(dir, "usr/bin/tranche")); err == nil {
-		t.Error("the program stays behind")
-	}
+	_, err := os.Stat(filepath.Join(dir, "usr/bin/tranche"))
+	testenv.Fails(t, err, "the program stays behind")
 	testenv.Must(os.Stat(filepath.Join(dir, "etc/tranche/tranche.env")))(t)
 	dpkg("--purge", "tranche")
 	if left, err := filepath.Glob(filepath.Join(dir, "etc/tranche/*")); len(left) > 0 || err != nil {

@@ -128,8 +128,15 @@ type Bench struct {
 	Gated  bool         // requests need authentication
 }
 
-// Setup returns a bench whose node only writes.
+// Setup is Alone, and makes the test parallel.
 func Setup(t *testing.T) *Bench {
+	t.Helper()
+	t.Parallel()
+	return Alone(t)
+}
+
+// Alone returns a bench whose node only writes.
+func Alone(t *testing.T) *Bench {
 	t.Helper()
 	pool := testenv.Pool(t)
 	store := database.New(pool)

@@ -41,6 +41,22 @@ func Same[T comparable](t testing.TB, got, want T, what string, args ...any) {
 	}
 }
 
+// MustSame is Same, and ends the test.
+func MustSame[T comparable](t testing.TB, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Fatalf("%s: got %+v, want %+v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// Fails reports an error that is missing; what and args say what went through.
+func Fails(t testing.TB, err error, what string, args ...any) {
+	t.Helper()
+	if err == nil {
+		t.Errorf(what, args...)
+	}
+}
+
 // Says reports an error that is missing or lacks a part; what and args say of which thing it is.
 func Says(t testing.TB, err error, part, what string, args ...any) {
 	t.Helper()

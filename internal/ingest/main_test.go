@@ -1,9 +1,0 @@
-package ingest_test
-
-import (
-	"testing"
-
-	"github.com/tranchehq/tranche/internal/testing/testenv"
-)
-
-func TestMain(m *testing.M) { testenv.Main(m) }
