@@ -68,8 +68,8 @@ func (c Config) withDefaults() (Config, error) {
 		c.service = commandStarter(c.Command)
 	}
 	if (c.URL == "") == (c.service == nil) {
-		return c, errors.New("give either the command that starts the service (-- COMMAND ARGS…), which then gets a dedicated " +
-			"NATS server, or the server of a running service (--nats URL)")
+		return c, errors.New("give either the command that starts the service (-- COMMAND ARGS…), which then gets a " +
+			"dedicated NATS server, or the server of a running service (--nats URL)")
 	}
 	if len(c.Items) == 0 {
 		c.Items = []json.RawMessage{json.RawMessage(`{}`)}
