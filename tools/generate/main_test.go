@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
@@ -17,20 +18,13 @@ const root = "../.."
 
 func read(t *testing.T, name string) []byte {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return text
+	return testenv.Must(os.ReadFile(filepath.Join(root, name)))(t)
 }
 
 // What is kept is what the API makes of it now.
 func TestNothingIsStale(t *testing.T) {
 	t.Parallel()
-	text, err := document()
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := testenv.Must(document())(t)
 	if !bytes.Equal(text, read(t, documentFile)) {
 		t.Errorf("%s %v", documentFile, errStale)
 	}
@@ -55,9 +49,7 @@ func TestAStaleFileIsFound(t *testing.T) {
 		"of others": func(s string) string { return s[:len(s)-100] + "0" + s[len(s)-99:] },
 	} {
 		file := filepath.Join(t.TempDir(), "client.gen.go")
-		if err := os.WriteFile(file, []byte(change(string(good))), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, os.WriteFile(file, []byte(change(string(good))), 0o600))
 		if err := fresh(file, root); err == nil || !strings.Contains(err.Error(), "make generate") {
 			t.Errorf("%s: %v; want it to be found stale", name, err)
 		}
@@ -70,9 +62,7 @@ func TestThePageHasEveryOperation(t *testing.T) {
 	var document struct {
 		Paths map[string]map[string]json.RawMessage `json:"paths"`
 	}
-	if err := json.Unmarshal(read(t, documentFile), &document); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, json.Unmarshal(read(t, documentFile), &document))
 	page, count := string(read(t, pages()[0].page)), 0
 	for path, methods := range document.Paths {
 		for method := range methods {
