@@ -741,7 +741,6 @@ func testWhatPeopleMustDoByHand(t *testing.T, b *bench) {
 	b.wantSoon([]string{"nodes"}, "NODE", "live", "leader")
 	b.want(b.tranche("nodes", "--json"), 0, `"nodes": [`)
 	b.wantSoon([]string{"health", "--json"}, `"conditions": `) // critical as long as no node leads
-	b.want(b.tranche("health", "mute", "--help"), 0, "health mute --reason=TEXT <kind> [<subject>] [flags]")
 	b.want(b.tranche("health", "mute", "failed_items", "--reason", "known"), 2, "--for TIME or --until-worse")
 	b.want(b.tranche("health", "mute", "failed_items", "--for", "8h"), 2, "--reason")
 	b.want(b.tranche("health", "mute", "failed_items", "--for", "8h", "--reason", "known"), 7, "tranche health")
