@@ -27,7 +27,7 @@ import (
 // bedWarmItems go through a fresh node and service first, so that statements are prepared and buffers grown.
 const bedWarmItems = 20_000
 
-// bed is a node with default settings, in a process and a database of its own, and the services of a measurement.
+// bed is a node with default settings, in a separate process and database, and the services of a measurement.
 type bed struct {
 	pg       *cluster
 	program  string // tranche
@@ -83,6 +83,8 @@ func (b *bed) open(ctx context.Context) {
 	check(err, "connect to the node's NATS")
 	b.db, err = pgx.Connect(ctx, b.database)
 	check(err, "connect to the node's database")
+	_, err = b.db.Exec(ctx, "SET enable_nestloop = off") // for joins of tables that were not analyzed yet
+	check(err, "prepare the node's database")
 	b.onCompletion(func(run string, at time.Time) { b.finished <- finish{run: run, at: at} })
 }
 

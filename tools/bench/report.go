@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/tranchehq/tranche/tools/demokit"
 )
 
 type report struct {
@@ -115,17 +117,7 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-func thousands(v float64) string {
-	digits := fmt.Sprintf("%.0f", v)
-	var grouped strings.Builder
-	for i, d := range digits {
-		if i > 0 && (len(digits)-i)%3 == 0 {
-			grouped.WriteByte(',')
-		}
-		grouped.WriteRune(d)
-	}
-	return grouped.String()
-}
+func thousands(v float64) string { return demokit.Grouped(int64(math.Round(v))) }
 
 func mebibytes(bytes float64) string {
 	if bytes == 0 {

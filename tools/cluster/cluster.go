@@ -56,7 +56,7 @@ func show(ctx context.Context, s settings) error {
 	return c.story.Tell(ctx,
 		c.open, c.startServers, c.startTranche, c.look, c.startRun,
 		c.killNATS, c.killPrimary, c.killNode, c.killService, c.upgrade,
-		c.letGo, c.prove, c.table,
+		c.removeLimits, c.prove, c.table,
 	)
 }
 
@@ -79,8 +79,8 @@ func (c *cluster) open(context.Context) (err error) {
 		Program: c.settings.tranche, Dir: c.dir.Path, Env: demokit.Environment(), Out: os.Stdout, Err: os.Stderr,
 		Story: c.story,
 	}
-	c.story.Title("Tranche on three machines, which break one at a time")
-	c.story.Say("The machines are %s1 to %s%d; all is done as docs/operate/deploy.md says.", c.net, c.net, machines)
+	c.story.Title("Tranche on three machines, which fail one at a time")
+	c.story.Say("The machines are %s1 to %s%d; everything follows docs/operate/deploy.md.", c.net, c.net, machines)
 	return nil
 }
 
@@ -133,7 +133,7 @@ steps:
 `
 
 func (c *cluster) startRun(ctx context.Context) error {
-	c.story.Chapter(fmt.Sprintf("A run of %s accounts in two steps, at %d a second while things break",
+	c.story.Chapter(fmt.Sprintf("A run of %s accounts in two steps, at %d a second during the faults",
 		demokit.Grouped(int64(c.settings.items)), c.settings.rate()))
 	demokit.Stop(c.writeItems(itemsFile))
 	plan := fmt.Sprintf(planText, stepInterest, c.settings.chunk(), c.settings.rate(), stepLetter, stepInterest,
@@ -157,9 +157,9 @@ func (c *cluster) startRun(ctx context.Context) error {
 	return nil
 }
 
-// letGo removes the run's limits and waits for its end.
-func (c *cluster) letGo(ctx context.Context) error {
-	c.story.Chapter("Nothing breaks any more: the rest, as fast as it goes")
+// removeLimits removes the run's limits and waits for its end.
+func (c *cluster) removeLimits(ctx context.Context) error {
+	c.story.Chapter("No more faults: the rest, at full speed")
 	began := time.Now()
 	before, _ := c.progress.now()
 	for _, step := range []string{stepInterest, stepLetter} {
@@ -173,13 +173,13 @@ func (c *cluster) letGo(ctx context.Context) error {
 }
 
 func (c *cluster) prove(ctx context.Context) error {
-	c.story.Chapter("Every item, against what the services noted before they answered")
+	c.story.Chapter("Every item, compared with what the services recorded before they answered")
 	for _, step := range []struct{ name, service string }{{stepInterest, interestService}, {stepLetter, lettersService}} {
 		demokit.Stop(c.checkStep(ctx, step.name, step.service))
 	}
 	demokit.Stop(c.shell.Typed(ctx, exitOK, "doctor"))
 	demokit.Stop(c.size(ctx))
-	return c.askPrometheus(ctx)
+	return c.queryPrometheus(ctx)
 }
 
 func (c *cluster) size(ctx context.Context) error {
@@ -206,5 +206,5 @@ func (c *cluster) table(context.Context) error {
 	}
 	c.story.Say("%-38s %18s %16d", "items lost", "", c.lost)
 	c.story.Say("\nAll of it took %.0f s. Logs and ledgers are in\n  %s", time.Since(c.began).Seconds(), c.dir.Path)
-	return demokit.Verdict("the results do not agree with the ledgers in "+c.dir.Path, c.checks)
+	return demokit.Verdict("the results differ from the ledgers in "+c.dir.Path, c.checks)
 }

@@ -97,14 +97,14 @@ func TestWrongResultsAreFound(t *testing.T) {
 	}
 	for name, test := range map[string]struct{ second, wrong string }{
 		"right":          {noted(1), ""},
-		"twice":          {noted(0), "C-0 is no item, or stands there twice"},
-		"unknown":        {noted(2), "C-2 is no item, or stands there twice"},
+		"twice":          {noted(0), "C-0 is not an item, or appears twice"},
+		"unknown":        {noted(2), "C-2 is not an item, or appears twice"},
 		"failed":         {`{"key":"C-1","state":"failed"}`, "C-1 is failed"},
-		"not noted":      {strings.Replace(noted(1), "r1", "r3", 1), "C-1: no service has noted {Interest:1 Receipt:r3}"},
-		"of another":     {strings.Replace(noted(1), "r1", "r0", 1), "C-1: no service has noted {Interest:1 Receipt:r0}"},
-		"another amount": {strings.Replace(noted(1), ":1,", ":2,", 1), "C-1: no service has noted {Interest:2 Receipt:r1}"},
+		"not noted":      {strings.Replace(noted(1), "r1", "r3", 1), "C-1: no service recorded {Interest:1 Receipt:r3}"},
+		"of another":     {strings.Replace(noted(1), "r1", "r0", 1), "C-1: no service recorded {Interest:1 Receipt:r0}"},
+		"another amount": {strings.Replace(noted(1), ":1,", ":2,", 1), "C-1: no service recorded {Interest:2 Receipt:r1}"},
 		"the service errs": {
-			strings.NewReplacer(":1,", ":2,", "r1", "r2").Replace(noted(1)), "C-1: 2 is recorded, and 1 is right",
+			strings.NewReplacer(":1,", ":2,", "r1", "r2").Replace(noted(1)), "C-1: got 2, want 1",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -126,10 +126,10 @@ func TestWrongResultsAreFound(t *testing.T) {
 	}
 }
 
-func answer(key string, interest int64) noted { return noted{key: key, interest: interest} }
+func answer(key string, interest int64) recorded { return recorded{key: key, interest: interest} }
 
 func answered(receipt, key string, interest int64) *proof {
-	return &proof{answers: map[string]noted{receipt: answer(key, interest)}}
+	return &proof{answers: map[string]recorded{receipt: answer(key, interest)}}
 }
 
 // A fault that comes when the run is over proves nothing, and is an error.
@@ -137,7 +137,7 @@ func TestAFaultAfterTheRunIsAnError(t *testing.T) {
 	t.Parallel()
 	c := &cluster{progress: progress{all: 10}}
 	c.progress.saw(10)
-	err := c.underWay(t.Context(), "a fault", nil)
+	err := c.duringRun(t.Context(), "a fault", nil)
 	testenv.Is(t, err, errOver, "the error")
 }
 

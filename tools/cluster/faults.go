@@ -19,10 +19,10 @@ type fault struct {
 	standstill time.Duration
 }
 
-// underWay acts during the run and returns when the run is steady again.
-func (c *cluster) underWay(ctx context.Context, what string, act func(context.Context) error) error {
+// duringRun acts during the run and returns when the run is steady again.
+func (c *cluster) duringRun(ctx context.Context, what string, act func(context.Context) error) error {
 	if err := c.progress.settle(ctx, lively); err != nil {
-		return fmt.Errorf("before this: %s: %w", what, err)
+		return fmt.Errorf("before %s: %w", what, err)
 	}
 	done, _ := c.progress.now()
 	c.progress.mark()
@@ -30,7 +30,7 @@ func (c *cluster) underWay(ctx context.Context, what string, act func(context.Co
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if err := c.progress.settle(ctx, steady); err != nil {
-		return fmt.Errorf("after this: %s: %w", what, err)
+		return fmt.Errorf("after %s: %w", what, err)
 	}
 	_, standstill := c.progress.now()
 	c.faults = append(c.faults, fault{what, done, standstill})
@@ -43,8 +43,8 @@ func (c *cluster) killNATS(ctx context.Context) error {
 	dead := demokit.Must(c.leaderOf(ctx, "TRANCHE_WORK"))
 	c.story.Chapter("A NATS server dies: " + dead.name + ", which leads the stream of requests")
 	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
-	demokit.Stop(c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() }))
-	c.story.Say("The other two have elected leaders. It is started again, and catches up.")
+	demokit.Stop(c.duringRun(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() }))
+	c.story.Say("The other two have elected leaders. It is restarted, and catches up.")
 	demokit.Stop(c.startServer(ctx, dead))
 	return dead.awaitHealthy(ctx)
 }
@@ -52,7 +52,7 @@ func (c *cluster) killNATS(ctx context.Context) error {
 func (c *cluster) killPrimary(ctx context.Context) error {
 	c.story.Chapter("The PostgreSQL primary dies, and its synchronous standby is promoted")
 	c.story.Command(fmt.Sprintf("kill -9 %d     # and all its processes", c.db.primary.PID()), "pg_ctl promote")
-	demokit.Stop(c.underWay(ctx, "primary killed, standby promoted", c.db.failOver))
+	demokit.Stop(c.duringRun(ctx, "primary killed, standby promoted", c.db.failOver))
 	c.story.Say("Nodes found it by their URL. The dead one becomes the standby of the new one, and commits wait for it.")
 	return c.db.follow(ctx)
 }
@@ -60,10 +60,10 @@ func (c *cluster) killPrimary(ctx context.Context) error {
 func (c *cluster) killNode(ctx context.Context) error {
 	now := demokit.Must(c.awaitLeader(ctx, func(now leadership) bool { return now.requests > 0 }))
 	dead := now.leads
-	c.story.Chapter(fmt.Sprintf("A node dies: %s, which leads and has %d requests out", dead.name, now.requests))
+	c.story.Chapter(fmt.Sprintf("A node dies: %s, the leader, with %d requests in flight", dead.name, now.requests))
 	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
 	c.askAt(now.other)
-	demokit.Stop(c.underWay(ctx, dead.name+" killed, which led", func(ctx context.Context) error {
+	demokit.Stop(c.duringRun(ctx, dead.name+" killed, the leader", func(ctx context.Context) error {
 		err := dead.Kill()
 		if err == nil {
 			now, err = c.awaitLeader(ctx, func(now leadership) bool { return now.leads != dead })
@@ -78,7 +78,7 @@ func (c *cluster) killService(ctx context.Context) error {
 	dead := c.services[0]
 	c.story.Chapter("A service dies: " + dead.name + ", one of two instances")
 	c.story.Command(fmt.Sprintf("kill -9 %d", dead.PID()))
-	demokit.Stop(c.underWay(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() }))
+	demokit.Stop(c.duringRun(ctx, dead.name+" killed", func(context.Context) error { return dead.Kill() }))
 	c.story.Say("Its requests are handed to the other one when their time is up. It is started again.")
 	return c.startInstance(ctx, dead, firstVersion)
 }
@@ -95,7 +95,7 @@ func (c *cluster) upgrade(ctx context.Context) error {
 		{"four instances of the next version", c.replaceServices},
 	} {
 		began := time.Now()
-		demokit.Stop(c.underWay(ctx, part.what, part.act))
+		demokit.Stop(c.duringRun(ctx, part.what, part.act))
 		c.story.Fact(part.what, time.Since(began), 0)
 	}
 	var next struct {
@@ -215,7 +215,7 @@ func (p *progress) now() (count int64, longest time.Duration) {
 }
 
 // errOver means that the run ended before all faults were injected.
-var errOver = errors.New("the run is over already, and nothing is proved")
+var errOver = errors.New("the run ended before this fault, which proves nothing; use more --items")
 
 // settle waits until outcomes have arrived in this many seconds.
 func (p *progress) settle(ctx context.Context, steady int) error {
@@ -224,7 +224,7 @@ func (p *progress) settle(ctx context.Context, steady int) error {
 	before, _ := p.now()
 	for seconds := 0; seconds < steady; {
 		if err := backoff.Sleep(ctx, time.Second); err != nil {
-			return fmt.Errorf("wait for the run to go on: %w", err)
+			return fmt.Errorf("wait for the run to continue: %w", err)
 		}
 		count, _ := p.now()
 		if count >= p.all {

@@ -72,7 +72,7 @@ const (
 	minItems = 5_000
 	maxItems = 10_000_000
 
-	// paced is how long the run would take without letGo.
+	// paced is how long the run would take without removeLimits.
 	paced = 240 // seconds
 )
 
@@ -87,10 +87,10 @@ type settings struct {
 
 func (s *settings) check() error {
 	if runtime.GOOS != "linux" {
-		return errors.New("it needs Linux, where each address of 127.0.0.0/8 is this machine's")
+		return errors.New("cluster needs Linux, where all of 127.0.0.0/8 is local")
 	}
 	if s.items < minItems || s.items > maxItems {
-		return fmt.Errorf("--items is %d; it must lie between %d and %d", s.items, minItems, maxItems)
+		return fmt.Errorf("--items must be %[2]d to %[3]d, got %[1]d", s.items, minItems, maxItems)
 	}
 	for _, needed := range []*string{&s.repository, &s.tranche, &s.next, &s.nats, &s.self} {
 		path, err := filepath.Abs(*needed)
@@ -98,7 +98,7 @@ func (s *settings) check() error {
 			_, err = os.Stat(path)
 		}
 		if err != nil {
-			return fmt.Errorf("what is to be shown is not there: %w; make cluster builds it", err)
+			return fmt.Errorf("a program is missing: %w; make cluster builds it", err)
 		}
 		*needed = path
 	}

@@ -46,11 +46,11 @@ func (c *cluster) makeToken(ctx context.Context) error {
 	}
 	demokit.Stop(c.shell.Ask(ctx, &made, commands(c.place(block))[0][1:]...))
 	if made.Secret == "" {
-		return errors.New("tranche token create tells no token")
+		return errors.New("tranche token create printed no token")
 	}
 	file := c.dir.Servers("token")
 	if err := os.WriteFile(file, []byte(made.Secret), 0o600); err != nil {
-		return fmt.Errorf("keep the token: %w", err)
+		return fmt.Errorf("store the token: %w", err)
 	}
 	c.shell.Env = append(demokit.Environment(), "TRANCHE_TOKEN_FILE="+file)
 	c.askAt(c.nodes[0])
@@ -89,7 +89,7 @@ func (c *cluster) awaitLeader(ctx context.Context, right func(leadership) bool) 
 			return err
 		}
 		if now = c.leader(&list); now.leads == nil || !right(now) {
-			return errors.New("none does yet")
+			return errors.New("no node leads yet")
 		}
 		return nil
 	})
@@ -119,11 +119,11 @@ func (c *cluster) versions(ctx context.Context, want string) error {
 			continue
 		}
 		if alive++; !strings.HasPrefix(n.Version, want) {
-			return fmt.Errorf("a node is of version %s still, and not of %s", n.Version, want)
+			return fmt.Errorf("a node still has version %s, not %s", n.Version, want)
 		}
 	}
 	if alive != machines {
-		return fmt.Errorf("%d nodes are alive; there should be %d", alive, machines)
+		return fmt.Errorf("%d nodes are alive, not %d", alive, machines)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ func readPage(repository string, path ...string) (page, error) {
 	name := filepath.Join(path...)
 	text, err := os.ReadFile(filepath.Join(repository, name))
 	if err != nil {
-		return page{}, fmt.Errorf("read what is to be done: %w", err)
+		return page{}, fmt.Errorf("read the page: %w", err)
 	}
 	return page{name, string(text)}, nil
 }
@@ -41,7 +41,7 @@ func (p page) block(begin string) (string, error) {
 		}
 	}
 	if len(found) != 1 {
-		return "", fmt.Errorf("%s has %d blocks that begin with %q; there should be one", p.name, len(found), begin)
+		return "", fmt.Errorf("%s has %d blocks that begin with %q, not one", p.name, len(found), begin)
 	}
 	return found[0], nil
 }

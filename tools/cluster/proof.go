@@ -17,19 +17,19 @@ import (
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
-type noted struct {
+type recorded struct {
 	key      string
 	interest int64
 }
 
 // proof is the content of a service's ledgers: the answers by receipt.
 type proof struct {
-	answers map[string]noted
+	answers map[string]recorded
 	torn    int // lines that a killed service did not finish
 }
 
 func (c *cluster) readLedgers(service string) (*proof, error) {
-	p := &proof{answers: make(map[string]noted, c.settings.items)}
+	p := &proof{answers: make(map[string]recorded, c.settings.items)}
 	files, err := filepath.Glob(c.dir.File(ledgers, service+"-*.txt"))
 	if err != nil || len(files) == 0 {
 		return nil, errors.Join(fmt.Errorf("service %s has no ledger", service), err)
@@ -40,7 +40,7 @@ func (c *cluster) readLedgers(service string) (*proof, error) {
 			return nil, fmt.Errorf("read a ledger: %w", err)
 		}
 		for line := range strings.Lines(string(text)) {
-			var n noted
+			var n recorded
 			var receipt string
 			if _, err := fmt.Sscanf(line, "%s %d %s\n", &n.key, &n.interest, &receipt); err != nil {
 				p.torn++
@@ -61,11 +61,11 @@ func (c *cluster) checkStep(ctx context.Context, step, service string) error {
 		return err
 	}
 	check := demokit.Check{
-		Left: "results of " + step, Got: right, Want: int64(c.settings.items), Right: "items, each as its service noted it",
-		FirstWrong: wrong,
+		Left: "results of " + step, Got: right, Want: int64(c.settings.items),
+		Right: "items, each as its service recorded it", FirstWrong: wrong,
 	}
 	c.story.Check(check)
-	c.story.Say("    answered in all %s times: %s items were done again after a fault.",
+	c.story.Say("    answered %s times in total: %s items were rerun after a fault.",
 		demokit.Grouped(int64(len(ledgers.answers))), demokit.Grouped(int64(len(ledgers.answers))-right))
 	c.checks = append(c.checks, check)
 	c.lost = max(c.lost, int64(c.settings.items)-right)
@@ -96,7 +96,7 @@ type exported struct {
 func (p *proof) judge(line *exported, seen []bool) string {
 	n, err := number(line.Key)
 	if err != nil || n >= len(seen) || seen[n] {
-		return fmt.Sprintf("%s is no item, or stands there twice", line.Key)
+		return fmt.Sprintf("%s is not an item, or appears twice", line.Key)
 	}
 	seen[n] = true
 	want := makeAccount(n)
@@ -105,9 +105,9 @@ func (p *proof) judge(line *exported, seen []bool) string {
 	case line.State != "done":
 		return fmt.Sprintf("%s is %s", line.Key, line.State)
 	case !told || answer.key != line.Key || answer.interest != line.Result.Interest:
-		return fmt.Sprintf("%s: no service has noted %+v", line.Key, line.Result)
+		return fmt.Sprintf("%s: no service recorded %+v", line.Key, line.Result)
 	case line.Result.Interest != want.interest():
-		return fmt.Sprintf("%s: %d is recorded, and %d is right", line.Key, line.Result.Interest, want.interest())
+		return fmt.Sprintf("%s: got %d, want %d", line.Key, line.Result.Interest, want.interest())
 	}
 	return ""
 }
@@ -145,7 +145,7 @@ const (
 	ledgerVariable  = "CLUSTER_LEDGER"
 	versionVariable = "CLUSTER_VERSION"
 
-	// working is how long a service holds a chunk, so that it has some in progress when it dies.
+	// working is the duration of a chunk, so that some are in progress when a service dies.
 	working = 100 * time.Millisecond
 )
 
@@ -170,7 +170,7 @@ func runService(ctx context.Context, name string, log *zap.Logger) error {
 	}
 	defer nc.Close()
 	const mode = os.O_APPEND | os.O_CREATE | os.O_WRONLY
-	file, err := os.OpenFile(os.Getenv(ledgerVariable), mode, 0o600) //nolint:gosec // whoever starts it says where
+	file, err := os.OpenFile(os.Getenv(ledgerVariable), mode, 0o600) //nolint:gosec // its starter names it
 	if err != nil {
 		return fmt.Errorf("open the ledger of %s: %w", name, err)
 	}
@@ -185,7 +185,7 @@ func runService(ctx context.Context, name string, log *zap.Logger) error {
 	case lettersService:
 		err = endpoints.HandleList(svc, "letter", l.letters, endpoints.Concurrency(4))
 	default:
-		err = fmt.Errorf("there is no service %q here", name)
+		err = fmt.Errorf("no service is named %q", name)
 	}
 	if err == nil {
 		err = svc.Run(ctx)
@@ -237,7 +237,7 @@ func (l *ledger) answer(
 		lines = fmt.Appendf(lines, "%s %d %s\n", item.Key, amount, results[i].Receipt)
 	}
 	if _, err := l.file.Write(lines); err != nil {
-		return fmt.Errorf("note what is answered: %w", err)
+		return fmt.Errorf("record the answers: %w", err)
 	}
 	for i, item := range items {
 		item.Reply(results[i])

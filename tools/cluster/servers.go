@@ -244,7 +244,7 @@ func (c *cluster) typedFrom(ctx context.Context, p page, begin string) error {
 // startPrometheus starts Prometheus, if installed, with our rules.
 func (c *cluster) startPrometheus(ctx context.Context) error {
 	if c.settings.prometheus == "" {
-		c.story.Say("Prometheus is not installed; it would watch all of this (scripts/deps.sh prometheus).")
+		c.story.Say("Prometheus is not installed (scripts/deps.sh prometheus).")
 		return nil
 	}
 	config := demokit.Must(c.deploy.block("# /etc/prometheus/prometheus.yml"))
@@ -279,15 +279,15 @@ func (c *cluster) query(ctx context.Context, text string) (*series, error) {
 	return &found, err
 }
 
-// askPrometheus waits until Prometheus has scraped all nodes, and reports what its rules made of the faults.
-func (c *cluster) askPrometheus(ctx context.Context) error {
+// queryPrometheus waits until Prometheus has scraped all nodes, and reports what its rules made of the faults.
+func (c *cluster) queryPrometheus(ctx context.Context) error {
 	if c.prometheus == "" {
 		return nil
 	}
 	err := demokit.Await(ctx, "Prometheus", nil, func(ctx context.Context) error {
 		up, err := c.query(ctx, `up{job="tranche"} == 1`)
 		if err == nil && len(up.Data.Result) != machines {
-			err = fmt.Errorf("it has asked %d nodes of %d", len(up.Data.Result), machines)
+			err = fmt.Errorf("%d of %d nodes are scraped", len(up.Data.Result), machines)
 		}
 		return err
 	})
@@ -296,13 +296,13 @@ func (c *cluster) askPrometheus(ctx context.Context) error {
 	}
 	rung, err := c.query(ctx, `count by (alertname) (max_over_time(ALERTS[10m]))`)
 	if err != nil {
-		return fmt.Errorf("ask Prometheus for alerts: %w", err)
+		return fmt.Errorf("query alerts: %w", err)
 	}
 	var names []string
 	for _, one := range rung.Data.Result {
 		names = append(names, one.Metric["alertname"])
 	}
-	c.story.Say("Prometheus asks all three nodes. Alerts that were pending or rang: %s.",
+	c.story.Say("Prometheus scrapes all three nodes. Pending or firing alerts were: %s.",
 		strings.Join(append(names, "no other"), ", "))
 	return nil
 }

@@ -43,12 +43,12 @@ func checkStoredFirst(ctx context.Context, n *node) (err error) {
 		return differs("no acknowledgement while the reply stream refuses the reply", "%s", early.text)
 	}
 	if early.kind == ackBack && early.text == ackBack {
-		return differs("a delay when the request is handed back", "%s", early.text)
+		return differs("a delay with -NAK", "%s", early.text)
 	}
 	subject := wire.ReplySubject(n.config.Endpoint)
 	if err := n.poll(ctx, 2*patience, func() (bool, error) {
 		return n.stored(ctx, wire.StreamReply, subject, r)
-	}, "the reply as soon as there is room for it", "none"); err != nil {
+	}, "the reply once the stream has room", "none"); err != nil {
 		return err
 	}
 	if early.kind == ackBack {
@@ -67,7 +67,7 @@ func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgem
 		return settled || len(n.journal.of(r.slice())) > 0
 	})
 	if err != nil {
-		return early, differs("a reply that is tried", "nothing in %s", patience)
+		return early, differs("an attempt to reply", "nothing in %s", patience)
 	}
 	// Nothing should arrive.
 	_ = n.within(ctx, withheld, func() (ok bool) {
@@ -216,7 +216,7 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, 
 		}
 		return r, n.forget(ctx, r)
 	}
-	return nil, fmt.Errorf("none of %d requests could be fetched beside the service", thefts)
+	return nil, fmt.Errorf("none of %d requests could be fetched before the service did", thefts)
 }
 
 func (n *node) pull(inbox string) error {

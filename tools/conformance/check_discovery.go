@@ -196,6 +196,6 @@ func (n *node) laneStatus(ctx context.Context) (said, reads bool) {
 		return false, false // another check covers discovery
 	}
 	var status struct{ Lane *bool }
-	_ = json.Unmarshal(msg.Data, &status) // likewise
+	_ = json.Unmarshal(msg.Data, &status) // see above
 	return status.Lane != nil, status.Lane != nil && *status.Lane
 }

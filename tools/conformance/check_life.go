@@ -86,8 +86,8 @@ func checkDeliveredTwice(ctx context.Context, n *node) error {
 	return n.expectSettled(ctx, r, ackDone)
 }
 
-// makingTakes is how long a service may take to recreate a consumer. Services that leave it to nodes never do.
-const makingTakes = 3 * time.Second
+// recreateTimeout is how long a service may take to recreate a consumer. Services that leave it to nodes never do.
+const recreateTimeout = 3 * time.Second
 
 // checkConsumer deletes the consumer. Nodes update a recreated one, but some settings cannot be changed.
 func checkConsumer(ctx context.Context, n *node) error {
@@ -95,7 +95,7 @@ func checkConsumer(ctx context.Context, n *node) error {
 		return err
 	}
 	var made jetstream.ConsumerConfig
-	err := n.poll(ctx, makingTakes, func() (bool, error) {
+	err := n.poll(ctx, recreateTimeout, func() (bool, error) {
 		info, err := n.consumer(ctx)
 		if err == nil {
 			made = info.Config
@@ -124,7 +124,7 @@ func sameSettings(got, want jetstream.ConsumerConfig) error {
 	return nil
 }
 
-func checkStreamsAnew(ctx context.Context, n *node) error {
+func checkStreamsRecreated(ctx context.Context, n *node) error {
 	stop(n.remakeStreams(ctx))
 	r := n.sample(3)
 	stop(n.ask(ctx, r))
@@ -132,8 +132,8 @@ func checkStreamsAnew(ctx context.Context, n *node) error {
 		"a reply to a request in the new stream", "none")
 }
 
-// checkMadeAnew recreates the stream while a request is in progress and another takes its sequence.
-func checkMadeAnew(ctx context.Context, n *node) error {
+// checkStaleAcks recreates the stream while a request is in progress and another takes its sequence.
+func checkStaleAcks(ctx context.Context, n *node) error {
 	if err := n.remakeStreams(ctx); err != nil { // sequences start at 1
 		return err
 	}
@@ -152,7 +152,7 @@ func checkMadeAnew(ctx context.Context, n *node) error {
 	stop(n.ask(ctx, r))
 	err := n.poll(ctx, 2*patience, func() (bool, error) {
 		return n.now(r).exactly(r) == nil && n.now(old).final() >= 0, nil
-	}, "a reply to the request of the stream that is gone, and to one of the new", "not both")
+	}, "replies to the request of the deleted stream and to one of the new stream", "not both")
 	if err != nil {
 		return err
 	}
@@ -193,8 +193,8 @@ func (n *node) begun(ctx context.Context, r *request) {
 	_ = n.within(ctx, limit, func() bool { return len(n.journal.of(r.slice())) > 0 })
 }
 
-// underWay returns a request in progress. If the reply arrived as one message, it tries once more.
-func (n *node) underWay(ctx context.Context) (r *request) {
+// startedRequest returns a request in progress. If the reply arrived as one message, it tries again.
+func (n *node) startedRequest(ctx context.Context) (r *request) {
 	for range 2 {
 		r = orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})
 		stop(n.ask(ctx, r))
@@ -208,7 +208,7 @@ func (n *node) underWay(ctx context.Context) (r *request) {
 }
 
 func checkDrain(ctx context.Context, n *node) error {
-	r := n.underWay(ctx)
+	r := n.startedRequest(ctx)
 	n.stopped = true
 	n.service.terminate()
 	ending, cancel := n.config.lasting(ctx, stopTimeout)
@@ -216,7 +216,7 @@ func checkDrain(ctx context.Context, n *node) error {
 	select {
 	case <-n.service.exited():
 	case <-ending.Done():
-		return differs("the service to end, once told to", "it goes on after %s", stopTimeout)
+		return differs("the service to end on SIGTERM", "still running after %s", stopTimeout)
 	}
 	if err := n.service.failure(); err != nil {
 		return differs("the service to end with exit code 0", "%v", err)

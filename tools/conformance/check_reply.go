@@ -148,7 +148,7 @@ func checkMessageIDs(ctx context.Context, n *node) error {
 	stop(n.ask(ctx, r))
 	second, err := n.answer(ctx, r, len(first.messages))
 	if err != nil {
-		return differs("a second whole reply to a request that came again, under message ids of its own",
+		return differs("a second complete reply to a redelivered request, with new message IDs",
 			"none that the stream would take: its ids were those of the first")
 	}
 	stop(second.exactly(r))
@@ -341,7 +341,7 @@ func checkParts(ctx context.Context, n *node) error {
 		return differs("the part as a binary result, 3 bytes of image/png", "%s", s)
 	}
 	if s := slots[2]; !sameJSON(s.D, []byte(`null`)) {
-		return differs("the result null, since the part is not there", "%s", s)
+		return differs("the result null, since the part does not exist", "%s", s)
 	}
 	return nil
 }

@@ -3,7 +3,6 @@ package conformance
 import (
 	"cmp"
 	"context"
-	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -334,27 +333,19 @@ func ordinals(list []int) string {
 
 // pieces returns the results whose pieces are complete and valid, as slots.
 func (a *answer) pieces() (whole []slot) {
-	byResult := map[wire.Whole][][]byte{}
+	var open wire.Assembly
 	for _, m := range a.messages {
-		if p := m.piece; p != nil {
-			if byResult[p.Whole] == nil {
-				byResult[p.Whole] = make([][]byte, p.Pieces)
-			}
-			byResult[p.Whole][p.Number-1] = p.Data
-		}
-	}
-	for of, parts := range byResult {
-		data := slices.Concat(parts...)
-		missing := slices.ContainsFunc(parts, func(part []byte) bool { return part == nil })
-		if missing || int64(len(data)) != of.Bytes || sha256.Sum256(data) != of.SHA256 {
+		if m.piece == nil {
 			continue
 		}
-		if of.ContentType == "" {
-			whole = append(whole, slot{I: &of.Ordinal, D: data})
-			continue
+		s, err := open.Add(m.piece)
+		switch {
+		case err != nil || s == nil: // damaged or incomplete
+		case s.ContentType == "":
+			whole = append(whole, slot{I: &s.Ordinal, D: s.Data})
+		default:
+			whole = append(whole, slot{I: &s.Ordinal, B: new(base64.StdEncoding.EncodeToString(s.Data)), T: s.ContentType})
 		}
-		text := base64.StdEncoding.EncodeToString(data)
-		whole = append(whole, slot{I: &of.Ordinal, B: &text, T: of.ContentType})
 	}
 	return whole
 }

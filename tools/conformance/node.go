@@ -39,7 +39,7 @@ type node struct {
 	ackWait  time.Duration
 	journal  *journal
 	recorder *recorder     // nil if not recording
-	stopped  bool          // the service was told to stop
+	stopped  bool          // the service was asked to stop
 	late     bool          // a wait has timed out; later ones are shorter
 	more     time.Duration // extra patience for expensive requests
 	retains  bool          // the service holds parts of replies back
@@ -153,7 +153,7 @@ func (n *node) expectSettled(ctx context.Context, r *request, kind string) error
 	return n.poll(ctx, patience, func() (bool, error) {
 		there, err := n.waiting(ctx, r)
 		return !there, err
-	}, "the request gone from the stream after "+kind, "it is still there")
+	}, "the request gone from the stream after "+kind, "it is still in the stream")
 }
 
 func (n *node) waiting(ctx context.Context, r *request) (bool, error) {

@@ -93,8 +93,8 @@ func needing(what need) []string {
 
 func fast() []string {
 	slow := []string{
-		"zstd-bomb", "big", "too-large", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-anew",
-		"made-anew", "drain", "late",
+		"zstd-bomb", "big", "too-large", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-recreated",
+		"stale-acks", "drain", "late",
 	}
 	return slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(slow, name) })
 }

@@ -68,8 +68,8 @@ func (c Config) withDefaults() (Config, error) {
 		c.service = commandStarter(c.Command)
 	}
 	if (c.URL == "") == (c.service == nil) {
-		return c, errors.New("give either the command that starts the service (-- COMMAND ARGS…), which then gets a NATS " +
-			"server of its own, or the NATS server that it is connected to (--nats URL)")
+		return c, errors.New("give either the command that starts the service (-- COMMAND ARGS…), which then gets a " +
+			"dedicated NATS server, or the server of a running service (--nats URL)")
 	}
 	if len(c.Items) == 0 {
 		c.Items = []json.RawMessage{json.RawMessage(`{}`)}
@@ -82,7 +82,7 @@ func (c Config) withDefaults() (Config, error) {
 	names := Names()
 	for _, name := range c.Only {
 		if !slices.Contains(names, name) {
-			return c, fmt.Errorf("there is no check %q; --list names them", name)
+			return c, fmt.Errorf("there is no check %q; see --list", name)
 		}
 	}
 	if c.lasting == nil {
@@ -279,7 +279,7 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 			`with {"conformance":1}`
 		return result, nil
 	case c.needs&needPrivate != 0 && !n.private:
-		result.Outcome, result.Reason = LeftOut, "the suite must run the server and the service (leave --nats out)"
+		result.Outcome, result.Reason = LeftOut, "the suite must run the server and the service; omit --nats"
 		return result, nil
 	}
 	began := time.Now()

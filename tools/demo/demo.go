@@ -3,8 +3,8 @@
 //
 // It starts a private PostgreSQL, fills a database for each service and damages three accounts. It starts tranche
 // serve, the services and a node with the bank's own Go code as separate processes, and then runs and shows commands
-// of the tranche program. Later it damages the movements of fifty accounts, repairs them and has only these
-// statements made again; the ledgers of the services prove that nothing else was. In the end it compares the exported
+// of the tranche program. Later it damages the movements of fifty accounts, repairs them and recomputes only these
+// statements, as the ledgers of the services prove. In the end it compares the exported
 // statements, PDFs included, with the bank.
 //
 // Guarantees: any difference is an error, a [demokit.UnequalError]. All its processes have ended when [Run] returns,
@@ -67,10 +67,10 @@ func (c Config) withDefaults() (Config, error) {
 		c.Accounts = DefaultAccounts
 	}
 	if c.Accounts < minAccounts || c.Accounts > maxAccounts {
-		return c, fmt.Errorf("--accounts is %d; it must lie between %d and %d", c.Accounts, minAccounts, maxAccounts)
+		return c, fmt.Errorf("--accounts must be %[2]d to %[3]d, got %[1]d", c.Accounts, minAccounts, maxAccounts)
 	}
 	if c.PDFs < AllPDFs {
-		return c, fmt.Errorf("--pdfs is %d; it must be a number of accounts, or all", c.PDFs)
+		return c, fmt.Errorf("--pdfs must be a number of accounts or all, got %d", c.PDFs)
 	}
 	if c.PDFs == AllPDFs || c.PDFs > c.Accounts {
 		c.PDFs = c.Accounts
@@ -120,7 +120,7 @@ type demo struct {
 	server    server
 	branches  string             // URL
 	corrupted []corruptedAccount // one in each of three services
-	again     []demokit.Check    // what was done again, by the ledgers
+	again     []demokit.Check    // what was rerun, by the ledgers
 	began     time.Time
 }
 
@@ -150,7 +150,7 @@ func (d *demo) open(ctx context.Context) (err error) {
 	var access *embedded.AccessError
 	switch {
 	case errors.As(err, &access):
-		return fmt.Errorf("user %s, whom PostgreSQL runs as, cannot work in %s; choose another directory with --dir",
+		return fmt.Errorf("PostgreSQL runs as user %s, who has no access to %s; choose another directory with --dir",
 			access.User, access.At)
 	case err != nil:
 		return fmt.Errorf("start a private PostgreSQL: %w", err)
@@ -196,7 +196,7 @@ func (d *demo) end(ctx context.Context) error {
 
 func (d *demo) invite(ctx context.Context) error {
 	account := d.fifty()[2]
-	breaks, mends, err := d.bank.tryYourself(ctx, account)
+	breaks, repairs, err := d.bank.tryYourself(ctx, account)
 	if err != nil {
 		return err
 	}
@@ -206,8 +206,8 @@ func (d *demo) invite(ctx context.Context) error {
 	d.story.Say("Break account %d in another terminal:", account)
 	d.story.Command(psql, `-c "`+breaks+`"`)
 	d.story.Say("Find it on the run's page, by its key, and reset its part %s. Then fix it,", branchesDB)
-	d.story.Command(psql, `-c "`+mends+`"`)
-	d.story.Say("and reset the part again, there or here; sending it again wants a word again:")
+	d.story.Command(psql, `-c "`+repairs+`"`)
+	d.story.Say("and reset the part again, there or here; sending it again needs another approval:")
 	d.story.Command("export TRANCHE_URL=" + d.server.API)
 	d.story.Command(fmt.Sprintf("tranche run reset last --step %s --key %d --wait --on-hold exit", branchesDB,
 		account))
@@ -227,7 +227,7 @@ func (d *demo) linger(ctx context.Context, entered <-chan struct{}) error {
 	}
 }
 
-// enter returns a channel that is closed after a line was read from r. EOF does not close it: nobody pressed Enter.
+// enter returns a channel that is closed after a line was read from r. EOF does not close it.
 func enter(r io.Reader) <-chan struct{} {
 	entered := make(chan struct{})
 	go func() {

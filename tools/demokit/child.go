@@ -79,7 +79,7 @@ func (c *Child) Stop(ctx context.Context) error {
 	}
 	_ = c.cmd.Process.Kill() // as above
 	<-c.exited
-	return fmt.Errorf("stop %s (pid %d): it did not end before its timeout and was killed", c.name, c.PID())
+	return fmt.Errorf("stop %s (pid %d): it did not end in time and was killed", c.name, c.PID())
 }
 
 // commandError returns a [CommandError] for an exit, and other errors of exec wrapped.

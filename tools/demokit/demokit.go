@@ -274,7 +274,7 @@ func Environment(more ...string) []string {
 type BusyError struct{ Dir string }
 
 func (e *BusyError) Error() string {
-	return fmt.Sprintf("another one works in %s; wait for its end, or choose another directory with --dir", e.Dir)
+	return fmt.Sprintf("%s is in use by another demo; wait for its end, or choose another directory with --dir", e.Dir)
 }
 
 // CommandError means that a program ended with an unexpected exit code.

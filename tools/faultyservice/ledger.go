@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Fault is a kind of fault in the ledger.
@@ -33,6 +35,11 @@ type Entry struct {
 	Ordinals   []int     `json:"ordinals"`
 	Fault      Fault     `json:"fault,omitempty"`
 	At         time.Time `json:"at"`
+}
+
+func entryOf(m *wire.Meta, ordinals []int, fault Fault) Entry {
+	return Entry{Run: m.Run, Slice: m.Slice, Generation: m.Generation, Attempt: m.Attempt, Ordinals: ordinals,
+		Fault: fault, At: time.Now()}
 }
 
 // Ledger records the work of services, outside the system under test.

@@ -89,7 +89,11 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 	if l.lies(q) {
 		messages, fault = q.lie(l.cfg.Lie, l.cfg.Endpoint), Fault(l.cfg.Lie)
 	}
-	l.cfg.Ledger.add(q.entry(fault))
+	var ordinals []int
+	for _, item := range q.Items {
+		ordinals = append(ordinals, item.Ordinal)
+	}
+	l.cfg.Ledger.add(entryOf(&q.Meta, ordinals, fault))
 	for _, m := range messages {
 		if _, err := l.js.PublishMsg(ctx, m); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("faultyservice: answer slice %s: %w", q.Slice, err)
@@ -110,20 +114,12 @@ func (l *Liar) lies(q *question) bool {
 	return false
 }
 
-func (q *question) entry(fault Fault) Entry {
-	e := Entry{Fault: fault, At: time.Now(), Run: q.Run, Slice: q.Slice, Attempt: q.Attempt, Generation: q.Generation}
-	for _, item := range q.Items {
-		e.Ordinals = append(e.Ordinals, item.Ordinal)
-	}
-	return e
-}
-
 // Lie is a kind of reply that does not fit its request.
 type Lie string
 
 // The lies. Unless noted otherwise, the reply looks complete.
 const (
-	LieForeign   Lie = "foreign"    // results for ordinals that nobody asked for
+	LieForeign   Lie = "foreign"    // results for ordinals that were not requested
 	LieOthers    Lie = "others"     // the result of another chunk of the run, under this slice
 	LieMissing   Lie = "missing"    // half of the results, with a matching count
 	LieEmpty     Lie = "empty"      // success without results
@@ -146,7 +142,7 @@ func Lies() []Lie {
 }
 
 // OtherEndpoint is the endpoint under which LieEndpoint answers.
-const OtherEndpoint = "somebody-else"
+const OtherEndpoint = "another"
 
 // foreignBy is the offset of LieForeign's ordinals: in another block, if there is one.
 const foreignBy = 100_000

@@ -8,11 +8,12 @@
 // Both record requests and faults in a [Ledger], independently of the system under test. A test compares the two, and
 // fails if its fault never occurred.
 //
-// A Config can be JSON, for a service in a process of its own. Services and ledgers are safe for concurrent use. For
+// A Config can be JSON, for a service in a separate process. Services and ledgers are safe for concurrent use. For
 // tests only.
 package faultyservice
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -53,7 +54,7 @@ const (
 	WayRefuse Way = "refuse" // the same, but permanent
 	WayPanic  Way = "panic"  // the handler panics
 	WayHang   Way = "hang"   // no answer until the handler's timeout
-	WayExit   Way = "exit"   // the process ends at once
+	WayExit   Way = "exit"   // the process exits immediately
 	WaySlots  Way = "slots"  // each item is a transient error
 	WayItem   Way = "item"   // poison: only the item itself is an error, a permanent one; otherwise each item is
 )
@@ -70,7 +71,7 @@ type Memory struct {
 	Way   Way `json:"way"`
 }
 
-// Throttle refuses the items over a rate at once, with transient errors of CodeThrottled.
+// Throttle immediately refuses the items over a rate, with transient errors of CodeThrottled.
 type Throttle struct {
 	PerSecond float64 `json:"per_second"` // items
 	Burst     float64 `json:"burst"`      // items after a pause; 0: those of one second
@@ -145,9 +146,7 @@ func New(nc *nats.Conn, cfg Config) (*Service, error) {
 	if err := cfg.validate(); err != nil {
 		return nil, err
 	}
-	if cfg.Ledger == nil {
-		cfg.Ledger = NewLedger(nil)
-	}
+	cfg.Ledger = cmp.Or(cfg.Ledger, NewLedger(nil))
 	s := &Service{cfg: cfg, exit: os.Exit}
 	if cfg.Load != nil {
 		s.clock = newClock(cfg.Load.slowdown)
@@ -224,13 +223,12 @@ func (s *Service) handle(ctx context.Context, c *chunk) error {
 }
 
 func (s *Service) note(c *chunk, fault Fault) {
-	meta := c.Meta()
-	e := Entry{Run: meta.Run, Slice: meta.Slice, Generation: meta.Generation, Attempt: meta.Attempt, Fault: fault,
-		At: time.Now()}
+	var ordinals []int
 	for _, i := range c.Items() {
-		e.Ordinals = append(e.Ordinals, i.Ordinal)
+		ordinals = append(ordinals, i.Ordinal)
 	}
-	s.cfg.Ledger.add(e)
+	meta := c.Meta()
+	s.cfg.Ledger.add(entryOf(&meta, ordinals, fault))
 }
 
 func (s *Service) throttle(items []*item) (passed int, fault Fault) {

@@ -18,8 +18,7 @@ const root = "../.."
 
 func read(t *testing.T, name string) []byte {
 	t.Helper()
-	text := testenv.Must(os.ReadFile(filepath.Join(root, name)))(t)
-	return text
+	return testenv.Must(os.ReadFile(filepath.Join(root, name)))(t)
 }
 
 // What is kept is what the API makes of it now.

@@ -3,11 +3,13 @@ package main
 import (
 	"bytes"
 	"cmp"
+	"errors"
 	"fmt"
 	"go/ast"
 	"go/constant"
 	"go/parser"
 	"go/token"
+	"go/types"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -41,7 +43,7 @@ var codeName = regexp.MustCompile("`([A-Za-z]+[a-z][A-Z][A-Za-z]*)`")
 
 // waits returns rows for the durations that the page mentions. Durations need comments, and names must exist.
 func waits(root string) (string, error) {
-	packages, err := sources(root)
+	packages, set, err := sources(root)
 	if err != nil {
 		return "", err
 	}
@@ -54,7 +56,7 @@ func waits(root string) (string, error) {
 	for _, name := range codeName.FindAllSubmatch(mentioned, -1) {
 		missing[string(name[1])] = !strings.HasSuffix(string(name[1]), "Error") // a type, not a duration
 	}
-	rows, err := durationRows(packages, missing)
+	rows, err := durationRows(packages, set, missing)
 	for name, unknown := range missing {
 		if unknown && err == nil {
 			err = fmt.Errorf("%s names %s, which is no duration of the code", waitsPage, name)
@@ -65,9 +67,11 @@ func waits(root string) (string, error) {
 }
 
 // durationRows returns a row for each duration named in missing, and clears its entry.
-func durationRows(packages map[string][]*ast.File, missing map[string]bool) (rows []string, err error) {
+func durationRows(
+	packages map[string][]*ast.File, set *token.FileSet, missing map[string]bool,
+) (rows []string, err error) {
 	for pkg, files := range packages {
-		all := durationsOf(files)
+		all := durationsOf(files, set)
 		if err := described(all); err != nil {
 			return nil, fmt.Errorf("%s: %w", pkg, err)
 		}
@@ -91,7 +95,7 @@ func described(all []duration) error {
 	return nil
 }
 
-func sources(root string) (map[string][]*ast.File, error) {
+func sources(root string) (map[string][]*ast.File, *token.FileSet, error) {
 	packages, set := map[string][]*ast.File{}, token.NewFileSet()
 	for _, tree := range waiting() {
 		err := filepath.WalkDir(filepath.Join(root, tree), func(name string, entry fs.DirEntry, err error) error {
@@ -111,10 +115,10 @@ func sources(root string) (map[string][]*ast.File, error) {
 			return err
 		})
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 	}
-	return packages, nil
+	return packages, set, nil
 }
 
 type duration struct {
@@ -125,27 +129,57 @@ type duration struct {
 	list  token.Pos // of its declaration
 }
 
-// durationsOf lists a package's durations in order: by type, or by a value made of units of time or other durations.
-func durationsOf(files []*ast.File) (all []duration) {
-	specs := declarations{}
+// durationsOf lists a package's durations in order, by their types.
+func durationsOf(files []*ast.File, set *token.FileSet) (all []duration) {
+	info := types.Info{Types: map[ast.Expr]types.TypeAndValue{}, Defs: map[*ast.Ident]types.Object{}}
+	config := types.Config{Importer: onlyTime{}, IgnoreFuncBodies: true, Error: func(error) {}} // of other imports
+	_, _ = config.Check("", set, files, &info)
 	for _, file := range files {
 		for general, value := range values(file) {
 			said := words(general, value)
 			for i, name := range value.Names {
-				if i < len(value.Values) {
-					specs[name.Name] = declared{value.Type, value.Values[i], said, name.Pos(), general.Pos()}
+				if i == len(value.Values) {
+					break
+				}
+				e := value.Values[i]
+				if call, ok := e.(*ast.CallExpr); ok && len(call.Args) == 1 { // to a type of another package
+					e = call.Args[0]
+				}
+				if isTime(info.TypeOf(name)) || isTime(info.TypeOf(e)) {
+					all = append(all, duration{name.Name, written(info.Types[e].Value), said, name.Pos(), general.Pos()})
 				}
 				said = "" // covers the others as well
 			}
 		}
 	}
-	for name, d := range specs {
-		if specs.isTime(d) {
-			all = append(all, duration{name, written(specs.measure(d.value)), d.words, d.at, d.list})
-		}
-	}
 	slices.SortFunc(all, func(a, b duration) int { return cmp.Compare(a.at, b.at) })
 	return all
+}
+
+// isTime reports whether a value is a duration, or a list of some.
+func isTime(t types.Type) bool {
+	_, function := t.(*types.Signature)
+	return t != nil && !function && strings.Contains(types.TypeString(t, nil), "time.Duration")
+}
+
+// onlyTime imports durations and their units, and no other package.
+type onlyTime struct{}
+
+func (onlyTime) Import(path string) (*types.Package, error) {
+	if path != "time" {
+		return nil, errors.New("not needed")
+	}
+	pkg := types.NewPackage(path, path)
+	span := types.NewNamed(types.NewTypeName(0, pkg, "Duration", nil), types.Typ[types.Int64], nil)
+	pkg.Scope().Insert(span.Obj())
+	for name, unit := range map[string]time.Duration{
+		"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second,
+		"Minute": time.Minute, "Hour": time.Hour,
+	} {
+		pkg.Scope().Insert(types.NewConst(0, pkg, name, span, constant.MakeInt64(int64(unit))))
+	}
+	pkg.MarkComplete()
+	return pkg, nil
 }
 
 // values yields the package-level constants and variables of a file, with their declarations.
@@ -181,91 +215,12 @@ func words(general *ast.GenDecl, value *ast.ValueSpec) string {
 	return strings.TrimSuffix(said, ".")
 }
 
-type declarations map[string]declared
-
-type declared struct {
-	type_ ast.Expr // nil if there is none
-	value ast.Expr
-	words string
-	at    token.Pos
-	list  token.Pos
-}
-
-func (specs declarations) isTime(d declared) bool {
-	return d.type_ != nil && specs.mentionsTime(d.type_) || specs.mentionsTime(d.value)
-}
-
-// mentionsTime reports whether an expression contains a unit of time or the name of a duration.
-func (specs declarations) mentionsTime(in ast.Node) (found bool) {
-	ast.Inspect(in, func(n ast.Node) bool {
-		switch n := n.(type) {
-		case *ast.FuncLit:
-			return false
-		case *ast.SelectorExpr:
-			pkg, ok := n.X.(*ast.Ident)
-			found = found || ok && pkg.Name == "time" && (unit(n.Sel.Name) > 0 || n.Sel.Name == "Duration")
-		case *ast.Ident:
-			if other, ok := specs[n.Name]; ok && other.value != in && !found {
-				found = specs.isTime(other)
-			}
-		}
-		return !found
-	})
-	return found
-}
-
-// measure returns the value of an expression in nanoseconds, unknown if it is not a number.
-func (specs declarations) measure(e ast.Expr) constant.Value {
-	switch e := e.(type) {
-	case *ast.BasicLit:
-		return constant.MakeFromLiteral(e.Value, e.Kind, 0)
-	case *ast.ParenExpr:
-		return specs.measure(e.X)
-	case *ast.Ident:
-		if other, ok := specs[e.Name]; ok {
-			return specs.measure(other.value)
-		}
-	case *ast.SelectorExpr:
-		if d := unit(e.Sel.Name); d > 0 {
-			return constant.MakeInt64(int64(d))
-		}
-	case *ast.CallExpr: // a conversion
-		if len(e.Args) == 1 {
-			return specs.measure(e.Args[0])
-		}
-	case *ast.BinaryExpr:
-		x, y := specs.measure(e.X), specs.measure(e.Y)
-		if x.Kind() == constant.Int && y.Kind() == constant.Int {
-			return operate(x, e.Op, y)
-		}
-	}
-	return constant.MakeUnknown()
-}
-
-func operate(x constant.Value, op token.Token, y constant.Value) constant.Value {
-	switch op {
-	case token.ADD, token.SUB, token.MUL:
-		return constant.BinaryOp(x, op, y)
-	case token.QUO: // integer division
-		return constant.BinaryOp(x, token.QUO_ASSIGN, y)
-	default:
-		return constant.MakeUnknown()
-	}
-}
-
-func unit(name string) time.Duration {
-	return map[string]time.Duration{
-		"Microsecond": time.Microsecond, "Millisecond": time.Millisecond, "Second": time.Second,
-		"Minute": time.Minute, "Hour": time.Hour,
-	}[name]
-}
-
 // written formats a duration in the largest unit that fits at least once.
 func written(v constant.Value) string {
-	ns, exact := constant.Int64Val(constant.ToInt(v))
-	if !exact || ns == 0 {
+	if v == nil || v.Kind() != constant.Int {
 		return ""
 	}
+	ns, _ := constant.Int64Val(v)
 	d := time.Duration(ns)
 	switch {
 	case d == 24*time.Hour:

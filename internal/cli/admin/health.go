@@ -46,9 +46,16 @@ type conditionArgs struct {
 type healthMute struct {
 	conditionArgs
 
-	For        time.Duration `help:"For how long, like 8h; or --until-worse." xor:"until" required:"" placeholder:"TIME"`
-	UntilWorse bool          `help:"Until it gets worse." xor:"until" required:""`
+	For        time.Duration `help:"For how long, like 8h." xor:"until" placeholder:"TIME"`
+	UntilWorse bool          `help:"Until it gets worse, instead of --for." xor:"until"`
 	Reason     string        `help:"Why, for other operators." required:"" placeholder:"TEXT"`
+}
+
+func (a *healthMute) Validate() error {
+	if a.For == 0 && !a.UntilWorse {
+		return errors.New("say for how long: --for TIME or --until-worse")
+	}
+	return nil
 }
 
 func (a *healthMute) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -75,9 +82,9 @@ func markedText(said *client.MarkedCondition) string {
 	what := cli.EscapeControl(strings.TrimSpace(said.Kind + " " + said.Subject))
 	switch {
 	case said.Unchanged:
-		return "nothing was said of " + what
+		return what + " was neither muted nor acknowledged"
 	case said.State == string(health.Muted):
-		return cli.Text("%[1]v is muted by %[2]v%[3]v; take that back with: tranche health clear %[1]v", what, said.By,
+		return cli.Text("%[1]v is muted by %[2]v%[3]v; undo it with: tranche health clear %[1]v", what, said.By,
 			untilText(said.Until))
 	case said.State == string(health.Acknowledged):
 		return cli.Text("%v is acknowledged by %v", what, said.By)

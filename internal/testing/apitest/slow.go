@@ -106,13 +106,7 @@ const (
 // Eventually waits until a condition holds.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
-	Within(t, longest, what, holds)
-}
-
-// Within is Eventually with a time limit.
-func Within(t *testing.T, limit time.Duration, what string, holds func() bool) {
-	t.Helper()
-	testenv.Until(t, limit, what, holds)
+	testenv.Until(t, longest, what, holds)
 }
 
 // Stalled begins a request with a body, and sends only the beginning of it.

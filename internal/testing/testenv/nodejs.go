@@ -1,7 +1,6 @@
 package testenv
 
 import (
-	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"fmt"
@@ -26,8 +25,7 @@ func NodeService(t testing.TB, from string) string {
 	t.Helper()
 	project := NodeProject(t, filepath.Join(from, "..", ".."))
 	for _, name := range []string{"package.json", "service.js"} {
-		content := Must(os.ReadFile(filepath.Join(from, name)))(t)
-		NoError(t, os.WriteFile(filepath.Join(project, name), content, 0o600))
+		copyFile(t, filepath.Join(project, name), filepath.Join(from, name))
 	}
 	return filepath.Join(project, "service.js")
 }
@@ -52,7 +50,7 @@ func BuildNodePackage(t testing.TB, root string) NodePackage {
 	root = Must(filepath.Abs(root))(t)
 	building.Lock() // another process may build as well: the first to rename wins
 	defer building.Unlock()
-	dir := Must(nodePackage(t.Context(), root))(t)
+	dir := nodePackage(t, root)
 	tarballs, err := filepath.Glob(filepath.Join(dir, "*.tgz"))
 	if err != nil || len(tarballs) != 1 {
 		t.Fatalf("npm pack has left %q (%v) in %s; remove that directory", tarballs, err, dir)
@@ -66,39 +64,29 @@ func BuildNodePackage(t testing.TB, root string) NodePackage {
 var building sync.Mutex
 
 // nodePackage returns the directory of the built package, and builds it if needed.
-func nodePackage(ctx context.Context, root string) (string, error) {
+func nodePackage(t testing.TB, root string) string {
+	t.Helper()
 	from := filepath.Join(root, "endpoints", "typescript")
-	sources, sum, err := nodeSources(from)
-	if err != nil {
-		return "", err
-	}
+	sources, sum := nodeSources(t, from)
 	dir := filepath.Join(root, ".tools", "typescript-"+sum)
 	if _, err := os.Stat(dir); err == nil {
-		return dir, nil
+		return dir
 	}
-	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
-		return "", fmt.Errorf("build the package for Node.js: %w", err)
-	}
-	scratch, err := os.MkdirTemp(filepath.Dir(dir), "typescript-new-")
-	if err != nil {
-		return "", fmt.Errorf("build the package for Node.js: %w", err)
-	}
+	NoError(t, os.MkdirAll(filepath.Dir(dir), 0o755))
+	scratch := Must(os.MkdirTemp(filepath.Dir(dir), "typescript-new-"))(t) //nolint:usetesting // beside dir, to be renamed
 	defer func() { _ = os.RemoveAll(scratch) }()
-	if err := buildNodePackage(ctx, root, scratch, from, sources); err != nil {
-		return "", err
-	}
+	buildNodePackage(t, root, scratch, from, sources)
 	if err := os.Rename(scratch, dir); err != nil {
-		if _, there := os.Stat(dir); there != nil {
-			return "", fmt.Errorf("build the package for Node.js: %w", err)
-		}
+		Must(os.Stat(dir))(t) // another process was faster
 	}
-	return dir, nil
+	return dir
 }
 
 // nodeSources lists the package's source files, with a checksum.
-func nodeSources(from string) (names []string, sum string, err error) {
+func nodeSources(t testing.TB, from string) (names []string, sum string) {
+	t.Helper()
 	hash := sha256.New()
-	err = fs.WalkDir(os.DirFS(from), ".", func(path string, entry fs.DirEntry, err error) error {
+	NoError(t, fs.WalkDir(os.DirFS(from), ".", func(path string, entry fs.DirEntry, err error) error {
 		switch {
 		case err != nil:
 			return err
@@ -108,36 +96,23 @@ func nodeSources(from string) (names []string, sum string, err error) {
 			return nil
 		}
 		content, err := os.ReadFile(filepath.Join(from, path))
-		if err != nil {
-			return err
-		}
 		names = append(names, path)
-		_, err = fmt.Fprintf(hash, "%s %d\n%s", path, len(content), content)
+		_, _ = fmt.Fprintf(hash, "%s %d\n%s", path, len(content), content)
 		return err
-	})
-	if err != nil {
-		return nil, "", fmt.Errorf("read the package for Node.js: %w", err)
-	}
-	return names, hex.EncodeToString(hash.Sum(nil))[:16], nil
+	}))
+	return names, hex.EncodeToString(hash.Sum(nil))[:16]
 }
 
-func buildNodePackage(ctx context.Context, root, dir, from string, sources []string) error {
+func buildNodePackage(t testing.TB, root, dir, from string, sources []string) {
+	t.Helper()
 	sourcesDir, project := filepath.Join(dir, "package"), filepath.Join(dir, "project")
 	for _, name := range sources {
-		if err := copyFile(filepath.Join(sourcesDir, name), filepath.Join(from, name)); err != nil {
-			return err
-		}
+		copyFile(t, filepath.Join(sourcesDir, name), filepath.Join(from, name))
 	}
-	if err := copyFile(filepath.Join(sourcesDir, "LICENSE"), filepath.Join(root, "LICENSE")); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(project, 0o755); err != nil {
-		return fmt.Errorf("build the package for Node.js: %w", err)
-	}
+	copyFile(t, filepath.Join(sourcesDir, "LICENSE"), filepath.Join(root, "LICENSE"))
+	NoError(t, os.MkdirAll(project, 0o755))
 	empty := []byte(`{"name":"project","version":"1.0.0","private":true}`)
-	if err := os.WriteFile(filepath.Join(project, "package.json"), empty, 0o600); err != nil {
-		return fmt.Errorf("build the package for Node.js: %w", err)
-	}
+	NoError(t, os.WriteFile(filepath.Join(project, "package.json"), empty, 0o600))
 	for _, step := range []struct {
 		dir, shell string
 	}{
@@ -145,25 +120,17 @@ func buildNodePackage(ctx context.Context, root, dir, from string, sources []str
 		{sourcesDir, "npm pack --pack-destination .."},
 		{project, "npm install --prefer-offline --fetch-retries=5 --no-audit --no-fund ../*.tgz"},
 	} {
-		run := exec.CommandContext(ctx, "sh", "-c", step.shell)
+		run := exec.CommandContext(t.Context(), "sh", "-c", step.shell)
 		run.Dir = step.dir
 		if said, err := run.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s, which needs npm's registry or a warm cache: %w\n%s", step.shell, err, said)
+			t.Fatalf("%s, which needs npm's registry or a warm cache: %v\n%s", step.shell, err, said)
 		}
 	}
-	return nil
 }
 
-func copyFile(to, from string) error {
-	content, err := os.ReadFile(from)
-	if err == nil {
-		err = os.MkdirAll(filepath.Dir(to), 0o755)
-	}
-	if err == nil {
-		err = os.WriteFile(to, content, 0o600)
-	}
-	if err != nil {
-		return fmt.Errorf("copy %s: %w", from, err)
-	}
-	return nil
+func copyFile(t testing.TB, to, from string) {
+	t.Helper()
+	content := Must(os.ReadFile(from))(t)
+	NoError(t, os.MkdirAll(filepath.Dir(to), 0o755))
+	NoError(t, os.WriteFile(to, content, 0o600))
 }
