@@ -243,13 +243,19 @@ func (f *foresight) plan(req *start.LoadRequest, items float64) {
 	}
 }
 
-// Foresee predicts when a run with that many items would end if it started now.
-func (s Store) Foresee(ctx context.Context, req *start.LoadRequest, items int64) (*forecast.Forecast, error) {
+// Foresee predicts when a run with that many items would end if it started now, and says by how much that is after its
+// done_by; empty: it is not.
+func (s Store) Foresee(
+	ctx context.Context, req *start.LoadRequest, items int64,
+) (told *forecast.Forecast, late string, err error) {
 	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, beside, req, items)
 	if err != nil {
-		return nil, fmt.Errorf("forecast a run of plan %s: %w", req.Plan, err)
+		return nil, "", fmt.Errorf("forecast a run of plan %s: %w", req.Plan, err)
 	}
-	return &f.known[0].Forecast, nil
+	if req.DoneBy != nil {
+		late = f.lateness(*req.DoneBy)
+	}
+	return &f.known[0].Forecast, late, nil
 }
 
 // standing says why a run's end cannot be predicted, or whom it waits for.
