@@ -96,7 +96,7 @@ func (d *Deadlines) risk(
 
 // Lateness says by how much a run will miss its done_by, by a forecast made now; empty: it will not, or no one knows.
 func (s Store) Lateness(ctx context.Context, id workqueue.RunID) (string, error) {
-	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{id}, 1+beside, nil, 0)
+	f, err := s.foresee(ctx, []workqueue.RunID{id}, 1+beside, nil, 0)
 	if err != nil || len(f.Runs) == 0 || f.Runs[0].ID != id.String() || !f.Runs[0].Timed {
 		return "", err
 	}

@@ -138,7 +138,7 @@ func (s Store) read(ctx context.Context, run *RunSummary, before *attempt) *atte
 	if run != nil {
 		named, most = append(named, run.ID), 1+beside
 	}
-	if next.f, next.err = readNetwork(ctx, s.db.Pool, named, most, nil, 0); next.err != nil {
+	if next.f, next.err = s.foresee(ctx, named, most, nil, 0); next.err != nil {
 		if next.f = nil; before != nil {
 			next.f = before.f
 		}
@@ -274,7 +274,7 @@ func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string
 func (s Store) Foresee(
 	ctx context.Context, req *start.LoadRequest, items int64,
 ) (told *forecast.Forecast, late string, err error) {
-	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{}, beside, req, items)
+	f, err := s.foresee(ctx, []workqueue.RunID{}, beside, req, items)
 	if err != nil {
 		return nil, "", fmt.Errorf("forecast a run of plan %s: %w", req.Plan, err)
 	}

@@ -127,8 +127,8 @@ func newForesight() *foresight {
 		ends: map[string]int{}}
 }
 
-// readNetwork reads the work of runs, what they share, and the cost of their requests, and makes their forecasts: of
-// the named runs and others at their endpoints, or of all active runs if none is named. planned comes first unless nil.
+// readNetwork reads the work of runs, what they share, and the cost of their requests: of the named runs and others at
+// their endpoints, or of all active runs if none is named. planned comes first unless nil.
 func readNetwork(
 	ctx context.Context, from pg.Querier, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
@@ -152,7 +152,17 @@ func readNetwork(
 		return nil, err
 	}
 	f.Fit()
-	f.known, err = f.All(ctx, f.at, 1)
+	return f, nil
+}
+
+// foresee is readNetwork with forecasts.
+func (s Store) foresee(
+	ctx context.Context, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
+) (*foresight, error) {
+	f, err := readNetwork(ctx, s.db.Pool, named, most, planned, items)
+	if err == nil {
+		f.known, err = f.All(ctx, f.at, 1)
+	}
 	return f, err
 }
 
