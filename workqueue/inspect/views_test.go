@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -224,5 +225,9 @@ func TestLooksAtSingleRunsAreBounded(t *testing.T) {
 	})
 	testenv.NoError(t, tx.Rollback(t.Context()))
 	looks.Wait()
+	tx = testenv.Must(b.Pool.Begin(t.Context()))(t)
+	testenv.Must(tx.Exec(t.Context(), `LOCK TABLE work_queue, work_result, work_order`))(t) // no look reads items
+	again := testenv.Must(inspect.New(database.New(b.Pool)).ForecastRun(t.Context(), runs[0]))(t)
+	testenv.Same(t, strings.Contains(again.Forecast.WhyNot, "fewer than 3"), true, "%s", again.Forecast.WhyNot)
 	testenv.Same(t, pool.Stat().AcquireCount(), 16+8*each, "connections taken")
 }
