@@ -337,9 +337,9 @@ func DoneBy(text string, from time.Time) (time.Time, error) {
 	return NextTimeOfDay(clock, zone, from)
 }
 
-// CheckDoneBy refuses a time that has passed; nil and zero are none.
-func CheckDoneBy(at *time.Time) error {
-	if at == nil || at.IsZero() || at.After(time.Now()) {
+// CheckDoneBy refuses a time that has passed by the database's clock; nil and zero are none.
+func CheckDoneBy(at *time.Time, now time.Time) error {
+	if at == nil || at.IsZero() || at.After(now) {
 		return nil
 	}
 	return &SettingError{"done_by: " + at.UTC().Format(time.RFC3339) + " has passed; give a later time, or none"}

@@ -130,13 +130,15 @@ func TestRunsAreForetold(t *testing.T) {
 		t.Errorf("of a run of the same plan it says %+v", f)
 	}
 	planned := storetest.Chunked(10)
-	if f := testenv.Must(look.Foresee(t.Context(), &planned, 1000))(t); f.P50 == nil || f.WhyNot != "" {
-		t.Errorf("of a run that may start it says %+v", f)
+	planned.DoneBy = new(time.Now())
+	if f, late, err := look.Foresee(t.Context(), &planned, 1000); err != nil || f.P50 == nil || f.WhyNot != "" ||
+		!strings.Contains(late, " after its done_by") {
+		t.Errorf("of a run that may start it says %+v, %q, %v", f, late, err)
 	}
 	planned.Canary = 10
-	if f := testenv.Must(look.Foresee(t.Context(), &planned, 1000))(t); f.WaitsFor != "approval of its canary" ||
+	if f, _, err := look.Foresee(t.Context(), &planned, 1000); err != nil || f.WaitsFor != "approval of its canary" ||
 		f.WaitsFrom == nil {
-		t.Errorf("of a run that may start with a canary it says %+v", f)
+		t.Errorf("of a run that may start with a canary it says %+v, %v", f, err)
 	}
 	before := b.Dump(run)
 	supposed, err := look.Suppose(t.Context(), run, []string{"rate=1", "without=" + other.String()})

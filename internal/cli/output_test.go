@@ -6,6 +6,7 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 	"unicode/utf8"
 
@@ -44,6 +45,19 @@ func TestInertWriterKeepsCutCharacters(t *testing.T) {
 		}
 	}
 	testenv.Same(t, out.String(), `ä漢😀\x1b[2J\u202e`+"\tx\n", "the output")
+}
+
+func TestDoneByIsOnTheClockHere(t *testing.T) { //nolint:paralleltest // it changes the zone of all
+	defer func(zone *time.Location) { time.Local = zone }(time.Local)
+	time.Local = time.FixedZone("CEST", 2*60*60)
+	synctest.Test(t, func(t *testing.T) { // it is 02:00 here
+		for text, want := range map[string]string{"06:00": "2000-01-01T06:00:00+02:00", "02:00": "2000-01-02T02:00:00+02:00",
+			"06:00 UTC": "06:00 UTC", "none": "none"} {
+			if got := *DoneBy(&text); got != want {
+				t.Errorf("%s is %s; want %s", text, got, want)
+			}
+		}
+	})
 }
 
 // A terminal has a table within its columns: text gives way, numbers do not. Elsewhere nothing is cut.

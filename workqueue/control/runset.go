@@ -48,7 +48,8 @@ const (
 	priorityOf  = `SELECT priority FROM batchrun WHERE id = $1`
 
 	timesOf = `
-SELECT done_by, gentle, CASE WHEN state = 'running' THEN at_risk END, generation FROM batchrun WHERE id = $1`
+SELECT done_by, gentle, CASE WHEN state = 'running' THEN at_risk END, generation, tranche_now()
+FROM batchrun WHERE id = $1`
 
 	setTimes = `UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = $4 WHERE id = $1`
 
@@ -74,9 +75,6 @@ func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err err
 		return out, &workqueue.SettingError{Detail: "nothing to set: name a setting, like chunk or priority"}
 	}
 	if err := c.Settings.Validate(); err != nil {
-		return out, err
-	}
-	if err := workqueue.CheckDoneBy(c.DoneBy); err != nil {
 		return out, err
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
@@ -192,8 +190,12 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 	var gentle bool
 	var risk *AtRisk
 	var gen workqueue.Generation
-	if err := tx.QueryRow(ctx, timesOf, r.id).Scan(&by, &gentle, &risk, &gen); err != nil {
+	var now time.Time
+	if err := tx.QueryRow(ctx, timesOf, r.id).Scan(&by, &gentle, &risk, &gen, &now); err != nil {
 		return fmt.Errorf("read when it is to be done: %w", err)
+	}
+	if err := workqueue.CheckDoneBy(c.DoneBy, now); err != nil {
+		return err
 	}
 	next, gently := by, gentle
 	if c.DoneBy != nil {

@@ -312,7 +312,7 @@ func (n *Network) waitsFor(r int) (what string, atOnce bool) {
 	if run.Person != "" {
 		return run.Person, true
 	}
-	gates := ""
+	var gates []string
 	for i := range n.Steps {
 		s := &n.Steps[i]
 		if s.Run != r || s.Items <= s.Settled {
@@ -321,17 +321,19 @@ func (n *Network) waitsFor(r int) (what string, atOnce bool) {
 		if why := n.Endpoints[s.Endpoint].Down; why != "" {
 			return why, true
 		}
-		switch {
-		case s.Gate && gates == "":
-			gates = "approval of step " + s.Name
-		case s.Gate:
-			gates += " and of step " + s.Name
+		if s.Gate {
+			gates = append(gates, "step "+s.Name)
 		}
 	}
-	if run.Canary && run.Approve {
+	switch {
+	case run.Canary && run.Approve:
 		return "approval of its canary", false
+	case len(gates) == 0:
+		return "", false
+	case len(gates) > 4:
+		gates = append(gates[:3], fmt.Sprintf("%d others", len(gates)-3))
 	}
-	return gates, false
+	return "approval of " + strings.Join(gates, " and of "), false
 }
 
 // bound says what limits a run: the step with the longest backlog, and why.

@@ -49,6 +49,13 @@ func outcomes(t *testing.T, n *forecast.Network) []forecast.Outcome {
 	if _, err := json.Marshal(out); err != nil {
 		t.Fatal(err)
 	}
+	for _, o := range out {
+		for _, said := range []string{o.BoundBy, o.WaitsFor, o.WhyNot} {
+			if len(strings.Fields(said)) > 50 {
+				t.Errorf("no one reads: %s", said)
+			}
+		}
+	}
 	return out
 }
 
@@ -101,6 +108,11 @@ func TestAForecastIsWhatArithmeticSays(t *testing.T) {
 			n.Runs[0].Priority, n.Steps[1].Run = 1, 1
 			return n
 		}(), 51, "a is the bottleneck"},
+		"a larger share of what is less urgent": {func() *forecast.Network {
+			n := sharing(4000, 8000, 8)
+			n.Runs[0].Share, n.Runs[1].Priority = 4, 1
+			return n
+		}(), 151, "a is the bottleneck"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -135,6 +147,10 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 	both.Runs[0].Person = "an operator to resume it"
 	both.Runs = append(both.Runs, both.Runs[0])
 	both.Endpoints[0].Budget = 8
+	gates := one(step("check", 0, 8000, cost(1, 8)))
+	for range 20 {
+		gates.Steps = append(gates.Steps, gate)
+	}
 	sampled := one(canary, second)
 	sampled.Runs[0].Canary, sampled.Runs[0].Approve = true, true
 	for name, c := range map[string]struct {
@@ -143,6 +159,7 @@ func TestAForecastSaysWhoIsWaitedFor(t *testing.T) {
 		from, then float64
 	}{
 		"a gate":      {one(step("check", 0, 8000, cost(1, 8)), gate), "approval of step send", 101, 101},
+		"many gates":  {gates, "approval of step send and of step send and of step send and of 17 others", 101, 114},
 		"a hold":      {held, "an operator to resume it", 0, 101},
 		"two holds":   {both, "an operator to resume it", 0, 101},
 		"a canary":    {sampled, "approval of its canary", 2, 100},

@@ -182,6 +182,22 @@ func TestForecastsAreBounded(t *testing.T) {
 	}
 }
 
+// Of many others at its endpoints a run is played beside the most urgent, those that wait left out.
+func TestOnlyTheMostUrgentAreBeside(t *testing.T) {
+	t.Parallel()
+	n := &forecast.Network{Endpoints: []forecast.Endpoint{{Name: "a", Budget: 8}}}
+	for run := range 20 {
+		n.Runs = append(n.Runs, forecast.Run{ID: fmt.Sprint(run), Priority: run, Idle: run == 19})
+		n.Steps = append(n.Steps, step("a", 0, 800, cost(1, 8)))
+		n.Steps[run].Run = run
+	}
+	some := n.Around(0, 16)
+	if len(some.Runs) != 17 || some.Runs[0].ID != "0" || some.Runs[1].ID != "18" || some.Runs[16].ID != "3" {
+		t.Errorf("there are %+v", some.Runs)
+	}
+	want(t, "beside sixteen", some, 171)
+}
+
 // Beginnings of ids that were given at about the same time are the same.
 func TestAnotherRunIsNamedExactly(t *testing.T) {
 	t.Parallel()

@@ -81,7 +81,7 @@ func (d *Deadlines) Paces(ctx context.Context, fix func(workqueue.RunID) bool) (
 func (d *Deadlines) risk(
 	ctx context.Context, paced *forecast.Network, p *forecast.Pace, run *control.RunPace, fix func(workqueue.RunID) bool,
 ) *control.AtRisk {
-	r, risk := &d.f.Runs[p.Run], &control.AtRisk{Ends: d.after(p.P50), BoundBy: p.BoundBy}
+	r, risk := &d.f.Runs[p.Run], &control.AtRisk{Ends: d.f.after(p.P50), BoundBy: p.BoundBy}
 	if r.Person != "" {
 		risk.BoundBy = "it waits for " + r.Person
 		return risk
@@ -96,38 +96,36 @@ func (d *Deadlines) risk(
 
 // Lateness says by how much a run will miss its done_by, by a forecast made now; empty: it will not, or no one knows.
 func (s Store) Lateness(ctx context.Context, id workqueue.RunID) (string, error) {
-	f, err := readNetwork(ctx, s.db.Pool, []workqueue.RunID{id}, 1+beside, nil, 0)
+	f, err := s.foresee(ctx, []workqueue.RunID{id}, 1+beside, nil, 0)
 	if err != nil || len(f.Runs) == 0 || f.Runs[0].ID != id.String() || !f.Runs[0].Timed {
 		return "", err
 	}
-	by := (&Deadlines{f: f}).after(f.Runs[0].DoneBy)
-	return Misses(&f.known[0].Forecast, &by), nil
+	return f.lateness(f.after(f.Runs[0].DoneBy)), nil
 }
 
-// Misses says by how much a run will miss its time, by a forecast made now; empty: it will not, or no one knows.
-func Misses(f *forecast.Forecast, by *time.Time) string {
-	now := time.Now()
-	left, _, known := f.Left(now)
-	ends := now.Add(time.Duration(left * float64(time.Second)))
-	if by == nil || !known || !ends.After(*by) {
+// lateness says by how much the first run will miss a time; empty: it will not, or no one knows.
+func (f *foresight) lateness(by time.Time) string {
+	left, _, known := f.known[0].Left(f.at)
+	ends := f.after(left)
+	if !known || !ends.After(by) {
 		return ""
 	}
-	text := "by forecast it ends at " + ends.UTC().Format(time.RFC3339) + ", " + control.LateText(ends.Sub(*by)) +
+	text := "by forecast it ends at " + ends.UTC().Format(time.RFC3339) + ", " + control.LateText(ends.Sub(by)) +
 		" after its done_by, if nothing is changed"
-	return strings.TrimSuffix(text+"; "+f.BoundBy, "; ")
+	return strings.TrimSuffix(text+"; "+f.known[0].BoundBy, "; ")
 }
 
-func (d *Deadlines) after(seconds float64) time.Time {
-	return d.f.at.Add(time.Duration(seconds * float64(time.Second))).Round(time.Second)
+func (f *foresight) after(seconds float64) time.Time {
+	return f.at.Add(time.Duration(seconds * float64(time.Second))).Round(time.Second)
 }
 
 // of is a decision with what was before. Steps of a run are numbered from 0 on.
 func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 	run := &d.f.Runs[p.Run]
-	out := control.RunPace{Name: cmp.Or(run.Name, run.ID), DoneBy: d.after(run.DoneBy), Known: p.Known,
+	out := control.RunPace{Name: cmp.Or(run.Name, run.ID), DoneBy: d.f.after(run.DoneBy), Known: p.Known,
 		WasAtRisk: run.AtRisk}
 	if p.Known {
-		out.Ends = d.after(p.P90)
+		out.Ends = d.f.after(p.P90)
 	}
 	for i := range d.f.Steps {
 		if s := &d.f.Steps[i]; s.Run == p.Run {

@@ -1,15 +1,18 @@
 package inspect_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -176,4 +179,37 @@ func TestGroupsFollowCorrections(t *testing.T) {
 	testenv.MustSame(t, fmt.Sprint(look()), "[=north10]", "groups")
 	b.Correct(run, `{"branch":"south"}`, "C1", "C2")
 	testenv.Same(t, fmt.Sprint(look()), "[=north8 =south2]", "groups after a correction")
+}
+
+// Looks at many runs read four at a time, and those at one run read it once.
+func TestLooksAtSingleRunsAreBounded(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	db, pool := b.narrow(40)
+	var runs []workqueue.RunID
+	for range 8 {
+		runs = append(runs, b.Load(storetest.Chunked(10), 10))
+	}
+	tx := testenv.Must(b.Pool.Begin(t.Context()))(t)
+	t.Cleanup(func() { _ = tx.Rollback(context.Background()) })
+	testenv.Must(tx.Exec(t.Context(), `LOCK TABLE step_profile`))(t) // which a look reads last
+	var looks sync.WaitGroup
+	for _, run := range append(runs, runs...) {
+		looks.Go(func() {
+			if _, err := inspect.New(db).ForecastRun(t.Context(), run); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	const each = 5 // statements of a look; the run itself is one more
+	b.Until("four looks wait for the lock", func() bool {
+		return b.Waiters() == 4 && pool.Stat().AcquireCount() == 16+4*each && pool.Stat().AcquiredConns() == 4
+	})
+	testenv.NoError(t, tx.Rollback(t.Context()))
+	looks.Wait()
+	tx = testenv.Must(b.Pool.Begin(t.Context()))(t)
+	testenv.Must(tx.Exec(t.Context(), `LOCK TABLE work_queue, work_result, work_order`))(t) // no look reads items
+	again := testenv.Must(inspect.New(database.New(b.Pool)).ForecastRun(t.Context(), runs[0]))(t)
+	testenv.Same(t, strings.Contains(again.Forecast.WhyNot, "fewer than 3"), true, "%s", again.Forecast.WhyNot)
+	testenv.Same(t, pool.Stat().AcquireCount(), 16+8*each, "connections taken")
 }

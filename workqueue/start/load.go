@@ -1,6 +1,7 @@
 package start
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -98,7 +99,7 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 	if known, err := s.byIdempotencyKey(ctx, l); err != nil || known.Existing {
 		return known, err
 	}
-	if err := req.checkDoneBy(); err != nil {
+	if err := s.checkDoneBy(ctx, &req); err != nil {
 		return Loaded{}, err
 	}
 	out, err := l.load(ctx)
@@ -140,12 +141,15 @@ func (r *LoadRequest) validate() error {
 }
 
 // checkDoneBy refuses a time that has passed. An occurrence of a schedule may start after its own.
-func (r *LoadRequest) checkDoneBy() error {
-	if r.Sealing != nil {
+func (s Store) checkDoneBy(ctx context.Context, r *LoadRequest) error {
+	if r.Sealing != nil || r.DoneBy == nil {
 		return nil
 	}
-	return workqueue.CheckDoneBy(r.DoneBy)
+	now, err := pg.One(ctx, s.db.Pool, pgx.RowTo[time.Time], databaseTime)
+	return cmp.Or(err, workqueue.CheckDoneBy(r.DoneBy, now))
 }
+
+const databaseTime = `SELECT tranche_now()`
 
 // spec and params are never stored as NULL.
 func (r *LoadRequest) spec() json.RawMessage {
@@ -289,7 +293,7 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 	if known, err := s.byIdempotencyKey(ctx, &t.loader); err != nil || known.Existing {
 		return Tried{Loaded: known}, errors.Join(err, t.keys.close())
 	}
-	err := errors.Join(t.read(), t.keys.close(), req.checkDoneBy())
+	err := errors.Join(t.read(), t.keys.close(), s.checkDoneBy(ctx, &req))
 	if err == nil {
 		err = t.rehearse(ctx)
 	}

@@ -74,7 +74,7 @@ func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
 	if known, err := s.openedByKey(ctx, &req); err != nil || known.Existing {
 		return known, err
 	}
-	if err := req.checkDoneBy(); err != nil {
+	if err := s.checkDoneBy(ctx, &req.LoadRequest); err != nil {
 		return Opened{}, err
 	}
 	var out Opened

@@ -309,9 +309,10 @@ func (s *Starts) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	}
 	out.Warnings = intent.warnings(s.Unheard(r.Context(), servicesOf(req.Steps)))
 	if !tried.Existing {
-		out.Forecast, err = inspect.New(s.Store).Foresee(r.Context(), req, tried.Items-tried.Invalid)
-		if text := inspect.Misses(out.Forecast, req.DoneBy); text != "" {
-			out.Warnings = append(out.Warnings, text)
+		var late string
+		out.Forecast, late, err = inspect.New(s.Store).Foresee(r.Context(), req, tried.Items-tried.Invalid)
+		if late != "" {
+			out.Warnings = append(out.Warnings, late)
 		}
 	}
 	return out, err
