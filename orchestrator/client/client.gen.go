@@ -6924,4 +6924,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 68c00693f95a86d31d906080b1ea37e4, is f03ad53d2b41b75798285f969e22e9fa6189d17660aa6de11c4d2d0d1903654e.
+// Of 03fa1acfb8f07c462d1e3edc3ab9978b, is f03ad53d2b41b75798285f969e22e9fa6189d17660aa6de11c4d2d0d1903654e.

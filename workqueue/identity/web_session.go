@@ -29,7 +29,7 @@ type NewWebSession struct {
 // An invalid token begins none. FOR KEY SHARE keeps the token from being deleted meanwhile.
 const beginTokenSession = `
 WITH t AS (
-    SELECT id, name, role, expires_at FROM api_token
+    SELECT id, name, role, expires_at, networks FROM api_token
     WHERE id = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now()) FOR KEY SHARE)
 INSERT INTO web_session (hash, token_id, user_name, role, expires_at)
 SELECT $1, id, name, role, least(expires_at, tranche_now() + $3::interval) FROM t
