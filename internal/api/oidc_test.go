@@ -124,6 +124,7 @@ func TestLogInByAProvider(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 18.
 // What a provider did not say, or said to someone else, or said about someone without a role, lets no one in.
 func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 	t.Parallel()
