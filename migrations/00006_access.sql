@@ -8,10 +8,14 @@ CREATE TABLE api_token (
     created_at   timestamptz NOT NULL DEFAULT tranche_now(),
     created_by   text        NOT NULL DEFAULT '',
     expires_at   timestamptz,
+    networks     text[]      NOT NULL DEFAULT '{}',
     last_used_at timestamptz,
+    rotated_at   timestamptz,
     revoked_at   timestamptz,
     revoked_by   text        NOT NULL DEFAULT ''
 );
+-- A name is one actor in the audit log.
+CREATE UNIQUE INDEX api_token_name ON api_token (lower(name)) WHERE revoked_at IS NULL AND rotated_at IS NULL;
 COMMENT ON TABLE api_token IS
     'Who may use the API, by a token. The secret is shown once, when it is made, and is not in here.';
 COMMENT ON COLUMN api_token.id IS 'The token.';
@@ -21,6 +25,8 @@ COMMENT ON COLUMN api_token.hash IS 'SHA-256 of the secret.';
 COMMENT ON COLUMN api_token.created_at IS 'When it was made.';
 COMMENT ON COLUMN api_token.created_by IS 'Who made it.';
 COMMENT ON COLUMN api_token.expires_at IS 'When it ends; null: never.';
+COMMENT ON COLUMN api_token.networks IS 'Where it may be used from, like 10.0.0.0/8; empty: anywhere.';
+COMMENT ON COLUMN api_token.rotated_at IS 'When another took its place; null: it was not.';
 COMMENT ON COLUMN api_token.last_used_at IS 'When it was last used, about; null: never.';
 COMMENT ON COLUMN api_token.revoked_at IS 'When it was taken back; null: it was not.';
 COMMENT ON COLUMN api_token.revoked_by IS 'Who took it back.';

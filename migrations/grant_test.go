@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// PROOF: who may do what, 15.
 // A role that serves may read and write all that there is, but for what is the owner's. What a new migration makes is
 // not forgotten: the tables are found in their text, and compared with those of the database here.
 func TestGrantIsForAllTables(t *testing.T) {
@@ -82,6 +83,7 @@ func TestGrantIsForAllTables(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 15.
 // A role that could change the audit log anyway is granted nothing, and told why.
 func TestGrantRefusesARoleThatNothingBinds(t *testing.T) {
 	t.Parallel()

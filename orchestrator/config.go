@@ -90,6 +90,7 @@ func (c Config) withDefaults() Config {
 	if c.Log == nil {
 		c.Log = zap.NewNop()
 	}
+	c.Log = c.Log.WithOptions(Quiet())
 	if c.Meter == nil {
 		c.Meter = core.NoMeter{}
 	}

@@ -206,7 +206,7 @@ func (s *serveCommand) logger() (*zap.Logger, error) {
 	config.DisableCaller = true
 	config.EncoderConfig.EncodeTime = zapcore.TimeEncoderOfLayout(startup.TimeLayout)
 	config.OutputPaths, config.ErrorOutputPaths = []string{"stderr"}, []string{"stderr"}
-	log, err := config.Build()
+	log, err := config.Build(orchestrator.Quiet())
 	if err != nil {
 		return nil, fmt.Errorf("open the log: %w", err)
 	}

@@ -10,6 +10,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"go.uber.org/zap"
 
@@ -27,6 +28,9 @@ type accessFlags struct {
 
 	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Addresses of your TLS-terminating proxies, like 10.0.0.0/8; their X-Forwarded-For is trusted." placeholder:"10.0.0.0/8"`
 
+	TokenMaxAge    time.Duration `env:"TRANCHE_TOKEN_MAX_AGE" within:"0s," help:"The longest life of new tokens, like 2160h; by default they may be good until they are revoked." placeholder:"TIME"`
+	MaxRequestRate int           `env:"TRANCHE_MAX_REQUEST_RATE" default:"1000" within:"1,1000000" help:"With --auth on, how many reads, and as many changes, one caller may make in a second (${default}); five times as many together." placeholder:"N"`
+
 	oidcFlags
 }
 
@@ -38,13 +42,15 @@ func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {
 	exposure := s.exposure(config.Log)
 	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
+	config.TokenMaxAge = s.TokenMaxAge
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
 	if !exposure.Auth {
 		return config, nil
 	}
 	config.OIDC = p.oidc
 	var err error
-	config.Access, err = access.New(identity.New(p.store), access.Config{Log: config.Log.Named("access")})
+	config.Access, err = access.New(identity.New(p.store), access.Config{Log: config.Log.Named("access"),
+		RequestRate: s.MaxRequestRate})
 	return config, err
 }
 

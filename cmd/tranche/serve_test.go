@@ -650,6 +650,8 @@ func TestTheFirstTokenAndThoseAfter(t *testing.T) {
 	b.want(as("--token-file", file, "session", "list"), cli.ExitOK, "vic", vic.ID[:8])
 	b.want(as("--token-file", file, "session", "revoke", "vic"), cli.ExitOK, "vic")
 	b.want(b.tranche("session", "revoke", "vic", "--database", database), cli.ExitOther, "vic")
+	b.want(as("--token-file", file, "token", "rotate", "vic", "--overlap", "1h"), cli.ExitOK, access.Prefix, "of vic")
+	b.want(b.tranche("token", "rotate", "ann", "--database", database), cli.ExitOK, access.Prefix)
 	b.want(as("--token-file", file, "token", "revoke", vic.ID[:8]), cli.ExitOK)
 	b.want(as("--token", vic.Secret, "run", "list"), cli.ExitRefused, "revoked")
 	for _, wrong := range [][]string{

@@ -69,6 +69,7 @@ type Config struct {
 	// UnknownBurst and UnknownEvery limit an address's requests with unknown tokens and cookies.
 	UnknownBurst int
 	UnknownEvery time.Duration
+	RequestRate  int // reads, and as many changes, of a caller in a second; 0: DefaultRequestRate
 }
 
 // Gate authenticates callers and ends the requests of revoked ones.
@@ -80,6 +81,8 @@ type Gate struct {
 	unknown  *throttle // invalid tokens, cookies and OIDC callbacks
 	begins   *throttle // logins started at a provider
 	ways     *throttle // valid OIDC callbacks
+	reads    *throttle // requests by caller or address
+	changes  *throttle
 	failures failures
 	lookups  chan struct{} // one per lookup in progress
 	turns    chan struct{} // one per waiter or holder of the turn
@@ -96,8 +99,8 @@ func New(store Store, config Config) (*Gate, error) {
 	if store == nil {
 		return nil, errors.New("access: a store is needed")
 	}
-	if config.SessionLife < 0 || config.SessionIdle < 0 {
-		return nil, errors.New("access: a session's life and idle time must not be negative")
+	if config.SessionLife < 0 || config.SessionIdle < 0 || config.RequestRate < 0 {
+		return nil, errors.New("access: a session's life and idle time, and the rate of requests, must not be negative")
 	}
 	config.SessionLife = cmp.Or(config.SessionLife, DefaultSessionLife)
 	config.SessionIdle = cmp.Or(config.SessionIdle, DefaultSessionIdle)
@@ -106,7 +109,12 @@ func New(store Store, config Config) (*Gate, error) {
 	}
 	config.UnknownBurst = cmp.Or(config.UnknownBurst, DefaultUnknownBurst)
 	config.UnknownEvery = cmp.Or(config.UnknownEvery, DefaultUnknownEvery)
+	requests := func() *throttle {
+		rate := cmp.Or(config.RequestRate, DefaultRequestRate)
+		return newAddressThrottle(burstSeconds*rate, time.Second/time.Duration(rate))
+	}
 	return &Gate{
+		reads: requests(), changes: requests(),
 		unknown: newAddressThrottle(config.UnknownBurst, config.UnknownEvery),
 		begins:  newAddressThrottle(beginBurst, beginEvery),
 		ways: newAddressThrottle(cmp.Or(config.Throttle.Burst, beginBurst),
@@ -128,7 +136,7 @@ func (g *Gate) Token(ctx context.Context, address netip.Addr, secret string) (Pr
 
 func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p Principal, err error) {
 	if err = error(&RefusedError{}); WellFormed(secret) {
-		p, err = g.who(ctx, HashOf(secret), false, g.store.TokenCredential)
+		p, err = g.who(ctx, address, HashOf(secret), false, g.store.TokenCredential)
 	}
 	g.noteUnknown(address, byToken, err)
 	return p, err
@@ -137,7 +145,7 @@ func (g *Gate) token(ctx context.Context, address netip.Addr, secret string) (p 
 // Session returns the user of a cookie. Errors are those of Token.
 func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (Principal, error) {
 	return g.asked(ctx, address, byCookie, HashOf(cookie), wellFormedCookie(cookie), func() (Principal, error) {
-		p, err := g.who(ctx, HashOf(cookie), true,
+		p, err := g.who(ctx, address, HashOf(cookie), true,
 			func(ctx context.Context, hash [sha256.Size]byte) (identity.Credential, error) {
 				return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
 			})
@@ -213,12 +221,23 @@ func (g *Gate) noteUnknown(address netip.Addr, way string, err error) {
 }
 
 func (g *Gate) who(
+	ctx context.Context, address netip.Addr, hash [sha256.Size]byte, session bool,
+	look func(context.Context, [sha256.Size]byte) (identity.Credential, error),
+) (p Principal, err error) {
+	p, ok := g.remembered(hash)
+	if !ok {
+		p, err = g.find(ctx, hash, session, look)
+	}
+	if err := cmp.Or(err, p.from(address)); err != nil {
+		return Principal{}, err
+	}
+	return p, nil
+}
+
+func (g *Gate) find(
 	ctx context.Context, hash [sha256.Size]byte, session bool,
 	look func(context.Context, [sha256.Size]byte) (identity.Credential, error),
 ) (Principal, error) {
-	if p, ok := g.remembered(hash); ok {
-		return p, nil
-	}
 	ctx, cancel := context.WithTimeout(database.ForCredentials(ctx), lookupTime)
 	defer cancel()
 	select {

@@ -63,7 +63,11 @@ func (g *Gate) begin(ctx context.Context, n identity.NewWebSession) (cookie stri
 	n.Hash = HashOf(cookie)
 	asked := time.Now()
 	kept, err := g.store.BeginWebSession(database.ForCredentials(ctx), n)
-	if errors.Is(err, identity.ErrNoCredential) {
+	switch {
+	case errors.Is(err, identity.ErrNoCredential) && n.Token == nil:
+		return "", Principal{}, &DeniedError{Why: n.User + " is also the name of a token, and a name in the audit log is one " +
+			"actor; an admin rotates and revokes tokens: tranche token revoke"}
+	case errors.Is(err, identity.ErrNoCredential):
 		return "", Principal{}, &RefusedError{State: identity.TokenRevoked}
 	}
 	if err != nil {

@@ -22,6 +22,8 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"net/netip"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -61,6 +63,8 @@ func (e *RefusedError) Error() string {
 		return what + " has expired"
 	case identity.TokenRevoked:
 		return what + " was revoked"
+	case identity.TokenElsewhere:
+		return what + " may not be used from this address"
 	case identity.TokenActive:
 		return what + " is of no use here" // it has a role that this version does not know
 	default:
@@ -76,8 +80,9 @@ type Principal struct {
 	Session   bool              // a browser with a cookie
 	ExpiresAt *time.Time
 
-	hash    [sha256.Size]byte
-	checked time.Time // when this was read
+	hash     [sha256.Size]byte
+	checked  time.Time // when this was read
+	networks []netip.Prefix
 }
 
 func principalOf(c *identity.Credential, session bool, asked time.Time) (Principal, error) {
@@ -85,8 +90,24 @@ func principalOf(c *identity.Credential, session bool, asked time.Time) (Princip
 	if c.State != identity.TokenActive || err != nil {
 		return Principal{}, &RefusedError{Session: session, State: c.State}
 	}
-	return Principal{Name: c.User, Role: role, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,
-		hash: [sha256.Size]byte(c.Hash), checked: asked}, nil
+	p := Principal{Name: c.User, Role: role, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,
+		hash: [sha256.Size]byte(c.Hash), checked: asked}
+	for _, text := range c.Networks {
+		network, err := netip.ParsePrefix(text)
+		if err != nil { // of another version
+			return Principal{}, &RefusedError{Session: session, State: identity.TokenElsewhere}
+		}
+		p.networks = append(p.networks, network)
+	}
+	return p, nil
+}
+
+// from refuses a credential that is used from outside its networks.
+func (p *Principal) from(address netip.Addr) error {
+	if len(p.networks) == 0 || slices.ContainsFunc(p.networks, func(n netip.Prefix) bool { return n.Contains(address) }) {
+		return nil
+	}
+	return &RefusedError{Session: p.Session, State: identity.TokenElsewhere}
 }
 
 type principalKey struct{}
@@ -117,6 +138,18 @@ const Anonymous = identity.Anonymous
 
 // MaxName is the maximum length of a name, in characters.
 const MaxName = 100
+
+// CheckTokenName refuses names for tokens that may look like another's: those with other characters than ASCII letters,
+// digits and ._- or single spaces. So none is an email or a subject of an identity provider.
+func CheckTokenName(name string) error {
+	if !tokenName.MatchString(name) {
+		return errors.New("may have only letters from A to Z, digits, and between them single spaces, dots, hyphens and " +
+			"underscores")
+	}
+	return CheckName(name)
+}
+
+var tokenName = regexp.MustCompile(`^[A-Za-z0-9]+([ ._-][A-Za-z0-9]+)*$`)
 
 // CheckName refuses names that would mislead readers of the audit log.
 func CheckName(name string) error {

@@ -50,10 +50,15 @@ const maxAddresses = 4096
 type ThrottledError struct {
 	After   time.Duration // when to retry
 	All     bool          // the total limit applies
+	Caller  string        // whose requests the limit is about; empty: about logins
 	Unknown bool          // about unknown tokens and cookies
 }
 
 func (e *ThrottledError) Error() string {
+	if e.Caller != "" {
+		return fmt.Sprintf("there are too many requests of %s; try again in %d s, or ask for more in one request "+
+			"(serve --max-request-rate says how many a second are allowed)", e.Caller, e.Seconds())
+	}
 	whose := "from this address"
 	if e.All {
 		whose = "in all"
@@ -74,8 +79,8 @@ type throttle struct {
 	all    *rate.Limiter // nil: no total limit
 
 	mu    sync.Mutex
-	per   map[netip.Prefix]*rate.Limiter
-	begun map[netip.Prefix]int // attempts whose end decides whether they count
+	per   map[any]*rate.Limiter // by netip.Prefix, or the name of a caller
+	begun map[netip.Prefix]int  // attempts whose end decides whether they count
 }
 
 func newThrottle(c ThrottleConfig) *throttle {
@@ -92,7 +97,7 @@ func newThrottle(c ThrottleConfig) *throttle {
 		c.TotalEvery = DefaultLoginTotalEvery
 	}
 	return &throttle{config: c, all: rate.NewLimiter(rate.Every(c.TotalEvery), c.TotalBurst),
-		per: map[netip.Prefix]*rate.Limiter{}, begun: map[netip.Prefix]int{}}
+		per: map[any]*rate.Limiter{}, begun: map[netip.Prefix]int{}}
 }
 
 // newAddressThrottle has no total limit.
@@ -121,7 +126,7 @@ func (t *throttle) begin(address netip.Addr) error {
 
 // none returns a ThrottledError for an address with as many attempts in progress as it has left.
 func (t *throttle) none(address netip.Addr) error {
-	if missing := 1 + float64(t.begun[NetworkOf(address)]) - t.of(address).Tokens(); missing > 0 {
+	if missing := 1 + float64(t.begun[NetworkOf(address)]) - t.of(NetworkOf(address)).Tokens(); missing > 0 {
 		return &ThrottledError{After: time.Duration(missing * float64(t.config.Every)), Unknown: true}
 	}
 	return nil
@@ -139,7 +144,7 @@ func (t *throttle) end(address netip.Addr) {
 func (t *throttle) try(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if after := take(t.of(address)); after > 0 { // first, so that an address over its limit does not use up the total
+	if after := take(t.of(NetworkOf(address))); after > 0 { // first, so that an address over its limit does not use up the total
 		return &ThrottledError{After: after}
 	}
 	if t.all == nil {
@@ -161,15 +166,37 @@ func take(l *rate.Limiter) time.Duration {
 	return after
 }
 
-func (t *throttle) of(address netip.Addr) *rate.Limiter {
-	network := NetworkOf(address)
-	l := t.per[network]
+func (t *throttle) of(whose any) *rate.Limiter {
+	l := t.per[whose]
 	if l == nil {
 		t.makeRoom()
 		l = rate.NewLimiter(rate.Every(t.config.Every), t.config.Burst)
-		t.per[network] = l
+		t.per[whose] = l
 	}
 	return l
+}
+
+// DefaultRequestRate is how many reads, and as many changes, a caller may make in a second.
+const DefaultRequestRate = 1000
+
+// burstSeconds is for how long a caller's budget gathers: a page or a program that starts asks for much together.
+const burstSeconds = 5
+
+// TryRequest counts a request of a caller, or of an address if the caller is unknown, or returns a ThrottledError.
+func (g *Gate) TryRequest(caller string, address netip.Addr, change bool) error {
+	t, whose, name := g.reads, any(caller), caller
+	if change {
+		t = g.changes
+	}
+	if caller == "" {
+		whose, name = NetworkOf(address), "this address"
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if after := take(t.of(whose)); after > 0 {
+		return &ThrottledError{After: after, Caller: name}
+	}
+	return nil
 }
 
 // NetworkOf returns the prefix that counts as one address: in IPv6, where senders have many, a /64.
@@ -186,21 +213,21 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	return network
 }
 
-// makeRoom drops networks with a full budget or, if there are none, an arbitrary one.
+// makeRoom drops those with a full budget or, if there are none, an arbitrary one.
 func (t *throttle) makeRoom() {
 	if len(t.per) < maxAddresses {
 		return
 	}
-	for network, l := range t.per {
+	for whose, l := range t.per {
 		if l.Tokens() >= float64(t.config.Burst) {
-			delete(t.per, network)
+			delete(t.per, whose)
 		}
 	}
-	for network := range t.per {
+	for whose := range t.per {
 		if len(t.per) < maxAddresses {
 			return
 		}
-		delete(t.per, network)
+		delete(t.per, whose)
 	}
 }
 

@@ -28,7 +28,7 @@ func TestTheCookieIsForThisServersPagesOnly(t *testing.T) {
 	b := apitest.Setup(t)
 	for _, secure := range []bool{false, true} {
 		b.LockedWith(api.Config{SecureCookies: secure}, access.Config{})
-		w := b.LogIn(b.Token("ann", access.Operator, time.Hour).Secret)
+		w := b.LogIn(b.Token(fmt.Sprint("ann ", secure), access.Operator, time.Hour).Secret)
 		c := w.Cookie
 		if !c.HttpOnly || c.SameSite != http.SameSiteStrictMode || c.Secure != secure || c.Path != "/" ||
 			strings.HasPrefix(c.Name, "__Host-") != secure || len(c.Value) < 40 {
@@ -38,7 +38,7 @@ func TestTheCookieIsForThisServersPagesOnly(t *testing.T) {
 			t.Errorf("the cookie lives until %s, longer than its token", c.Expires)
 		}
 		doc := b.Session(w.Headers()...)
-		if !doc.Authenticated || doc.User != "ann" || doc.Role != access.Operator || doc.ExpiresAt == nil {
+		if !doc.Authenticated || doc.User != fmt.Sprint("ann ", secure) || doc.Role != access.Operator || doc.ExpiresAt == nil {
 			t.Errorf("the session is %+v", doc)
 		}
 	}

@@ -108,6 +108,8 @@ func mutations() []mutation {
 		{"DELETE /trackers/{id}", "/trackers/" + batchHere, "", "tracker_delete", ``, ``},
 		{"POST /tokens", "/tokens", `{"name":"ci","role":"viewer","expires_in":"1h"}`, "token_create", ``,
 			`"role": "viewer"`},
+		{"POST /tokens/{id}/rotate", "/tokens/ci/rotate", `{"overlap":"0s"}`, "token_rotate", `"state": "active"`,
+			`"successor"`},
 		{"POST /tokens/{id}/revoke", "/tokens/ci/revoke", "", "token_revoke", `"state": "active"`, `"state": "revoked"`},
 		{"POST /session", "/session", `{"token":"` + secretHere + `"}`, "login", ``, `"role": "admin"`},
 		{"POST /sessions/revoke", "/sessions/revoke", `{"user":"guest"}`, "session_revoke", `"sessions": 1`, `"sessions": 0`},

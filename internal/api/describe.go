@@ -228,6 +228,7 @@ func bodyExamples() map[string]any {
 		"set-retention":        fields{"age": "90d", "max_bytes": 50 << 30},
 		"set-streams":          fields{"replicas": 3, "work_bytes": 2 << 30},
 		"run-retention":        fields{"dry_run": true},
+		"rotate-token":         fields{"overlap": "24h"},
 		"create-token":         fields{"name": "nightly", "role": "operator", "expires_in": "720h"},
 	}
 }

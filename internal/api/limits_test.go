@@ -40,6 +40,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 	} {
 		b.Locked()
 		b.Server.LetWait(100 * time.Millisecond)
+		b.Exec(`DELETE FROM api_token`) // of the server before
 		viewer := b.Token("vic", access.Viewer, 0)
 		operator := []string{"Authorization", "Bearer " + b.Token("ops", access.Operator, 0).Secret}
 		table, meanwhile := "work_result", "/runs/it"
@@ -307,4 +308,76 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	}
 	_, err = events.ReadString('\n')
 	testenv.Same(t, err, nil, "the stream was interrupted")
+}
+
+// PROOF: who may do what, 4 and 18. A name is one actor in the audit log, and no other looks like it. A token does not
+// outlive its time, ends after it was rotated, and is of no use elsewhere.
+func TestTokensAreBound(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t).LockedWith(api.Config{TokenMaxAge: 48 * time.Hour}, access.Config{})
+	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret, "Content-Type",
+		"application/json"}
+	b.Exec(`INSERT INTO web_session (hash, user_name, role, expires_at, subject)
+		VALUES (sha256('x'), 'Bob', 'viewer', tranche_now() + interval '2 days', '4711')`)
+	const tokens = api.Prefix + "/tokens"
+	for body, says := range map[string]string{
+		`"name":"Ann"`:                            "is that of another token or of a person",
+		`"name":"bob"`:                            "is that of another token or of a person",
+		`"name":"аnn"`:                            "only letters from A to Z", // Cyrillic
+		`"name":"eve@example.com"`:                "only letters from A to Z",
+		`"name":"oidc:4711"`:                      "only letters from A to Z",
+		`"name":"eve","expires_in":"49h"`:         "--token-max-age",
+		`"name":"eve","networks":["10.0.0.0/8 "]`: "is not an address and bits",
+	} {
+		code, text := b.Ask(http.MethodPost, tokens, strings.NewReader(`{"role":"viewer",`+body+`}`), admin...)
+		if code != http.StatusConflict && code != http.StatusUnprocessableEntity || !strings.Contains(string(text), says) {
+			t.Errorf("%s: %d %s", body, code, text)
+		}
+	}
+	made := func(path, body string) (out api.CreatedToken) {
+		t.Helper()
+		b.JSON(http.MethodPost, path, body, http.StatusOK, &out, admin...)
+		return out
+	}
+	reads := func(secret string) int {
+		t.Helper()
+		code, _ := b.Ask(http.MethodGet, api.Prefix+"/runs", nil, "Authorization", "Bearer "+secret)
+		return code
+	}
+	here := made("/tokens", `{"name":"ci","role":"viewer","networks":["127.0.0.0/8","::1/128"]}`)
+	if here.ExpiresAt == nil || time.Until(*here.ExpiresAt) > 48*time.Hour {
+		t.Errorf("a token is good until %v", here.ExpiresAt)
+	}
+	away := made("/tokens", `{"name":"away","role":"admin","networks":["198.51.100.0/24"]}`)
+	testenv.Same(t, reads(away.Secret), http.StatusUnauthorized, "from elsewhere")
+	next := made("/tokens/ci/rotate", `{"overlap":"1h"}`)
+	testenv.Same(t, fmt.Sprintln(reads(here.Secret), reads(next.Secret), next.Name, next.Role, next.Networks),
+		"200 200 ci viewer [127.0.0.0/8 ::1/128]\n", "both are good, and alike")
+	testenv.Advance(t, b.Pool, time.Hour)
+	made("/tokens/away/rotate", `{"overlap":"0s"}`) // so that the server looks tokens up again
+	testenv.Same(t, fmt.Sprint(reads(here.Secret), reads(next.Secret)), "401 200", "after the overlap")
+}
+
+// PROOF: who may do what, 19. One caller's requests are bounded, reads and changes apart, and nobody else's by them.
+func TestRequestsAreLimitedByCaller(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t).LockedWith(api.Config{}, access.Config{RequestRate: 1})
+	ann := []string{"Authorization", "Bearer " + b.Token("ann", access.Operator, 0).Secret}
+	bob := []string{"Authorization", "Bearer " + b.Token("bob", access.Viewer, 0).Secret}
+	for _, who := range [][]string{ann, nil} { // and an address of which no one knows who asks
+		limited := false
+		for range 1000 {
+			answer := b.Send(http.MethodGet, api.Prefix+"/session", "", who...)
+			if limited = answer.StatusCode == http.StatusTooManyRequests; limited {
+				testenv.Same(t, answer.Header.Get("Retry-After"), "1", "when to try again")
+				break
+			}
+		}
+		if !limited {
+			t.Error("1000 requests at once are answered")
+		}
+	}
+	testenv.Same(t, b.Send(http.MethodPost, api.Prefix+"/runs/none/pause", "{}", ann...).StatusCode, http.StatusNotFound,
+		"a change")
+	testenv.Same(t, b.Send(http.MethodGet, api.Prefix+"/runs", "", bob...).StatusCode, http.StatusOK, "another caller")
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"net/netip"
 	"strconv"
 	"strings"
 	"time"
@@ -352,7 +353,13 @@ type TokenList struct {
 type TokenSettings struct {
 	Name      string      `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
 	Role      access.Role `json:"role" enum:"viewer,operator,admin"`
-	ExpiresIn string      `json:"expires_in,omitempty" doc:"its life; absent: until it is revoked" example:"720h"`
+	ExpiresIn string      `json:"expires_in,omitempty" doc:"its life; absent: as long as the server allows" example:"720h"`
+	Networks  []string    `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere" example:"[\"10.0.0.0/8\"]" maxItems:"100"`
+}
+
+// TokenRotation says how long both tokens are good.
+type TokenRotation struct {
+	Overlap string `json:"overlap,omitempty" doc:"how long the one before is good, 24h by default" example:"24h"`
 }
 
 // CreatedToken is a new token. No other answer ever has its secret.
@@ -368,6 +375,9 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	create := kernel.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
 	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create))), s.createToken)
+	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Give a token a successor",
+		"It has the same name, role, networks and life. The one before ends after the overlap.")
+	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate))), s.rotateToken)
 	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
 			"Requests of its that are in progress are interrupted, streams too.")
@@ -386,23 +396,80 @@ type createTokenInput struct {
 
 func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
 	none := CreatedToken{}
-	life, err := in.Body.Life()
+	secret := access.NewSecret()
+	n, err := in.Body.New(secret)
 	if err := cmp.Or(CheckTokenName(in.Body.Name), err); err != nil {
 		return none, err
 	}
-	secret := access.NewSecret()
-	made, err := identity.New(s.Store).CreateToken(ctx, identity.NewToken{
-		Name: in.Body.Name, Role: string(in.Body.Role), Hash: access.HashOf(secret), ExpiresIn: life,
-	}, in.Name)
+	if most := s.config.TokenMaxAge; most > 0 {
+		if n.ExpiresIn = cmp.Or(n.ExpiresIn, most); n.ExpiresIn > most {
+			return none, kernel.BadInput(fmt.Sprintf("expires_in is %s; this server allows tokens of up to %s (--token-max-age)",
+				n.ExpiresIn, most))
+		}
+	}
+	made, err := identity.New(s.Store).CreateToken(ctx, n, in.Name)
 	if err != nil {
 		return none, err
 	}
 	return CreatedToken{TokenView: made, Secret: secret}, nil
 }
 
+// New is the token to be created, with a secret.
+func (t *TokenSettings) New(secret string) (identity.NewToken, error) {
+	n := identity.NewToken{Name: t.Name, Role: string(t.Role), Hash: access.HashOf(secret)}
+	for _, text := range t.Networks {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return n, kernel.BadInput("networks: " + strconv.Quote(kernel.Cut(text, kernel.MaxEchoed)) +
+				" is not an address and bits, like 10.0.0.0/8 or 2001:db8::1/128")
+		}
+		n.Networks = append(n.Networks, network.Masked().String())
+	}
+	var err error
+	n.ExpiresIn, err = t.Life()
+	return n, err
+}
+
+const (
+	// DefaultOverlap is how long a rotated token stays good.
+	DefaultOverlap = 24 * time.Hour
+	maxOverlap     = 30 * 24 * time.Hour
+)
+
+// CheckOverlap refuses an overlap out of range.
+func CheckOverlap(overlap time.Duration) error {
+	if overlap < 0 || overlap > maxOverlap {
+		return kernel.BadInput(fmt.Sprintf("overlap is %s; it must be between 0s and %s", overlap, maxOverlap))
+	}
+	return nil
+}
+
+type rotateTokenInput struct {
+	kernel.Actor
+	ID   string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
+	Body TokenRotation
+}
+
+func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (CreatedToken, error) {
+	overlap, err := time.ParseDuration(cmp.Or(in.Body.Overlap, DefaultOverlap.String()))
+	if err != nil {
+		err = kernel.BadInput("overlap is " + strconv.Quote(kernel.Cut(in.Body.Overlap, kernel.MaxEchoed)) +
+			"; write it like 24h")
+	}
+	if err := cmp.Or(err, CheckOverlap(overlap)); err != nil {
+		return CreatedToken{}, err
+	}
+	secret := access.NewSecret()
+	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge, in.Name)
+	if err == nil && s.Access != nil {
+		s.Access.Forget()
+	}
+	return CreatedToken{TokenView: made, Secret: secret}, kernel.Seen(err, seeTokens)
+}
+
 // CheckTokenName refuses names that would mislead readers of the audit log.
 func CheckTokenName(name string) error {
-	if err := access.CheckName(name); err != nil {
+	if err := access.CheckTokenName(name); err != nil {
 		return kernel.BadInput("name: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
 	}
 	return nil

@@ -120,10 +120,12 @@ func TestLogInByAProvider(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 18.
 // What a provider did not say, or said to someone else, or said about someone without a role, lets no one in.
 func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 	p := apitest.NewProvider(t)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{Roles: map[string]access.Role{"staff": access.Admin}})
+	b.Token("robot", access.Viewer, 0)
 	staff := map[string]any{"groups": "staff"}
 	with := func(name string, value any) map[string]any { return map[string]any{"groups": "staff", name: value} }
 	unsigned := func(header, claims map[string]any) string {
@@ -146,11 +148,13 @@ func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 		"another party":    {claims: with("azp", "another"), want: http.StatusUnauthorized},
 		"several clients": {claims: map[string]any{"groups": "staff", "aud": []string{"tranche", "another"},
 			"azp": nil}, want: http.StatusUnauthorized},
-		"expired":         {claims: with("exp", time.Now().Add(-time.Minute).Unix()), want: http.StatusUnauthorized},
-		"alg none":        {claims: staff, sign: unsigned, want: http.StatusUnauthorized},
-		"no role":         {claims: map[string]any{"groups": []string{"guests"}}, want: http.StatusForbidden},
-		"no groups":       {want: http.StatusForbidden},
-		"a name of ours":  {claims: with("email_verified", true), want: http.StatusUnauthorized},
+		"expired":        {claims: with("exp", time.Now().Add(-time.Minute).Unix()), want: http.StatusUnauthorized},
+		"alg none":       {claims: staff, sign: unsigned, want: http.StatusUnauthorized},
+		"no role":        {claims: map[string]any{"groups": []string{"guests"}}, want: http.StatusForbidden},
+		"no groups":      {want: http.StatusForbidden},
+		"a name of ours": {claims: with("email_verified", true), want: http.StatusUnauthorized},
+		"the name of a token": {claims: map[string]any{"groups": "staff", "email": "Robot", "email_verified": true},
+			want: http.StatusUnauthorized},
 		"another browser": {claims: staff, bare: true, want: http.StatusUnauthorized},
 		"another's state": {claims: staff, change: swap("state"), want: http.StatusUnauthorized},
 		"a code made up":  {claims: staff, change: swap("code"), want: http.StatusUnauthorized},

@@ -103,6 +103,9 @@ type Config struct {
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
 
+	// TokenMaxAge limits the life of new tokens; 0: no limit.
+	TokenMaxAge time.Duration
+
 	// Metrics measures requests and serves /metrics; nil: neither.
 	Metrics Metrics
 

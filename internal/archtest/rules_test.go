@@ -96,7 +96,7 @@ func rules() map[string]rule {
 			tests: servers},
 		"orchestrator/dispatch": {own: part, tests: nodes},
 		"orchestrator/fetch": {own: append([]string{"orchestrator/dispatch", "gather/fetch"}, part...),
-			tests: nodes},
+			tests: append([]string{"gather/fetch/httpfetch", "gather/fetch/sqlfetch", "internal/connections"}, nodes...)},
 		"orchestrator/record": {own: append([]string{"internal/pull"}, part...), tests: nodes},
 		"orchestrator/flush":  {own: append([]string{"gather/fetch"}, part...), tests: nodes},
 		"orchestrator/streams": {own: append([]string{"internal/pull"}, part...),

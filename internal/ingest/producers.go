@@ -327,7 +327,8 @@ func (p *Producers) noteRefused(ctx context.Context, name string, problem error)
 		return
 	}
 	p.log.Warn("operations are refused: the query of their collector fails", zap.String("collector", name),
-		zap.Error(problem))
+		zap.String("see", "tranche collector show "+name))
+	p.log.Debug("operations are refused", zap.Error(problem)) // may quote a key
 	p.keep(ctx, func(ctx context.Context) error {
 		return p.definitions.NoteRefused(ctx, name, problem.Error())
 	})

@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
+// PROOF: who may do what, 9.
 // What a table has made of values is undone, what it does not show stays, and what was changed keeps its kind.
 func TestRowsOfAnExport(t *testing.T) {
 	t.Parallel()

@@ -4621,6 +4621,13 @@ type TokenList struct {
 	Tokens []TokenView `json:"tokens"`
 }
 
+type TokenRotation struct {
+	// Overlap how long the one before is good, 24h by default
+	//
+	// Examples: 24h
+	Overlap string `json:"overlap,omitempty"`
+}
+
 type TokenSettings struct {
 	// Name whose it is, for the audit log
 	//
@@ -4628,10 +4635,15 @@ type TokenSettings struct {
 	Name string `json:"name"`
 	Role Role   `json:"role"`
 
-	// ExpiresIn its life; absent: until it is revoked
+	// ExpiresIn its life; absent: as long as the server allows
 	//
 	// Examples: 720h
 	ExpiresIn string `json:"expires_in,omitempty"`
+
+	// Networks where it may be used from; absent: anywhere
+	//
+	// Examples: ["10.0.0.0/8"]
+	Networks []string `json:"networks,omitempty"`
 }
 
 // TokenState is a text; a newer server may know more values.
@@ -4651,6 +4663,12 @@ type TokenView struct {
 
 	// ExpiresAt absent: never
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
+
+	// Networks where it may be used from; absent: anywhere
+	Networks []string `json:"networks,omitempty"`
+
+	// RotatedAt when another took its place
+	RotatedAt *time.Time `json:"rotated_at,omitempty"`
 
 	// LastUsedAt to the minute; absent: it has not been used
 	LastUsedAt *time.Time `json:"last_used_at,omitempty"`
@@ -6272,12 +6290,12 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // ExportRun: All items with their outcomes.
 //
 // A stream with constant memory. CSV has the columns key, state, result, error_code, error_message, accepted; a cell
-// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers never
-// do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results that are
-// no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet
-// they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot hold
-// what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number of
-// such cells. A stream that does not end properly is not whole.
+// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; numbers never do. XLSX
+// has the same columns. For a flat table all items are read once before the first is sent. Results that are no text
+// are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are
+// bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot hold what is
+// exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number of such cells.
+// A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6795,6 +6813,16 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 
 }
 
+// RotateToken: Give a token a successor.
+//
+// It has the same name, role, networks and life. The one before ends after the overlap.
+//
+// It is POST /tokens/{id}/rotate, for role admin.
+func (c *Client) RotateToken(ctx context.Context, id string, body TokenRotation, options ...CallOption) (CreatedToken, error) {
+	return exchange[CreatedToken](ctx, c, request{operation: "rotate-token", method: http.MethodPost, path: path("/tokens/%s/rotate", id), document: body}, options)
+
+}
+
 // ListTrackers: List tracker batches, newest first.
 //
 // It is GET /trackers, for role viewer.
@@ -6933,4 +6961,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 1d90d1d0d29f0a549174c890e8052f7a, is ed72a84425b1158cc2051d2df8294e9fbd3d3b72afcf67ab5d87351920b8ccf3.
+// Of 03fa1acfb8f07c462d1e3edc3ab9978b, is f03ad53d2b41b75798285f969e22e9fa6189d17660aa6de11c4d2d0d1903654e.

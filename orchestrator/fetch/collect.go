@@ -207,8 +207,8 @@ func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, to
 	}
 	if failure != nil && left > 0 {
 		c.f.node.Stats.FetchesFailed.Add(1)
-		log.Info("a chunk failed", zap.String("code", failure.Code), zap.String("message", failure.Message),
-			zap.Int("items", left))
+		log.Info("a chunk failed", zap.String("code", failure.Code), zap.Int("items", left))
+		log.Debug("a chunk failed", zap.String("message", failure.Message)) // may quote items
 	}
 	c.f.hand(ctx, fetchResult{job: c.job, answer: answer, size: size, trace: c.trace, ended: c.traced})
 }
@@ -218,8 +218,9 @@ func (c *collector) panicked(p fetch.Panic) {
 		return
 	}
 	c.f.node.Log.Error("a function panicked", zap.String("step", c.job.Work.Name), zap.String("of", c.job.Endpoint),
-		zap.Stringer("run", c.job.Run), zap.Int("ordinal", p.Ordinal), zap.Any("panic", p.Value),
+		zap.Stringer("run", c.job.Run), zap.Int("ordinal", p.Ordinal),
 		zap.ByteString("stack", p.Stack))
+	c.f.node.Log.Debug("a function panicked", zap.Any("panic", p.Value)) // may quote the item
 }
 
 // limit returns the context of a call, which ends at its timeout, not counting time spent waiting for the recorders.

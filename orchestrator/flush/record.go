@@ -76,7 +76,7 @@ func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 		if r.Stale {
 			n.Stats.StaleFlushes.Add(1)
 			n.Log.Warn("a flush came back too late; it touched nothing", zap.String("collector", name),
-				zap.String("key", ends[i].Flush.Key), zap.Stringer("flush", ends[i].Flush.ID))
+				zap.Stringer("flush", ends[i].Flush.ID))
 		}
 		endpoint := ends[i].Claim.Spec.Endpoint
 		if r.Outage {

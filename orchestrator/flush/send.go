@@ -79,7 +79,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 			return false
 		}
 		n.Log.Warn("whose a key is cannot be told; it is given back", zap.String("collector", w.claimed.Name),
-			zap.String("key", end.Flush.Key), zap.Error(err))
+			zap.Stringer("flush", end.Flush.ID), zap.Error(err))
 		end.Ops, end.Slots = nil, nil // it has no result
 		return true
 	}
@@ -96,7 +96,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 	if answer.odd > 0 {
 		n.Stats.OddSlots.Add(int64(answer.odd))
 		n.Log.Warn("slots that were not asked for, or came twice; they are not taken", zap.String("collector",
-			w.claimed.Name), zap.String("key", end.Flush.Key), zap.Int("slots", answer.odd))
+			w.claimed.Name), zap.Stringer("flush", end.Flush.ID), zap.Int("slots", answer.odd))
 	}
 	end.Failure = failureOf(timed, q, err, limit)
 	end.Refused = q.Failure != nil && errors.Is(err, q.Failure)

@@ -248,8 +248,9 @@ func (r *Recorder) quarantine(
 ) {
 	r.node.Stats.Quarantined.Add(1)
 	r.node.Meter.Happened(core.EventQuarantined, reason, 1)
-	r.node.Log.Warn("reply quarantined", zap.String("reason", reason), zap.String("detail", detail),
-		zap.String("subject", msg.Subject()), zap.Stringer("slice", slice))
+	r.node.Log.Warn("reply quarantined", zap.String("reason", reason), zap.String("subject", msg.Subject()),
+		zap.Stringer("slice", slice))
+	r.node.Log.Debug("reply quarantined", zap.String("detail", detail)) // may quote the reply
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	run, _ := uuid.Parse(msg.Headers().Get(wire.HeaderRun)) // zero if missing

@@ -256,7 +256,8 @@ func (d *LeaderTask) load(ctx context.Context, claim store.OccurrenceClaim, spec
 	}
 	end := d.afterFailure(&claim, spec, err)
 	log.Warn("the run of a schedule could not be started", zap.String("then", string(end.State)),
-		zap.Duration("again", end.Again), zap.Error(err))
+		zap.Duration("again", end.Again), zap.String("see", "tranche schedule history "+claim.Schedule))
+	log.Debug("the run of a schedule could not be started", zap.Error(err)) // may quote items
 	if _, err := d.store.EndOccurrence(ctx, claim, end); err != nil && ctx.Err() == nil {
 		log.Warn("note that a run could not be started; it is retried", zap.Error(err))
 	}

@@ -55,7 +55,8 @@ func (l *Letters) keep(ctx context.Context, letter *deadletter.DeadLetter) error
 		l.node.Stats.Buried.Add(1)
 		l.node.Meter.Happened(core.EventDead, letter.Endpoint, 1)
 		l.node.Log.Warn("dead letter", zap.String("endpoint", letter.Endpoint), zap.String("cause", letter.Cause),
-			zap.String("message", letter.Message), zap.String("service", letter.Service))
+			zap.String("service", letter.Service))
+		l.node.Log.Debug("dead letter", zap.String("message", letter.Message)) // may quote the item
 	}
 	return err
 }

@@ -97,7 +97,7 @@ FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval 
 	endingTokens = `
 SELECT name AS subject, role, expires_at AS ends, expires_at - $1::interval AS since,
     CASE WHEN expires_at < tranche_now() + interval '1 day' THEN 'warning' ELSE 'info' END AS severity
-FROM api_token WHERE revoked_at IS NULL AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
+FROM api_token WHERE revoked_at IS NULL AND rotated_at IS NULL AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
 ORDER BY expires_at, id LIMIT $2`
 
 	// The last occurrence of each schedule, by the primary key, backwards.

@@ -322,7 +322,7 @@ var rules = []Rule{
 		find: endingTokens, args: []any{tokenWindow, listed},
 		Title:  "The token {{.subject}} expires in {{until .ends}}",
 		Detail: "Its role is {{.role}}. Its users are refused from then on.",
-		Remedy: "Create another and hand it over: `tranche token create --role {{.role}}`; then revoke this one"},
+		Remedy: "Make its successor and hand it over: `tranche token rotate {{quote .subject}}`"},
 	{Kind: ScheduleFailing, Owner: OwnerOperator, Name: "Not started by their schedules", Of: "schedule",
 		Link: "/schedules", find: failedSchedules, args: []any{listed},
 		Title:  "Schedule {{.subject}} {{if .missed}}missed its time{{else}}could not start its run{{end}}",

@@ -28,7 +28,8 @@ type Credential struct {
 	Token     *TokenID // nil: a session begun without a token
 	ExpiresAt *time.Time
 	State     TokenState
-	Unnoted   bool // its use has not been recorded for a minute
+	Unnoted   bool     // its use has not been recorded for a minute
+	Networks  []string // where it may be used from; none: anywhere
 }
 
 // useNote is the precision of the last use, so that not every use is a write.
@@ -39,7 +40,7 @@ const tokenCredential = `
 SELECT hash, name, role, id, expires_at,
     CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= tranche_now() THEN 'expired'
          ELSE 'active' END,
-    last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval
+    last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval, networks
 FROM api_token WHERE hash = $1`
 
 // TokenCredential finds a token by the hash of its secret. It returns ErrNoCredential if there is none.
@@ -58,7 +59,7 @@ SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at
          WHEN least(s.expires_at, t.expires_at, s.active_at + $3::interval, ` + vouchedFor + ` + $4::interval)
              <= tranche_now() THEN 'expired'
          ELSE 'active' END,
-    s.active_at < tranche_now() - $2::interval
+    s.active_at < tranche_now() - $2::interval, t.networks
 FROM web_session s LEFT JOIN api_token t ON t.id = s.token_id
 WHERE s.hash = $1`
 
@@ -68,7 +69,7 @@ func (s Store) SessionCredential(ctx context.Context, hash [32]byte, idle time.D
 }
 
 func scanCredential(row pgx.Row) (c Credential, err error) {
-	err = row.Scan(&c.Hash, &c.User, &c.Role, &c.Token, &c.ExpiresAt, &c.State, &c.Unnoted)
+	err = row.Scan(&c.Hash, &c.User, &c.Role, &c.Token, &c.ExpiresAt, &c.State, &c.Unnoted, &c.Networks)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, ErrNoCredential
 	}

@@ -35,6 +35,8 @@ const (
 	TokenActive  TokenState = "active"
 	TokenExpired TokenState = "expired"
 	TokenRevoked TokenState = "revoked"
+	// TokenElsewhere is the state of a valid token that is used from outside its networks.
+	TokenElsewhere TokenState = "elsewhere"
 )
 
 // TokenView is a token without its secret, which only its holder knows.
@@ -46,6 +48,8 @@ type TokenView struct {
 	CreatedAt  time.Time  `json:"created_at"`
 	CreatedBy  string     `json:"created_by"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty" doc:"absent: never"`
+	Networks   []string   `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere"`
+	RotatedAt  *time.Time `json:"rotated_at,omitempty" doc:"when another took its place"`
 	LastUsedAt *time.Time `json:"last_used_at,omitempty" doc:"to the minute; absent: it has not been used"`
 	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
 	RevokedBy  string     `json:"revoked_by,omitempty"`
@@ -56,6 +60,7 @@ type NewToken struct {
 	Name, Role string
 	Hash       [32]byte      // of its secret
 	ExpiresIn  time.Duration // 0: never
+	Networks   []string      // as CIDR, where it may be used from; none: anywhere
 }
 
 // MaxTokens bounds what Tokens lists.
@@ -64,29 +69,48 @@ const MaxTokens = 1000
 const tokenColumns = ` id, name, role,
     CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= tranche_now() THEN 'expired'
          ELSE 'active' END,
-    created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by`
+    created_at, created_by, expires_at, networks, rotated_at, last_used_at, revoked_at, revoked_by`
 
 func scanToken(row pgx.CollectableRow) (t TokenView, err error) {
-	err = row.Scan(&t.ID, &t.Name, &t.Role, &t.State, &t.CreatedAt, &t.CreatedBy, &t.ExpiresAt, &t.LastUsedAt,
-		&t.RevokedAt, &t.RevokedBy)
+	err = row.Scan(&t.ID, &t.Name, &t.Role, &t.State, &t.CreatedAt, &t.CreatedBy, &t.ExpiresAt, &t.Networks,
+		&t.RotatedAt, &t.LastUsedAt, &t.RevokedAt, &t.RevokedBy)
 	return t, err
 }
 
+// A person who is logged in by an identity provider has their name alone.
 const insertToken = `
-INSERT INTO api_token (id, name, role, hash, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, tranche_now() + $6::interval)
+INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks)
+SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[])
+WHERE NOT EXISTS (SELECT FROM web_session WHERE subject IS NOT NULL AND lower(user_name) = lower($2))
+ON CONFLICT (lower(name)) WHERE revoked_at IS NULL AND rotated_at IS NULL DO NOTHING
 RETURNING` + tokenColumns
 
-// CreateToken saves a token, with an audit entry.
-func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (TokenView, error) {
+// NameTakenError is returned for a token with the name of another, or of a person who is logged in.
+type NameTakenError struct{ Name string }
+
+func (e *NameTakenError) Error() string {
+	return fmt.Sprintf("name: %q is that of another token or of a person, and a name in the audit log is one actor; revoke "+
+		"that, choose another, or give the token a new secret: tranche token rotate", e.Name)
+}
+
+func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenView, error) {
 	var life *time.Duration
 	if n.ExpiresIn > 0 {
 		life = &n.ExpiresIn
 	}
+	out, err := pg.One(ctx, tx, scanToken, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life,
+		n.Networks)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = &NameTakenError{n.Name}
+	}
+	return out, err
+}
+
+// CreateToken saves a token, with an audit entry. It returns a NameTakenError for a name in use.
+func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (TokenView, error) {
 	var out TokenView
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		out, err = pg.One(ctx, tx, scanToken, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life)
-		if err != nil {
+		if out, err = n.insert(ctx, tx, actor); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name,
@@ -103,7 +127,46 @@ func (t *TokenView) audited() map[string]any {
 	if t.ExpiresAt != nil {
 		doc["expires_at"] = t.ExpiresAt
 	}
+	if len(t.Networks) > 0 {
+		doc["networks"] = t.Networks
+	}
 	return doc
+}
+
+const rotateToken = `
+UPDATE api_token SET rotated_at = tranche_now(), expires_at = least(expires_at, tranche_now() + $2::interval)
+WHERE id = $1
+RETURNING` + tokenColumns
+
+// RotateToken saves a token of the same name, role, networks and life (at most maxLife, unless 0) as another, which ends
+// after the overlap, with an audit entry. The reference is that of [Store.RevokeToken].
+func (s Store) RotateToken(ctx context.Context, ref string, hash [32]byte, overlap, maxLife time.Duration,
+	actor string) (out TokenView, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		before, err := tokenFor(ctx, tx, ref)
+		if err != nil {
+			return err
+		}
+		n := NewToken{Name: before.Name, Role: before.Role, Hash: hash, ExpiresIn: maxLife, Networks: before.Networks}
+		if before.ExpiresAt != nil {
+			n.ExpiresIn = before.ExpiresAt.Sub(before.CreatedAt)
+		}
+		if maxLife > 0 {
+			n.ExpiresIn = min(n.ExpiresIn, maxLife)
+		}
+		after, err := pg.One(ctx, tx, scanToken, rotateToken, before.ID, overlap)
+		if err == nil {
+			out, err = n.insert(ctx, tx, actor)
+		}
+		if err != nil {
+			return fmt.Errorf("rotate token %s: %w", before.ID, err)
+		}
+		detail := after.audited()
+		detail["successor"] = out.ID
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_rotate", Subject: out.Name,
+			Before: before.audited(), After: detail})
+	})
+	return out, err
 }
 
 // Few rows: one for each user or program.
@@ -152,9 +215,9 @@ func (e *RevokedTokenError) Error() string {
 	return fmt.Sprintf("token %s was revoked already, by %s at %s", e.Token, e.By, e.At.UTC().Format(time.RFC3339))
 }
 
-// $2 and $3 are null if the reference cannot start an ID. FOR UPDATE: of two concurrent revocations, one succeeds.
+// $2 and $3 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR UPDATE: of two concurrent revocations, one succeeds.
 const matchingTokens = `SELECT` + tokenColumns + `
-FROM api_token WHERE name = $1 OR id BETWEEN $2 AND $3
+FROM api_token WHERE name = $1 AND (rotated_at IS NULL OR expires_at > tranche_now()) OR id BETWEEN $2 AND $3
 ORDER BY revoked_at IS NULL DESC, created_at DESC, id LIMIT $4 FOR UPDATE`
 
 const revokeToken = `

@@ -29,17 +29,19 @@ type NewWebSession struct {
 // An invalid token begins none. FOR KEY SHARE keeps the token from being deleted meanwhile.
 const beginTokenSession = `
 WITH t AS (
-    SELECT id, name, role, expires_at FROM api_token
+    SELECT id, name, role, expires_at, networks FROM api_token
     WHERE id = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now()) FOR KEY SHARE)
 INSERT INTO web_session (hash, token_id, user_name, role, expires_at)
 SELECT $1, id, name, role, least(expires_at, tranche_now() + $3::interval) FROM t
-RETURNING user_name, role, expires_at`
+RETURNING user_name, role, expires_at, (SELECT networks FROM t)`
 
+// A person with the name of a token begins none: api_token_name.
 const beginWebSession = `
 INSERT INTO web_session (hash, user_name, role, expires_at, subject, renewal, checked_at)
-VALUES ($1, $2, $3, tranche_now() + $4::interval, $5, $6,
-    CASE WHEN $6::bytea IS NOT NULL THEN tranche_now() END)
-RETURNING user_name, role, expires_at`
+SELECT $1, $2, $3, tranche_now() + $4::interval, $5, $6, CASE WHEN $6::bytea IS NOT NULL THEN tranche_now() END
+WHERE NOT EXISTS (
+    SELECT FROM api_token WHERE lower(name) = lower($2) AND revoked_at IS NULL AND rotated_at IS NULL)
+RETURNING user_name, role, expires_at, '{}'::text[]`
 
 // web_session_expires. A few at a time, so that logins do not wait for it.
 const clearWebSessions = `
@@ -47,7 +49,8 @@ DELETE FROM web_session WHERE hash IN (
     SELECT hash FROM web_session WHERE expires_at < tranche_now() ORDER BY expires_at LIMIT 100
     FOR UPDATE SKIP LOCKED)`
 
-// BeginWebSession saves a web session and an audit entry. For an invalid token it returns ErrNoCredential.
+// BeginWebSession saves a web session and an audit entry. For an invalid token, or a person with the name of one, it
+// returns ErrNoCredential.
 func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential, error) {
 	out := Credential{Hash: n.Hash[:], Token: n.Token, State: TokenActive}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -58,7 +61,7 @@ func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential
 		if n.Token != nil {
 			statement, args = beginTokenSession, []any{n.Hash[:], *n.Token, n.Life}
 		}
-		err := tx.QueryRow(ctx, statement, args...).Scan(&out.User, &out.Role, &out.ExpiresAt)
+		err := tx.QueryRow(ctx, statement, args...).Scan(&out.User, &out.Role, &out.ExpiresAt, &out.Networks)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrNoCredential
 		}

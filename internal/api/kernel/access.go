@@ -94,6 +94,12 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del(ActorHeader)
 		}
 	}
+	if s.Access != nil && (user != "" || belowPrefix(r.URL.Path)) { // not pages and probes
+		if err := s.Access.TryRequest(user, s.CallerAddress(r), r.Method != http.MethodGet); err != nil {
+			s.Deny(w, r, err)
+			return
+		}
+	}
 	giveBack, err := s.takeSlot(w, r, &route, user)
 	if err != nil {
 		s.Deny(w, r, err)
@@ -210,7 +216,7 @@ func refused(err error) bool {
 // but could keep the server busy and learn from its timing. Following a link to this server is fine.
 func checkSite(r *http.Request) error {
 	site := r.Header.Get("Sec-Fetch-Site")
-	foreign := site == "cross-site" || site == "same-site" // the same host, but maybe another owner's port
+	foreign := site == "cross-site" || site == "same-site"            // the same host, but maybe another owner's port
 	if origin := r.Header.Get("Origin"); site == "" && origin != "" { // an old browser
 		from, err := url.Parse(origin)
 		foreign = err != nil || from.Host != r.Host

@@ -150,6 +150,7 @@ func Told(err error) (status int, found error) {
 		{as[*deadletter.LetterStateError], http.StatusConflict},
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
 		{as[*identity.RevokedTokenError], http.StatusConflict},
+		{as[*identity.NameTakenError], http.StatusConflict},
 		{as[*workqueue.StateError], http.StatusConflict},
 		{as[*erasure.UnderWayError], http.StatusConflict},
 		{as[*controlstore.FourEyesError], http.StatusForbidden},

@@ -72,6 +72,7 @@ func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads
 	}
 }
 
+// PROOF: who may do what, 9.
 // An export that is given back changes nothing, and one of which a cell was changed changes that one.
 func TestExportsThatAreGivenBack(t *testing.T) {
 	t.Parallel()

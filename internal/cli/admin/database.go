@@ -156,6 +156,7 @@ func noNil(all []string) []string { return append([]string{}, all...) }
 type tokenCommands struct {
 	Create tokenCreate `cmd:"" help:"Make a token; its secret is shown this once."`
 	List   tokenList   `cmd:"" help:"List tokens, newest first."`
+	Rotate tokenRotate `cmd:"" help:"Give a token a successor, whose secret is shown this once."`
 	Revoke tokenRevoke `cmd:"" help:"Revoke a token; refused everywhere within 5 s."`
 }
 
@@ -170,6 +171,8 @@ type tokenPlace struct {
 type tokenKeeper interface {
 	CreateToken(ctx context.Context, set client.TokenSettings, o ...client.CallOption) (client.CreatedToken, error)
 	ListTokens(ctx context.Context, o ...client.CallOption) (client.TokenList, error)
+	RotateToken(ctx context.Context, ref string, set client.TokenRotation, o ...client.CallOption) (client.CreatedToken,
+		error)
 	RevokeToken(ctx context.Context, ref string, o ...client.CallOption) (client.TokenView, error)
 	ListSessions(ctx context.Context, o ...client.CallOption) (client.SessionList, error)
 	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
@@ -235,19 +238,30 @@ func (s *storedTokens) CreateToken(
 	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
 ) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
-	life, err := (&api.TokenSettings{ExpiresIn: set.ExpiresIn}).Life()
+	n, err := (&api.TokenSettings{Name: set.Name, Role: access.Role(set.Role), ExpiresIn: set.ExpiresIn,
+		Networks: set.Networks}).New(secret)
 	if err != nil {
 		return none, err
 	}
-	made, err := identity.New(s.store).CreateToken(ctx, identity.NewToken{
-		Name: set.Name, Role: string(set.Role), Hash: access.HashOf(secret), ExpiresIn: life,
-	}, cli.OSUser())
+	made, err := identity.New(s.store).CreateToken(ctx, n, cli.OSUser())
 	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
 }
 
 func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (client.TokenList, error) {
 	all, err := identity.New(s.store).Tokens(ctx)
 	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all}, err)
+}
+
+func (s *storedTokens) RotateToken(
+	ctx context.Context, ref string, set client.TokenRotation, _ ...client.CallOption,
+) (none client.CreatedToken, err error) {
+	overlap, err := time.ParseDuration(set.Overlap)
+	if err != nil {
+		return none, err
+	}
+	secret := access.NewSecret()
+	made, err := identity.New(s.store).RotateToken(ctx, ref, access.HashOf(secret), overlap, 0, cli.OSUser())
+	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
 }
 
 func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.CallOption) (client.TokenView, error) {
@@ -258,7 +272,8 @@ func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.
 type tokenCreate struct {
 	Name      string     `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
 	Role      string     `required:"" enum:"viewer,operator,admin" help:"viewer looks; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
-	ExpiresIn daysOrTime `help:"How long it is good for, like 30d or 12h; by default until it is revoked." placeholder:"TIME"`
+	ExpiresIn daysOrTime `help:"How long it is good for, like 30d or 12h; by default until it is revoked, or as --token-max-age of the server says." placeholder:"TIME"`
+	From      []string   `help:"Addresses it may be used from, like 10.0.0.0/8; repeatable." placeholder:"ADDRESS/BITS"`
 	tokenPlace
 }
 
@@ -274,18 +289,38 @@ func (t *tokenCreate) Validate() error {
 
 // Run creates a token. Standard output has only its secret, for scripts.
 func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
-	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role)}
+	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role), Networks: t.From}
 	if t.ExpiresIn != 0 {
 		set.ExpiresIn = time.Duration(t.ExpiresIn).String()
 	}
 	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		return cli.Say(term, func(made *client.CreatedToken) string {
-			until := cmp.Or(cli.If(made.ExpiresAt != nil, "%v", made.ExpiresAt), "it is revoked")
-			term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
-				"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
-				until)
-			return made.Secret
-		})(keeper.CreateToken(ctx, set))
+		return cli.Say(term, secretOf(term))(keeper.CreateToken(ctx, set))
+	})
+}
+
+func secretOf(term *cli.Console) func(*client.CreatedToken) string {
+	return func(made *client.CreatedToken) string {
+		until := cmp.Or(cli.If(made.ExpiresAt != nil, "%v", made.ExpiresAt), "it is revoked")
+		term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
+			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
+			until)
+		return made.Secret
+	}
+}
+
+type tokenRotate struct {
+	Token   string     `arg:"" help:"ID, its beginning, or the name of the only such token."`
+	Overlap daysOrTime `default:"24h" help:"How long the token before stays good (${default})." placeholder:"TIME"`
+	tokenPlace
+}
+
+func (t *tokenRotate) Validate() error { return api.CheckOverlap(time.Duration(t.Overlap)) }
+
+// Run prints the secret of the successor, for scripts.
+func (t *tokenRotate) Run(ctx context.Context, term *cli.Console) error {
+	return t.with(ctx, term, func(keeper tokenKeeper) error {
+		made, err := keeper.RotateToken(ctx, t.Token, client.TokenRotation{Overlap: time.Duration(t.Overlap).String()})
+		return cli.Say(term, secretOf(term))(made, seeList(err, "token"))
 	})
 }
 

@@ -19,7 +19,7 @@ const actions = [
   "endpoint_set", "streams_set", "plan_apply", "plan_delete", "schedule_apply", "schedule_pause", "schedule_resume",
   "schedule_run_now", "schedule_delete", "collector_apply", "collector_pause", "collector_resume", "collector_drain",
   "collector_requeue", "collector_drop", "collector_delete", "tracker_open", "tracker_seal", "tracker_delete",
-  "alert_apply", "alert_pause", "alert_resume", "alert_test", "alert_delete", "health_mute", "health_ack", "health_clear", "retention_set", "retention_run", "dead_letter_requeue", "dead_letter_drop", "token_create", "token_revoke",
+  "alert_apply", "alert_pause", "alert_resume", "alert_test", "alert_delete", "health_mute", "health_ack", "health_clear", "retention_set", "retention_run", "dead_letter_requeue", "dead_letter_drop", "token_create", "token_rotate", "token_revoke",
   "login", "login_failed", "logout", "session_revoke", "session_end",
 ];
 const tones = {

@@ -1,0 +1,56 @@
+package orchestrator
+
+import (
+	"errors"
+	"slices"
+	"strings"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// Quiet keeps values of items out of a log above the level debug: PostgreSQL quotes them in its errors, of which the
+// code stays.
+func Quiet() zap.Option {
+	return zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core} })
+}
+
+type quietCore struct{ zapcore.Core }
+
+func (c quietCore) With(fields []zapcore.Field) zapcore.Core {
+	return quietCore{c.Core.With(c.quiet(fields))}
+}
+
+func (c quietCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(entry.Level) {
+		return checked.AddCore(entry, c)
+	}
+	return checked
+}
+
+func (c quietCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
+	return c.Core.Write(entry, c.quiet(fields))
+}
+
+func (c quietCore) quiet(fields []zapcore.Field) []zapcore.Field {
+	if c.Enabled(zapcore.DebugLevel) {
+		return fields
+	}
+	for i, f := range fields {
+		if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+			fields = slices.Clone(fields)
+			fields[i] = zap.String(f.Key, withoutValues(err))
+		}
+	}
+	return fields
+}
+
+// withoutValues is the text of an error without what PostgreSQL quotes of rows.
+func withoutValues(err error) string {
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || said.Code == "" || !slices.Contains([]string{"22", "23", "P0"}, said.Code[:2]) {
+		return err.Error()
+	}
+	return strings.ReplaceAll(err.Error(), said.Message, "its message is in the log at level debug")
+}
