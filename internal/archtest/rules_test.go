@@ -103,9 +103,11 @@ func rules() map[string]rule {
 		"orchestrator/sweep": {own: part, tests: nodes},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
-			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
-				"internal/buildinfo", "internal/metrics", "workqueue/database", "workqueue/identity"},
-			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
+			own: []string{"orchestrator", "orchestrator/client", "orchestrator/fetch", "orchestrator/schedule", "gather/fetch/...",
+				"gather/fetch", "internal/access", "internal/api", "internal/connections", "internal/dashboard",
+				"internal/buildinfo", "internal/metrics", "internal/trackers", "workqueue", "workqueue/control",
+				"workqueue/database", "workqueue/identity"},
+			tests: append([]string{"endpoints"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
 		"orchestrator/schedule": {
