@@ -20,7 +20,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	pool, err := pgxpool.New(ctx, os.Getenv("TRANCHE_DATABASE")) // of tranche serve, which says its URL
+	pool, err := pgxpool.New(ctx, os.Getenv("TRANCHE_DATABASE")) // see: tranche psql --show-url
 	check(err)
 	nc, err := endpoints.Connect() // NATS_URL, or the server of tranche serve
 	check(err)
