@@ -5173,7 +5173,7 @@ type ExportRunParams struct {
 	// Corrected only items whose payload was corrected
 	Corrected bool `form:"corrected,omitempty" json:"corrected,omitempty"`
 
-	// With payload: what items carry, too
+	// With payload: what items carry, too; parts: the results and errors of all steps, in place of the result
 	With []string `form:"with,omitempty" json:"with,omitempty"`
 
 	// Flat a column for each field of payloads and results, with result. before
@@ -6238,9 +6238,10 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers never
 // do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results that are
 // no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet
-// they are bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot hold
-// what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number of
-// such cells. A stream that does not end properly is not whole.
+// they are bytes. Of a run with several steps the results are those of one; with parts there are those of all that
+// count, as columns parts.STEP.result, .state … or in NDJSON as parts, an object by step. Where a cell of a
+// workbook cannot hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held
+// has the number of such cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6896,4 +6897,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of aeaea7774cc1e9c319789f329d7a8196, is cf7c58f3f7741fd367dbbf1db3a880f15bfbf1d4e7dbdb54ee00f9311071416b.
+// Of 93b5b84e2009751220d6ca2b0bdb4d4c, is 7fdb6a33b82c8d3b69568d7c16e60afc03901d28618f01f2918d0353a8c7f0fa.
