@@ -257,7 +257,8 @@ func rules() map[string]rule {
 		// Programs of users: services, and one that embeds a node.
 		"examples/...": {
 			own: []string{
-				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator/embed",
+				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator/client",
+				"orchestrator/embed",
 			},
 			tests: servers,
 		},
