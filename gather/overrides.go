@@ -29,20 +29,20 @@ type Overrides struct {
 	OnFailure  *string `json:"on_failure,omitempty" doc:"with an order: continue, or stop, and what follows a failed item is not tried" example:"stop" placeholder:"WHAT"`
 
 	Schema    json.RawMessage `json:"schema,omitempty" doc:"a JSON Schema that the items must fit" kong:"-"`
-	Encoding  *string         `json:"encoding,omitempty" doc:"of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be" example:"windows-1252" placeholder:"NAME"`
-	Header    *bool           `json:"header,omitempty" doc:"CSV begins with the names of its columns (default: true); without, they are called as columns says, or column1, column2 and so on" example:"false" negatable:""`
-	Delimiter *string         `json:"delimiter,omitempty" doc:"between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent" example:"semicolon" placeholder:"NAME"`
-	Columns   []string        `json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
-	Rename    []string        `json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
-	Types     []string        `json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
-	Sort      *string         `json:"sort,omitempty" doc:"the field to order items by, regardless of input order" example:"balance" placeholder:"FIELD"`
-	Desc      *bool           `json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
+	Encoding  *string         `group:"Items:" json:"encoding,omitempty" doc:"of the items' text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be" example:"windows-1252" placeholder:"NAME"`
+	Header    *bool           `group:"Items:" json:"header,omitempty" doc:"CSV begins with the names of its columns (default: true); without, they are called as columns says, or column1, column2 and so on" example:"false" negatable:""`
+	Delimiter *string         `group:"Items:" json:"delimiter,omitempty" doc:"between fields of CSV: comma, semicolon, tab or bar; found by the first rows when absent" example:"semicolon" placeholder:"NAME"`
+	Columns   []string        `group:"Items:" json:"columns,omitempty" doc:"a column or field to keep, by its name in the input; without a header the names of all columns" example:"id" placeholder:"NAME"`
+	Rename    []string        `group:"Items:" json:"rename,omitempty" doc:"another name for a column or field" example:"kontonr=id" placeholder:"OLD=NEW"`
+	Types     []string        `group:"Items:" json:"types,omitempty" doc:"what a field becomes: number, text, bool or json" example:"balance=number" placeholder:"FIELD=TYPE"`
+	Sort      *string         `group:"Items:" json:"sort,omitempty" doc:"the field to order items by, regardless of input order" example:"balance" placeholder:"FIELD"`
+	Desc      *bool           `group:"Items:" json:"desc,omitempty" doc:"with sort: the greatest first" example:"true" negatable:""`
 
-	OnInvalid *string `json:"on_invalid,omitempty" doc:"for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent" example:"fail" placeholder:"WHAT"`
+	OnInvalid *string `group:"Items:" json:"on_invalid,omitempty" doc:"for items that do not fit the schema: reject, and nothing is started; or fail, and they fail without being sent" example:"fail" placeholder:"WHAT"`
 
-	Contract *string `json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: reject, warn or off" example:"warn" placeholder:"WHAT"`
+	Contract *string `group:"Items:" json:"contract,omitempty" doc:"when no item has a field that the service of a step requires: reject, warn or off" example:"warn" placeholder:"WHAT"`
 
-	workqueue.StepOverrides // for all steps
+	workqueue.StepOverrides `group:"Settings of every step:"`
 
 	// Steps overrides single steps by name and has precedence.
 	Steps map[string]*workqueue.StepOverrides `json:"steps,omitempty" doc:"settings of single steps, by name" kong:"-"`

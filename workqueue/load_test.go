@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -373,5 +375,76 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 			t.Fatal(name)
 		}
 	}
+	b.Check()
+}
+
+// A run that is started in a transaction of someone else is there with that one's rows or not at all, whatever ends it.
+func TestLoadWithinATransaction(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.Exec(`CREATE TABLE own (n integer)`)
+	begin := func() pgx.Tx {
+		tx := testenv.Must(b.Pool.Begin(t.Context()))(t)
+		testenv.Must(tx.Exec(t.Context(), `INSERT INTO own VALUES (1)`))(t)
+		return tx
+	}
+	load := func(tx pgx.Tx, key string, keys ...string) (start.Loaded, error) {
+		req := storetest.Request()
+		req.Session, req.IdempotencyKey = b.Session, key
+		return start.New(b.Store).LoadTx(t.Context(), tx, req, storetest.Keys(keys...))
+	}
+	own := func(want int) {
+		t.Helper()
+		testenv.Same(t, b.Number(`SELECT count(*) FROM own`), want, "own rows")
+	}
+	many := storetest.Names(storetest.Several)
+	tx := begin()
+	testenv.Must(load(tx, "", many...))(t)
+	b.WantNothing()
+	testenv.NoError(t, tx.Rollback(t.Context()))
+	tx = begin()
+	testenv.Must(load(tx, "", many...))(t)
+	b.Exec(`SELECT pg_terminate_backend($1)`, tx.Conn().PgConn().PID())
+	if err := tx.Commit(t.Context()); err == nil {
+		t.Error("a connection that ended has committed")
+	}
+	b.WantNothing()
+	own(0)
+	tx = begin()
+	_, err := load(tx, "", append(many, "C7")...)
+	testenv.Says(t, err, `key "C7" is on line`, "a duplicate in another batch")
+	testenv.NoError(t, tx.Commit(t.Context())) // the caller's rows stay
+	b.WantNothing()
+	own(1)
+
+	tx = begin()
+	first := testenv.Must(load(tx, "k", many...))(t)
+	testenv.NoError(t, tx.Commit(t.Context()))
+	testenv.Same(t, first.Items, int64(len(many)), "items")
+	again := begin()
+	known, err := load(again, "k")
+	if err != nil || !known.Existing || known.Run != first.Run {
+		t.Errorf("the same key again: %+v, %v", known, err)
+	}
+	testenv.NoError(t, again.Rollback(t.Context()))
+	for key, end := range map[string]func(pgx.Tx) error{
+		"committed":   func(tx pgx.Tx) error { return tx.Commit(t.Context()) },
+		"rolled back": func(tx pgx.Tx) error { return tx.Rollback(t.Context()) },
+	} {
+		one, two := begin(), begin()
+		was := testenv.Must(load(one, key, "a"))(t)
+		var got start.Loaded
+		var wait sync.WaitGroup
+		wait.Go(func() { got, err = load(two, key, "a") })
+		b.Until("the second waits for the first", func() bool { return b.Waiters() == 1 })
+		testenv.NoError(t, end(one))
+		wait.Wait()
+		if err != nil || got.Existing != (key == "committed") || got.Existing != (got.Run == was.Run) {
+			t.Errorf("%s: %+v, %v", key, got, err)
+		}
+		testenv.NoError(t, two.Commit(t.Context()))
+		b.Finish(got.Run)
+	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE sealed_at IS NOT NULL`), 3, "runs")
 	b.Check()
 }

@@ -394,7 +394,10 @@ func TestServeAlone(t *testing.T) {
 		where := serve.where
 		b := &bench{T: t, url: where["api"]}
 		if life == 0 {
-			b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "kept"), 0, "3 items")
+			b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "kept"), 0, "3 items",
+				"see "+where["api"]+"/runs/")
+			b.want(b.tranche("psql", "--data-dir", data, "--show-url"), 0, "postgres://")
+			b.want(runProgram(t, nil, "", "run", "start", "--help"), 0, "Examples:", "Settings of every step:")
 			taken := runProgram(t, nil, "", "serve", "--data-dir", t.TempDir(),
 				"--listen", strings.TrimPrefix(where["api"], "http://"))
 			b.want(taken, 1, "--listen", "taken")

@@ -1,8 +1,8 @@
 // Command gather embeds a node that composes year-end statements with its own Go code. It shares the database and
 // NATS of a tranche serve:
 //
-//	tranche serve --database URL &
-//	TRANCHE_DATABASE=URL go run ./examples/gather
+//	tranche serve &
+//	TRANCHE_DATABASE=$(tranche psql --show-url) go run ./examples/gather
 //
 // It runs the steps of plans with "local: statement_pdf", such as examples/plans/statements.yaml.
 package main

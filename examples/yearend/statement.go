@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
@@ -197,8 +198,13 @@ type NodeConfig struct {
 // RunNode runs an embedded node with this package's function until ctx ends. It shares the work of the database's
 // nodes, and is the only one to compose. tranche serve must have migrated the database.
 func RunNode(ctx context.Context, config NodeConfig) error {
-	node, err := embed.Open(ctx, embed.Config{
-		Database: config.Database, NATS: config.NATS, Log: config.Log, Version: "yearend",
+	pool, err := pgxpool.New(ctx, config.Database)
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	node, err := embed.New(pool, config.NATS, embed.Config{
+		Log: config.Log, Version: "yearend",
 		Locals: map[string]fetch.Fetcher{Function: recorded(config.Ledger, fetch.Each(Compose))},
 	})
 	if err != nil {

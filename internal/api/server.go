@@ -3,7 +3,10 @@ package api
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,6 +16,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
@@ -215,6 +219,20 @@ func (s *Server) Handler() http.Handler { return s.handler }
 
 // Routes lists all routes.
 func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
+
+// StartTx starts a run within a caller's transaction, by the JSON of a start, and returns that of its answer.
+func (s *Server) StartTx(ctx context.Context, tx pgx.Tx, settings []byte, items io.Reader, actor string,
+) (json.RawMessage, error) {
+	var set runs.RunSettings
+	if err := json.Unmarshal(settings, &set); err != nil {
+		return nil, fmt.Errorf("read the settings of a run: %w", err)
+	}
+	started, err := s.runs.StartTx(ctx, tx, set, items, actor)
+	if err != nil {
+		return nil, err
+	}
+	return json.Marshal(started)
+}
 
 // Starter returns the Starter of scheduled runs.
 func (s *Server) Starter() schedule.Starter { return s.schedules }

@@ -104,9 +104,11 @@ func rules() map[string]rule {
 		"orchestrator/sweep": {own: part, tests: nodes},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
-			own: []string{"orchestrator", "gather/fetch", "internal/access", "internal/api", "internal/dashboard",
-				"internal/buildinfo", "internal/metrics", "workqueue/database", "workqueue/identity"},
-			tests: append([]string{"orchestrator/client", "endpoints"}, servers...),
+			own: []string{"orchestrator", "orchestrator/client", "orchestrator/fetch", "orchestrator/schedule", "gather/fetch/...",
+				"gather/fetch", "internal/access", "internal/api", "internal/connections", "internal/dashboard",
+				"internal/buildinfo", "internal/metrics", "internal/trackers", "workqueue", "workqueue/control",
+				"workqueue/database", "workqueue/identity"},
+			tests: append([]string{"endpoints"}, servers...),
 		},
 		// It fires what is due, and reads the items of those runs; how a run is started is behind an interface.
 		"orchestrator/schedule": {
@@ -256,7 +258,8 @@ func rules() map[string]rule {
 		// Programs of users: services, and one that embeds a node.
 		"examples/...": {
 			own: []string{
-				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator/embed",
+				"examples/...", "endpoints/...", "bitfield", "bitfield/tracker", "gather/fetch", "orchestrator/client",
+				"orchestrator/embed",
 			},
 			tests: servers,
 		},

@@ -5224,7 +5224,7 @@ type ExportRunParams struct {
 	// Corrected only items whose payload was corrected
 	Corrected bool `form:"corrected,omitempty" json:"corrected,omitempty"`
 
-	// With payload: what items carry, too
+	// With payload: what items carry, too; parts: the results and errors of all steps, in place of the result
 	With []string `form:"with,omitempty" json:"with,omitempty"`
 
 	// Flat a column for each field of payloads and results, with result. before
@@ -6290,12 +6290,13 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // ExportRun: All items with their outcomes.
 //
 // A stream with constant memory. CSV has the columns key, state, result, error_code, error_message, accepted; a cell
-// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; numbers never do. XLSX
-// has the same columns. For a flat table all items are read once before the first is sent. Results that are no text
-// are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are
-// bytes. Of a run with several steps the results are those of one. Where a cell of a workbook cannot hold what is
-// exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number of such cells.
-// A stream that does not end properly is not whole.
+// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers never
+// do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results that are
+// no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet
+// they are bytes. Of a run with several steps the results are those of one; with parts there are those of all that
+// count, as columns parts.STEP.result, .state … or in NDJSON as parts, an object by step. Where a cell of a
+// workbook cannot hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held
+// has the number of such cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6961,4 +6962,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 03fa1acfb8f07c462d1e3edc3ab9978b, is f03ad53d2b41b75798285f969e22e9fa6189d17660aa6de11c4d2d0d1903654e.
+// Of 93b5b84e2009751220d6ca2b0bdb4d4c, is 7fdb6a33b82c8d3b69568d7c16e60afc03901d28618f01f2918d0353a8c7f0fa.

@@ -149,6 +149,13 @@ func New(base string, options ...Option) (*Client, error) {
 
 func (c *Client) base() *url.URL { return c.bases[c.at.Load()] }
 
+// RunPage returns the URL of a run's page in the dashboard, at the server that answered last.
+func (c *Client) RunPage(run string) string {
+	page := c.base().JoinPath("runs", run)
+	page.User = nil
+	return page.String()
+}
+
 func (c *Client) all() string {
 	var urls []string
 	for _, base := range c.bases {

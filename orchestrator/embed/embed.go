@@ -1,28 +1,42 @@
-// Package embed runs a node of Tranche inside another program, optionally with the API and the dashboard. It does
-// what `tranche serve` does by default, except for what [Config] lists.
+// Package embed runs a node of Tranche inside another program, which starts runs in its own transactions. It does what
+// `tranche serve` does by default, except for what [Config] lists, with the API and the dashboard if wanted.
 package embed
 
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
+	"slices"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 	"go.uber.org/zap"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/gather/fetch"
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
+	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/metrics"
+	"github.com/tranchehq/tranche/internal/trackers"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/client"
+	fetchers "github.com/tranchehq/tranche/orchestrator/fetch"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -33,17 +47,16 @@ const DefaultMaxConns = 8
 // grace is how long requests may take to finish at a stop.
 const grace = 10 * time.Second
 
-// Config configures a node. Schedules, alerts, webhooks and the tracker service over NATS are left to `tranche
-// serve`, which leads while one is running. So are steps of the kinds http and sql, which need the operator's
-// connections.
+// Config configures a node. Alerts, the webhooks of trackers and files of schedules are left to `tranche serve`, which
+// leads while one is running.
 type Config struct {
-	Database string     // URL of a database migrated by `tranche migrate` or `tranche serve`
-	NATS     *nats.Conn // to the same servers as the services; the caller closes it
-
 	// Locals are this program's functions, by their names in plans: `local: NAME`.
 	Locals map[string]fetch.Fetcher
 	// LocalWorkers limits the concurrent chunks per function; 0: the number of processors.
 	LocalWorkers int
+	// Connections is the file that says which databases, secrets and hosts steps of kind http and sql reach, as for
+	// `tranche serve --connections`. Without it they reach public addresses over HTTP.
+	Connections string
 
 	MaxConns int         // database connections, in addition to six reserved ones
 	Version  string      // of the program, shown with the node
@@ -72,27 +85,32 @@ type APIConfig struct {
 // Node is a node inside a program.
 type Node struct {
 	config   Config
+	nc       *nats.Conn
 	db       *database.DB
-	release  func()
 	node     *orchestrator.Node
 	listener net.Listener // nil: no API
 	server   *api.Server
+	undo     []func()
 }
 
-// Open connects to the database and makes a node, which does nothing until [Node.Run]. The caller closes it.
-func Open(ctx context.Context, config Config) (*Node, error) {
-	if config.Database == "" || config.NATS == nil {
-		return nil, errors.New("embed: Config.Database and Config.NATS are needed")
+// New makes a node, which does nothing until [Node.Run]. The caller closes it. The database of the pool was migrated by
+// `tranche migrate` or `tranche serve`; the node has connections of its own, like those of the pool. NATS is that of the
+// services.
+func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
+	if pool == nil || nc == nil {
+		return nil, errors.New("embed: a pool and a NATS connection are needed")
 	}
 	config.MaxConns = cmp.Or(max(config.MaxConns, 0), DefaultMaxConns)
 	if config.Log == nil {
 		config.Log = zap.NewNop()
 	}
-	db, release, err := database.Open(ctx, config.Database, database.PoolConfig{MaxConns: config.MaxConns, Serving: true})
+	ctx := context.Background() // connecting has its own limits
+	db, release, err := database.OpenLike(ctx, pool.Config(),
+		database.PoolConfig{MaxConns: config.MaxConns, Serving: true})
 	if err != nil {
 		return nil, fmt.Errorf("open Tranche's database: %w", err)
 	}
-	n := &Node{config: config, db: db, release: release}
+	n := &Node{config: config, nc: nc, db: db, undo: []func(){release}}
 	if err := n.open(ctx); err != nil {
 		n.Close()
 		return nil, err
@@ -106,18 +124,92 @@ func (n *Node) open(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("embed: Config.Metrics: %w", err)
 	}
-	n.node, err = orchestrator.New(n.db, config.NATS, orchestrator.Config{
+	reach := &connections.Connections{}
+	if config.Connections != "" {
+		if reach, err = connections.Load(config.Connections); err != nil {
+			return err
+		}
+	}
+	web, err := httpfetch.New(reach, httpfetch.Config{UserAgent: "tranche/" + n.build().Version})
+	if err != nil {
+		return err
+	}
+	databases := sqlfetch.New(reach)
+	n.undo = append(n.undo, web.Close, databases.Close)
+	due, err := schedule.New(n.db, scheduled{n}, scheduled{n}, schedule.Config{Log: config.Log.Named("schedules")})
+	if err != nil {
+		return err
+	}
+	n.undo = append(n.undo, due.Wait)
+	n.node, err = orchestrator.New(n.db, n.nc, orchestrator.Config{
 		Log: config.Log, Version: config.Version, Locals: config.Locals, LocalWorkers: config.LocalWorkers,
+		Fetchers: map[workqueue.Kind]fetchers.Fetchers{workqueue.KindHTTP: web, workqueue.KindSQL: databases},
+		LeaderTasks: []orchestrator.LeaderTask{due.LeaderTask(),
+			{Name: "reap trackers", Run: trackers.Reaper(n.db, config.Log.Named("reaper"))}},
 		Meter: measured,
 	})
 	if err != nil {
 		return err
 	}
-	measured.Bind(metrics.Sources{Node: n.node, Store: n.db, NC: config.NATS})
-	if config.API == nil {
-		return nil
+	measured.Bind(metrics.Sources{Node: n.node, Store: n.db, NC: n.nc})
+	settings := api.Config{Log: config.Log, Build: n.build(), WakeLeaderTask: n.node.WakeLeaderTask, Metrics: measured,
+		Connections: reach, RestsUntil: web.RestsUntil, Schedules: api.Schedules{Web: schedule.NewWeb(web.Transport()),
+			CheckURL: web.CheckURL, Wake: func() { n.node.WakeLeaderTask(schedule.TaskName) }}}
+	settings.Trackers = trackers.New(n.db, trackers.Config{Connections: reach, Ended: n.node.PublishEvents,
+		Log: config.Log.Named("trackers")})
+	listener, err := trackers.Listen(n.nc, settings.Trackers)
+	if err != nil {
+		return err
 	}
-	return n.openAPI(ctx, config.API, measured)
+	n.undo = append(n.undo, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		_ = listener.Close(ctx) // its callers ask again
+		settings.Trackers.Wait()
+	})
+	if config.API != nil {
+		if err := n.expose(ctx, config.API, &settings); err != nil {
+			return err
+		}
+	}
+	n.server, err = api.New(n.db, api.NodeOf(n.node), n.nc, settings)
+	return err
+}
+
+// scheduled starts and controls the runs of schedules.
+type scheduled struct{ *Node }
+
+func (s scheduled) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
+	return s.server.Starter().StartOccurrence(ctx, job)
+}
+
+func (s scheduled) Permanent(err error) bool { return s.server.Starter().Permanent(err) }
+
+func (s scheduled) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
+	return s.node.Runs().Pause(ctx, c)
+}
+
+func (s scheduled) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
+	return s.node.Runs().Cancel(ctx, c)
+}
+
+func (s scheduled) WakeLeaderTask(name string) { s.node.WakeLeaderTask(name) }
+
+// StartTx starts a run within the caller's transaction in Tranche's database: it exists once that is committed, and
+// nodes find it within two seconds. Items are CSV, NDJSON or Parquet. After an error nothing of the run is left in the
+// transaction, which can go on. Of two with the same idempotency key, the second waits for the first. The node must be
+// [Node.Ready].
+func (n *Node) StartTx(ctx context.Context, tx pgx.Tx, run client.RunSettings, items io.Reader,
+) (started client.Started, err error) {
+	set, err := json.Marshal(run)
+	if err != nil {
+		return started, fmt.Errorf("embed: write the settings of a run: %w", err)
+	}
+	answer, err := n.server.StartTx(ctx, tx, set, items, cmp.Or(n.config.Version, "embed"))
+	if err == nil {
+		err = json.Unmarshal(answer, &started)
+	}
+	return started, err
 }
 
 // build returns the version of the program, or else that of Tranche in it.
@@ -125,32 +217,26 @@ func (n *Node) build() buildinfo.Info {
 	return buildinfo.Linked(n.config.Version, "", "")
 }
 
-func (n *Node) openAPI(ctx context.Context, config *APIConfig, measured *metrics.Metrics) (err error) {
+func (n *Node) expose(ctx context.Context, config *APIConfig, settings *api.Config) (err error) {
 	log := n.config.Log
 	guarded := api.Exposure{Auth: !config.Anonymous, TLSCert: config.TLSCert, TLSKey: config.TLSKey,
 		TrustedProxies: config.TrustedProxies, Log: log}
 	if n.listener, err = api.Listen(ctx, config.Listen, guarded); err != nil {
 		return err
 	}
-	settings := api.Config{Log: log, Build: n.build(), Hosts: config.Hosts, WakeLeaderTask: n.node.WakeLeaderTask,
-		SecureCookies: guarded.Encrypted(), TrustedProxies: config.TrustedProxies, Metrics: measured}
-	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil {
+	settings.Hosts, settings.TrustedProxies = config.Hosts, config.TrustedProxies
+	settings.SecureCookies = guarded.Encrypted()
+	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil || !guarded.Auth {
 		return err
 	}
-	if guarded.Auth {
-		settings.Access, err = access.New(identity.New(n.db), access.Config{Log: log.Named("access")})
-		if err != nil {
-			return err
-		}
-	}
-	n.server, err = api.New(n.db, api.NodeOf(n.node), n.config.NATS, settings)
+	settings.Access, err = access.New(identity.New(n.db), access.Config{Log: log.Named("access")})
 	return err
 }
 
 // Run takes part in the work of all nodes on the database, and serves the API, until ctx ends. The API stops first,
 // since uploads depend on the node's session.
 func (n *Node) Run(ctx context.Context) error {
-	if n.server == nil {
+	if n.listener == nil {
 		return n.node.Run(ctx)
 	}
 	group, ctx := errgroup.WithContext(ctx)
@@ -175,10 +261,12 @@ func (n *Node) Address() net.Addr {
 	return n.listener.Addr()
 }
 
-// Close frees what Open has acquired, after Run has returned.
+// Close frees what New has acquired, after Run has returned.
 func (n *Node) Close() {
 	if n.listener != nil {
 		_ = n.listener.Close() // Run has closed it, if it ran
 	}
-	n.release()
+	for _, undo := range slices.Backward(n.undo) {
+		undo()
+	}
 }

@@ -2,14 +2,19 @@ package embed_test
 
 import (
 	"context"
+	"fmt"
 	"net/http"
+	"net/http/httptest"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -18,29 +23,71 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// A program whose function makes a letter of each item, and which can be looked at on port 8090.
-func Example() {
-	letter := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
-		return fetch.Part{Data: []byte("Dear " + item.Key), ContentType: "text/plain"}, nil
+// The page has the program as it is, which is compiled.
+func TestThePageHasTheProgram(t *testing.T) {
+	t.Parallel()
+	page := testenv.Must(os.ReadFile("../../docs/embed.md"))(t)
+	program := testenv.Must(os.ReadFile("../../examples/embed/main.go"))(t)
+	if !strings.Contains(string(page), "```go\n"+string(program)+"```\n") {
+		t.Error("docs/embed.md does not have examples/embed/main.go")
 	}
-	run := func(ctx context.Context) error {
-		nc, err := endpoints.Connect() // NATS_URL, or the server of tranche serve
-		if err != nil {
-			return err
-		}
-		defer nc.Close()
-		node, err := embed.Open(ctx, embed.Config{
-			Database: os.Getenv("TRANCHE_DATABASE"), NATS: nc, Version: "letters",
-			Locals: map[string]fetch.Fetcher{"letter": fetch.Each(letter)},
-			API:    &embed.APIConfig{Listen: "127.0.0.1:8090"},
-		})
-		if err != nil {
-			return err
-		}
-		defer node.Close()
-		return node.Run(ctx)
+}
+
+// A run that is started in the program's transaction is there with its rows, or not at all; http and sql steps are done
+// as by tranche serve.
+func TestStartsInATransaction(t *testing.T) {
+	t.Parallel()
+	url := testenv.Database(t)
+	pool := testenv.Connect(t, url)
+	answers := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`{"at":"Bergen"}`))
+	}))
+	defer answers.Close()
+	file := filepath.Join(t.TempDir(), "connections.yaml")
+	allowed := fmt.Sprintf("http: {allow_private: [%q]}\n", strings.TrimPrefix(answers.URL, "http://"))
+	testenv.NoError(t, os.WriteFile(file, []byte(allowed), 0o600))
+	node := testenv.Must(embed.New(pool, testenv.Conn(t, testenv.NATS(t)), embed.Config{Connections: file}))(t)
+	set := client.RunSettings{PlanName: "branches", IdempotencyKey: "order-7", Plan: `steps: [{name: branch, http: {url: "` +
+		answers.URL + `/{key}"}}]`}
+	start := func(items string, end func(pgx.Tx) error) (client.Started, error) {
+		tx := testenv.Must(pool.Begin(t.Context()))(t)
+		started, err := node.StartTx(t.Context(), tx, set, strings.NewReader(items))
+		testenv.NoError(t, end(tx))
+		return started, err
 	}
-	_ = run // with a context that ends when the program is to stop
+	commit := func(tx pgx.Tx) error { return tx.Commit(t.Context()) }
+	_, err := start("id\na\n", commit)
+	testenv.Says(t, err, "not started yet", "a start before the node is ready")
+	ctx, stop := context.WithCancel(t.Context())
+	ran := make(chan error, 1)
+	go func() { ran <- node.Run(ctx) }()
+	<-node.Ready()
+	_, err = start("id\na\nb\n", func(tx pgx.Tx) error { return tx.Rollback(t.Context()) })
+	testenv.NoError(t, err)
+	for items, want := range map[string]string{"": "input is empty", "id\na\na\n": `key "a"`} {
+		_, err = start(items, commit)
+		testenv.Says(t, err, want, "a start")
+	}
+	runs := func() (n int) {
+		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun`).Scan(&n))
+		return n
+	}
+	testenv.Same(t, runs(), 0, "runs")
+	started := testenv.Must(start("id\na\nb\n", commit))(t)
+	again := testenv.Must(start("id\na\nb\n", commit))(t)
+	if again.Run != started.Run || !again.Existing || started.Items != 2 {
+		t.Errorf("%+v, then %+v", started, again)
+	}
+	testenv.Until(t, time.Minute, "the run is done", func() bool {
+		var done int
+		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM run_item_parts WHERE result->>'at' = 'Bergen'`).
+			Scan(&done))
+		return done == 2
+	})
+	stop()
+	testenv.NoError(t, <-ran)
+	node.Close()
 }
 
 // A run is started and looked at by the API of a program, whose node does the work.
@@ -49,14 +96,15 @@ func TestNodeWithItsAPI(t *testing.T) {
 	greet := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 		return fetch.JSON("hello " + item.Key)
 	}
+	pool, nc := testenv.Connect(t, testenv.Database(t)), testenv.Conn(t, testenv.NATS(t))
 	config := embed.Config{
-		Database: testenv.Database(t), NATS: testenv.Conn(t, testenv.NATS(t)), Version: "test",
-		Locals: map[string]fetch.Fetcher{"greet": fetch.Each(greet)},
+		Version: "test",
+		Locals:  map[string]fetch.Fetcher{"greet": fetch.Each(greet)},
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	begin := func(set embed.APIConfig) string {
 		config.API = &set
-		node := testenv.Must(embed.Open(ctx, config))(t)
+		node := testenv.Must(embed.New(pool, nc, config))(t)
 		ran := make(chan error, 1)
 		go func() { ran <- node.Run(ctx) }()
 		t.Cleanup(func() {
@@ -87,15 +135,15 @@ func TestNodeWithItsAPI(t *testing.T) {
 // A program has the node's metrics in a registry of its own, or else at the node's API.
 func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 	t.Parallel()
-	config := embed.Config{Database: testenv.Database(t), NATS: testenv.Conn(t, testenv.NATS(t)),
-		API: &embed.APIConfig{Listen: "127.0.0.1:0", Anonymous: true}}
+	pool, nc := testenv.Connect(t, testenv.Database(t)), testenv.Conn(t, testenv.NATS(t))
+	config := embed.Config{API: &embed.APIConfig{Listen: "127.0.0.1:0", Anonymous: true}}
 	for _, registry := range []*prometheus.Registry{nil, prometheus.NewRegistry()} {
 		want := http.StatusOK
 		if registry != nil {
 			config.Metrics, want = registry, http.StatusNotFound
 		}
 		ctx, stop := context.WithCancel(t.Context())
-		node := testenv.Must(embed.Open(ctx, config))(t)
+		node := testenv.Must(embed.New(pool, nc, config))(t)
 		ran := make(chan error, 1)
 		go func() { ran <- node.Run(ctx) }()
 		<-node.Ready()
@@ -105,7 +153,7 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 			if err != nil || len(found) < 20 {
 				t.Errorf("%d metrics are in the program's registry, %v", len(found), err)
 			}
-			if second, err := embed.Open(ctx, config); err == nil || !strings.Contains(err.Error(), "Config.Metrics") {
+			if second, err := embed.New(pool, nc, config); err == nil || !strings.Contains(err.Error(), "Config.Metrics") {
 				t.Errorf("a second node in the same registry: %v, %v", second, err)
 			}
 		}
@@ -117,18 +165,22 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 
 func TestWhatCannotBeOpened(t *testing.T) {
 	t.Parallel()
-	nc, database := testenv.Conn(t, testenv.NATS(t)), testenv.Database(t)
-	everywhere := &embed.APIConfig{Listen: "0.0.0.0:0", Anonymous: true}
-	for want, config := range map[string]embed.Config{
-		"Config.NATS are needed":  {Database: database},
-		"Config.Database":         {NATS: nc},
-		"open Tranche's database": {Database: "postgres://127.0.0.1:1/none", NATS: nc},
-		"0.0.0.0:0":               {Database: database, NATS: nc, API: everywhere},
-		"is not host:port":        {Database: database, NATS: nc, API: &embed.APIConfig{Listen: "here"}},
+	nc, pool := testenv.Conn(t, testenv.NATS(t)), testenv.Connect(t, testenv.Database(t))
+	away := testenv.Must(pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none"))(t)
+	defer away.Close()
+	api := func(listen string) embed.Config {
+		return embed.Config{API: &embed.APIConfig{Listen: listen, Anonymous: true}}
+	}
+	for want, made := range map[string]func() (*embed.Node, error){
+		"a NATS connection are needed": func() (*embed.Node, error) { return embed.New(pool, nil, embed.Config{}) },
+		"a pool and":                   func() (*embed.Node, error) { return embed.New(nil, nc, embed.Config{}) },
+		"open Tranche's database":      func() (*embed.Node, error) { return embed.New(away, nc, embed.Config{}) },
+		"0.0.0.0:0":                    func() (*embed.Node, error) { return embed.New(pool, nc, api("0.0.0.0:0")) },
+		"is not host:port":             func() (*embed.Node, error) { return embed.New(pool, nc, api("here")) },
+		"none.yaml":                    func() (*embed.Node, error) { return embed.New(pool, nc, embed.Config{Connections: "none.yaml"}) },
 	} {
-		if node, err := embed.Open(t.Context(), config); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, %v; want %s", node, err, want)
-		}
+		node, err := made()
+		testenv.Says(t, err, want, "%v", node)
 	}
 }
 

@@ -51,7 +51,16 @@ type PoolConfig struct {
 // Open returns a store on the database at url. Sessions and leases, credentials (see [ForCredentials]) and leader
 // tasks (see [ForLeader]) have dedicated connections, so they never wait for the rest. release closes all of them.
 func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release func(), err error) {
-	behind, otherIsolation, err := pooled(ctx, url)
+	like, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+	}
+	return OpenLike(ctx, like, cfg)
+}
+
+// OpenLike is [Open] with connections like those of a pool, which is not used.
+func OpenLike(ctx context.Context, like *pgxpool.Config, cfg PoolConfig) (store *DB, release func(), err error) {
+	behind, otherIsolation, err := pooled(ctx, like)
 	if err != nil {
 		return nil, nil, fmt.Errorf("connect to PostgreSQL: %w", err)
 	}
@@ -63,7 +72,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release f
 		}
 	}
 	for i, conns := range []int32{cfg.maxConns(), reservedConns, reservedConns, reservedConns} {
-		pool, err := cfg.connect(ctx, url, conns)
+		pool, err := cfg.connect(ctx, like, conns)
 		if err == nil {
 			pools = append(pools, pool)
 		}
@@ -78,7 +87,7 @@ func Open(ctx context.Context, url string, cfg PoolConfig) (store *DB, release f
 	store = New(pools[0])
 	store.Sessions, store.Pool.credentials, store.Pool.tasks = pools[1], pools[2], pools[3]
 	if cfg.TransactionPooler {
-		store.settings = cfg.transactionSettings(url)
+		store.settings = cfg.transactionSettings(like)
 		store.Pool.settings, store.Pool.begins = store.settings, otherIsolation
 	}
 	return store, release, nil
@@ -91,12 +100,9 @@ func (c PoolConfig) maxConns() int32 {
 	return int32(c.MaxConns)
 }
 
-func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxpool.Pool, error) {
-	cfg, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		return nil, fmt.Errorf("database URL: %w", err)
-	}
-	cfg.MaxConns = conns
+func (c PoolConfig) connect(ctx context.Context, like *pgxpool.Config, conns int32) (*pgxpool.Pool, error) {
+	cfg := like.Copy()
+	cfg.MaxConns, cfg.MinConns, cfg.MinIdleConns = conns, min(cfg.MinConns, conns), min(cfg.MinIdleConns, conns)
 	if c.Serving {
 		cfg.MinConns = max(cfg.MinConns, 1)
 	}
@@ -117,8 +123,7 @@ func (c PoolConfig) connect(ctx context.Context, url string, conns int32) (*pgxp
 			setUnlessGiven(params, name, value)
 		}
 	}
-	pool, err := pgxpool.NewWithConfig(ctx, cfg)
-	return pool, err
+	return pgxpool.NewWithConfig(ctx, cfg)
 }
 
 // readOnly is the error code of a write to a read-only server.
@@ -168,10 +173,12 @@ const backendPID = `SELECT pg_backend_pid(), current_setting('default_transactio
 // pooled reports whether a pooler is between Tranche and PostgreSQL. A pooler invents the process ID that a client
 // gets for cancelling, which then matches PostgreSQL's only by chance. A session pooler counts, too; what suits a
 // transaction pooler works with it. otherIsolation: statements do not read committed data by default.
-func pooled(ctx context.Context, url string) (behind, otherIsolation bool, err error) {
-	cfg, err := pgxpool.ParseConfig(url) // removes the pool's settings
-	if err != nil {
-		return false, false, err
+func pooled(ctx context.Context, like *pgxpool.Config) (behind, otherIsolation bool, err error) {
+	cfg := like.Copy()
+	if cfg.BeforeConnect != nil {
+		if err := cfg.BeforeConnect(ctx, cfg.ConnConfig); err != nil {
+			return false, false, err
+		}
 	}
 	cfg.ConnConfig.ConnectTimeout = connectTimeout
 	forTransactions(cfg.ConnConfig.RuntimeParams)
@@ -206,11 +213,9 @@ func forTransactions(params map[string]string) map[string]string {
 // transactionSettings returns the statement sent after the BEGIN of each transaction, in the same flush: session
 // settings would leak to the pooler's next client. The URL's settings override ours. Its argument is the time-out
 // ([pg.Until]), since a pooler may not pass on a cancellation.
-func (c PoolConfig) transactionSettings(url string) string {
+func (c PoolConfig) transactionSettings(like *pgxpool.Config) string {
 	all := c.settings()
-	if cfg, err := pgxpool.ParseConfig(url); err == nil { // as it was when the pool was made
-		maps.Copy(all, forTransactions(cfg.ConnConfig.RuntimeParams))
-	}
+	maps.Copy(all, forTransactions(like.Copy().ConnConfig.RuntimeParams))
 	delete(all, "default_transaction_isolation") // a transaction has begun by then: see [pg.Begin]
 	set := []string{
 		"set_config('statement_timeout', coalesce(nullif(current_setting('statement_timeout'), '0'), $1), true)",

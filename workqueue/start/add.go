@@ -224,7 +224,7 @@ func (a *adder) explain(ctx context.Context, err error) error {
 	if !ok {
 		return err
 	}
-	err = a.l.explain(ctx, err)
+	err = a.l.explain(ctx, a.l.store.Pool, err)
 	if _, unknown := errors.AsType[*duplicateInBatchError](err); !unknown {
 		return err
 	}

@@ -89,12 +89,12 @@ const keepContent = `UPDATE batchrun SET content = $2 WHERE id = $1`
 const contentOfRun = `SELECT spec, params, content, items + skipped FROM batchrun WHERE id = $1`
 
 // compare compares a load with the run that its key started. It reads the items not read so far.
-func (l *loader) compare(ctx context.Context, known Loaded) (Loaded, error) {
+func (l *loader) compare(ctx context.Context, from rower, known Loaded) (Loaded, error) {
 	var spec json.RawMessage
 	params := map[string]string{}
 	var kept *keptContent
 	var items int64
-	err := l.store.Pool.QueryRow(ctx, contentOfRun, known.Run).Scan(&spec, &params, &kept, &items)
+	err := from.QueryRow(ctx, contentOfRun, known.Run).Scan(&spec, &params, &kept, &items)
 	if errors.Is(err, pgx.ErrNoRows) { // it was just deleted
 		return Loaded{}, fmt.Errorf("load run: run %s, which idempotency key %q had started, was removed just now: %w; "+
 			"start again", known.Run, l.req.IdempotencyKey, workqueue.ErrNotFound)

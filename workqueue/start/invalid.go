@@ -156,10 +156,7 @@ func (e *duplicateInBatchError) Unwrap() error { return e.cause }
 const knownKeys = `
 SELECT item_key, ordinal FROM work_queue WHERE run_id = $1 AND item_key = ANY($2)`
 
-func (l *loader) known(ctx context.Context, q interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}, b *itemBatch,
-) (map[string]int, error) {
+func (l *loader) known(ctx context.Context, q pg.Querier, b *itemBatch) (map[string]int, error) {
 	found := map[string]int{}
 	var key string
 	var ordinal int
@@ -191,12 +188,12 @@ func (l *loader) skipKnown(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return nil
 }
 
-func (l *loader) explain(ctx context.Context, err error) error {
+func (l *loader) explain(ctx context.Context, from pg.Querier, err error) error {
 	var dup *duplicateInBatchError
 	if !errors.As(err, &dup) {
 		return err
 	}
-	first, lookupErr := l.known(ctx, l.store.Pool, dup.batch)
+	first, lookupErr := l.known(ctx, from, dup.batch)
 	if lookupErr != nil {
 		return errors.Join(err, lookupErr)
 	}

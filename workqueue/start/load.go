@@ -96,7 +96,7 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 	}
 	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}
 	l.digestItems()
-	if known, err := s.byIdempotencyKey(ctx, l); err != nil || known.Existing {
+	if known, err := s.byIdempotencyKey(ctx, s.db.Pool, l); err != nil || known.Existing {
 		return known, err
 	}
 	if err := s.checkDoneBy(ctx, &req); err != nil {
@@ -104,7 +104,7 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 	}
 	out, err := l.load(ctx)
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
-		known, err := s.byIdempotencyKey(ctx, l)
+		known, err := s.byIdempotencyKey(ctx, s.db.Pool, l)
 		if err == nil && !known.Existing {
 			err = fmt.Errorf("load run: another load with idempotency key %q failed just now; start again",
 				req.IdempotencyKey)
@@ -115,6 +115,33 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 		return Loaded{}, fmt.Errorf("load run: %w", err)
 	}
 	return out, nil
+}
+
+// LoadTx is [Store.Load] within a caller's transaction: the run exists once that is committed. After an error nothing of
+// it is left in the transaction, which can go on. Of two with the same idempotency key, the second waits for the first.
+func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
+	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
+	if err := req.validate(); err != nil {
+		return Loaded{}, err
+	}
+	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next, whole: true}
+	l.digestItems()
+	if known, err := s.byIdempotencyKey(ctx, tx, l); err != nil || known.Existing {
+		return known, err
+	}
+	if err := req.checkDoneBy(); err != nil {
+		return Loaded{}, err
+	}
+	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return l.makeWithin(ctx, tx) }) // a savepoint
+	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") {
+		if known, err := s.byIdempotencyKey(ctx, tx, l); err != nil || known.Existing {
+			return known, err
+		}
+	}
+	if err != nil {
+		return Loaded{}, fmt.Errorf("load run: %w", err)
+	}
+	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped, Invalid: int64(len(l.invalid))}, nil
 }
 
 func (r *LoadRequest) validate() error {
@@ -193,7 +220,7 @@ func validateParams(params map[string]string) error {
 const runByIdempotencyKey = `
 SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun WHERE idempotency_key = $1`
 
-func (s Store) byIdempotencyKey(ctx context.Context, l *loader) (Loaded, error) {
+func (s Store) byIdempotencyKey(ctx context.Context, from rower, l *loader) (Loaded, error) {
 	req := &l.req
 	if req.IdempotencyKey == "" {
 		return Loaded{}, nil
@@ -202,7 +229,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, l *loader) (Loaded, error) 
 	defer cancel()
 	out := Loaded{Existing: true}
 	var unsealed, opened bool
-	err := s.db.Pool.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey).
+	err := from.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey).
 		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -217,7 +244,11 @@ func (s Store) byIdempotencyKey(ctx context.Context, l *loader) (Loaded, error) 
 		return Loaded{}, &workqueue.StateError{Run: out.Run, State: "a run that was opened",
 			Op: fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), Fix: "use another key for another run"}
 	}
-	return l.compare(asking, out)
+	return l.compare(asking, from, out)
+}
+
+type rower interface {
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 const specOfRun = `SELECT spec FROM batchrun WHERE id = $1`
@@ -290,7 +321,7 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 	}
 	t := &trial{loader: loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}, keys: newKeyLog(dir)}
 	t.digestItems()
-	if known, err := s.byIdempotencyKey(ctx, &t.loader); err != nil || known.Existing {
+	if known, err := s.byIdempotencyKey(ctx, s.db.Pool, &t.loader); err != nil || known.Existing {
 		return Tried{Loaded: known}, errors.Join(err, t.keys.close())
 	}
 	err := errors.Join(t.read(), t.keys.close(), s.checkDoneBy(ctx, &req))
@@ -298,7 +329,7 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 		err = t.rehearse(ctx)
 	}
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
-		known, err := s.byIdempotencyKey(ctx, &t.loader)
+		known, err := s.byIdempotencyKey(ctx, s.db.Pool, &t.loader)
 		return Tried{Loaded: known}, err
 	}
 	if err != nil {

@@ -65,7 +65,7 @@ func (l *loader) load(ctx context.Context) (Loaded, error) {
 func (l *loader) undo(ctx context.Context, failed error) error {
 	clearing, cancel := context.WithTimeout(context.WithoutCancel(ctx), database.LoadTimeout)
 	defer cancel()
-	failed = l.explain(clearing, failed)
+	failed = l.explain(clearing, l.store.Pool, failed)
 	for tries := 1; ; tries++ {
 		sealed, err := New(l.store).ClearLoad(clearing, l.run)
 		switch {
@@ -163,6 +163,26 @@ func (l *loader) makeWhole(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		l.account(b)
 	}
 	return l.seal(ctx, tx)
+}
+
+// makeWithin makes the run in a transaction that someone else commits, batch after batch.
+func (l *loader) makeWithin(ctx context.Context, tx pgx.Tx) error {
+	if err := l.insertRun(ctx, tx); err != nil {
+		return err
+	}
+	for b := (&itemBatch{}); ; b.reset(int(l.items)) {
+		_, read := l.fill(b)
+		if read != nil && !errors.Is(read, io.EOF) {
+			return read
+		}
+		if err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return l.put(ctx, tx, b) }); err != nil {
+			return l.explain(ctx, tx, b.refused(err))
+		}
+		l.account(b)
+		if read != nil {
+			return l.seal(ctx, tx)
+		}
+	}
 }
 
 // loadInParts makes a large run: the row, then batches in parallel, then the seal. The leader deletes abandoned loads.

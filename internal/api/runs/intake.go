@@ -11,7 +11,6 @@ import (
 	"fmt"
 	"io"
 	"maps"
-	"net/http"
 	"os"
 	"slices"
 	"strconv"
@@ -97,9 +96,9 @@ func startContent(set *RunSettings) *start.Content {
 	return &start.Content{Said: said, Items: !set.elsewhere()}
 }
 
-func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Items, items io.Reader,
+func (s *Starts) rowsOf(ctx context.Context, settings *RunSettings, look *gather.Items, items io.Reader,
 ) (*intake.Reader, error) {
-	config, err := s.IntakeConfig(r.Context(), settings.Format, settings.Key, look)
+	config, err := s.IntakeConfig(ctx, settings.Format, settings.Key, look)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +107,7 @@ func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 		return intake.Open(wholeItems(items), config)
 	}
 	if settings.FromRun != "" {
-		return carrying{s}.items(r.Context(), settings, &config, items)
+		return carrying{s}.items(ctx, settings, &config, items)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
@@ -117,9 +116,9 @@ func (s *Starts) rowsOf(r *http.Request, settings *RunSettings, look *gather.Ite
 		}
 	}
 	if settings.SQL != "" {
-		return s.OpenSQL(r.Context(), settings, config)
+		return s.OpenSQL(ctx, settings, config)
 	}
-	return s.openStream(r.Context(), settings, config)
+	return s.openStream(ctx, settings, config)
 }
 
 // SpoolOf returns the spool of a request. Without authentication there is no limit per user.

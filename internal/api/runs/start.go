@@ -18,6 +18,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/danielgtaylor/huma/v2/adapters/humago"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/kernel"
@@ -167,21 +168,46 @@ func (s *Starts) load(r *http.Request, in *startInput) (Started, error) {
 	if err != nil {
 		return Started{}, err
 	}
+	return s.started(r.Context(), intent, s.config.Engine.Start)
+}
+
+type loading = func(context.Context, start.LoadRequest, func(*start.LoadItem) error) (start.Loaded, error)
+
+func (s *Starts) started(ctx context.Context, intent *intent, load loading) (Started, error) {
 	defer intent.Close()
 	req := &intent.req
-	loaded, err := s.config.Engine.Start(r.Context(), *req, intent.compared.Items())
+	loaded, err := load(ctx, *req, intent.compared.Items())
 	if err != nil {
 		return Started{}, err
 	}
-	warnings := s.unheard(r.Context(), servicesOf(req.Steps))
+	warnings := s.unheard(ctx, servicesOf(req.Steps))
 	if req.DoneBy != nil && !loaded.Existing {
-		warnings = append(warnings, late(r.Context(), s.Store, loaded.Run)...)
+		warnings = append(warnings, late(ctx, s.Store, loaded.Run)...)
 	}
 	return Started{
 		Run: loaded.Run, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: loaded.Items,
 		Skipped: loaded.Skipped, Invalid: loaded.Invalid, Existing: loaded.Existing, Key: intent.rows.Key(),
 		DoneBy: req.DoneBy, Warnings: intent.warnings(warnings),
 	}, nil
+}
+
+// StartTx starts a run within a caller's transaction. See [start.Store.LoadTx].
+func (s *Starts) StartTx(ctx context.Context, tx pgx.Tx, settings RunSettings, items io.Reader, actor string,
+) (Started, error) {
+	if err := s.MayChange(); err != nil {
+		return Started{}, err
+	}
+	if settings.elsewhere() {
+		return Started{}, kernel.BadInput("a run in a transaction takes the given items; leave out sql, stream and from_run")
+	}
+	intent, err := s.intentOf(ctx, settings, items, actor)
+	if err != nil {
+		return Started{}, err
+	}
+	return s.started(ctx, intent, func(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error,
+	) (start.Loaded, error) {
+		return start.New(s.Store).LoadTx(ctx, tx, req, next)
+	})
 }
 
 type intent struct {
@@ -204,19 +230,23 @@ func (s *Starts) intend(r *http.Request, in *startInput) (*intent, error) {
 	if err != nil {
 		return nil, err
 	}
+	return s.intentOf(r.Context(), settings, items, in.Actor.Name)
+}
+
+func (s *Starts) intentOf(ctx context.Context, settings RunSettings, items io.Reader, actor string) (*intent, error) {
 	if strings.HasPrefix(settings.IdempotencyKey, schedule.ScheduleKeys) {
 		return nil, kernel.BadInput("idempotency_key: keys that begin with " + schedule.ScheduleKeys +
 			" are those of schedules; choose another one")
 	}
-	req, look, err := s.Request(r.Context(), settings, in.Actor.Name)
+	req, look, err := s.Request(ctx, settings, actor)
 	if err != nil {
 		return nil, err
 	}
-	contract, err := s.ContractOf(r.Context(), &req)
+	contract, err := s.ContractOf(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.rowsOf(r, &settings, look, items)
+	rows, err := s.rowsOf(ctx, &settings, look, items)
 	if err != nil {
 		return nil, err
 	}

@@ -31,6 +31,7 @@ type Commands struct {
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
 	Doctor      doctorCommand      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`
+	Psql        psqlCommand        `cmd:"" help:"Open psql on the private PostgreSQL of tranche serve."`
 	demoCommands
 
 	Config     configSample `cmd:"" help:"Print a sample of a config file, with every setting of serve."`

@@ -9,13 +9,16 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/cli"
@@ -227,6 +230,35 @@ func privateDatabase(ctx context.Context, dir string) (url string, stop func() e
 		return "", nil, fmt.Errorf("start the private PostgreSQL of --data-dir %s: %w", dir, err)
 	}
 	return private.URL(), func() error { return private.Stop(context.WithoutCancel(ctx)) }, nil
+}
+
+type psqlCommand struct {
+	DataDir string   `env:"TRANCHE_DATA_DIR" help:"The data directory of tranche serve, if not the default." placeholder:"DIR"`
+	ShowURL bool     `help:"Print the URL of the database instead, for programs of the same user while serve runs."`
+	Args    []string `arg:"" optional:"" passthrough:"" help:"Arguments of psql, after --, such as: -- -c 'SELECT …'"`
+}
+
+func (p *psqlCommand) Run(ctx context.Context, term *cli.Console) error {
+	dir, err := wire.DefaultDataDir()
+	if dir = cmp.Or(p.DataDir, dir); dir == "" {
+		return err
+	}
+	url, stop, err := privateDatabase(ctx, dir)
+	if err != nil {
+		return err
+	}
+	if p.ShowURL {
+		return errors.Join(term.Printf("%s\n", url), stop())
+	}
+	// psql handles Ctrl-C.
+	psql := exec.CommandContext(context.WithoutCancel(ctx), "psql", append([]string{"-d", url},
+		slices.DeleteFunc(p.Args, func(arg string) bool { return arg == "--" })...)...)
+	psql.Stdin, psql.Stdout, psql.Stderr = term.In, term.Out, term.Err
+	err = psql.Run()
+	if errors.Is(err, exec.ErrNotFound) {
+		err = fmt.Errorf("no psql in PATH; install PostgreSQL's client, or use another one with %s", url)
+	}
+	return errors.Join(err, stop())
 }
 
 type storedTokens struct {

@@ -54,14 +54,14 @@ func (p *parameters) Decode(line *kong.DecodeContext) error {
 // local.
 type runStart struct {
 	planFlags
-	cli.KeyFlags
+	cli.KeyFlags   `group:"Items:"`
 	IdempotencyKey string `json:"idempotency_key,omitempty" help:"Repeating a start with this key returns the same run; different content is refused." placeholder:"K"`
-	OnDuplicate    string `json:"on_duplicate,omitempty" enum:"error,skip,allow" default:"error" help:"For duplicate keys: error, skip or allow." placeholder:"WHAT"`
-	Schema         string `json:"-" help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
+	OnDuplicate    string `group:"Items:" json:"on_duplicate,omitempty" enum:"error,skip,allow" default:"error" help:"For duplicate keys: error, skip or allow." placeholder:"WHAT"`
+	Schema         string `group:"Items:" json:"-" help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
 	DryRun         bool   `json:"-" help:"Start nothing; read and check everything, and say what would be started."`
-	waitFlags      `json:"-"`
-	itemFlags
-	runSettings
+	waitFlags      `json:"-" group:"Waiting:"`
+	itemFlags      `group:"Items:"`
+	runSettings    `group:"Settings of the plan, for this run:"`
 }
 
 func (r *runStart) Validate() error {
@@ -94,7 +94,17 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client
 		return r.Explain(&plan, err)
 	}
 	term.Warn(started.Warnings)
-	return r.end(ctx, term, cl, started.Run, func() error { return cli.Say(term, startedText)(started, nil) })
+	return r.end(ctx, term, cl, started.Run, func() error {
+		return cli.Say(term, func(s *client.Started) string { return startedText(s) + "\nsee " + cl.RunPage(s.Run) })(started, nil)
+	})
+}
+
+// Help is shown with the flags.
+func (*runStart) Help() string {
+	return `Examples:
+  tranche run start --endpoint year-end-interest --items accounts.csv --wait
+  tranche run start statements.yaml --items accounts.csv --canary 100 --max-failed 1%
+  tranche run start year-end --sql "SELECT id, balance FROM account" --source ledger --dry-run`
 }
 
 func send[Out any](r *runStart, term *cli.Console, ask func(items io.Reader) (Out, error)) (Out, error) {
