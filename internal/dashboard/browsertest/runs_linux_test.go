@@ -34,7 +34,11 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	p.click("start")
 	p.has("start-page")
 	p.click("what-endpoint")
-	p.fill("endpoint", "statement")
+	p.until("services are known", `document.querySelector('`+at("listens")+`')`)
+	p.fill("endpoint", "statment")
+	p.says("meant", "statement")
+	p.clickOn("what was meant", at("meant")+" button")
+	p.lacks("meant")
 
 	var csv strings.Builder
 	csv.WriteString("customer,name\n")
@@ -507,20 +511,36 @@ func findAndChoose(s *stack, p *page) {
 		p.press(kb.Enter)
 		p.lacks("search")
 	}
+	s.post("/schedules", "application/yaml", "name: nightly\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n")
+	s.post("/collectors", "application/yaml", "name: crm\nendpoint: nobody\nmin_size: 2\n")
+	p.allow("404") // of keys that the run does not have
+	search("nightl", "nightly")
+	p.until("the schedule", `location.pathname + location.search === "/schedules?name=nightly"`)
+	search("crm", "crm")
+	p.until("the collector", `location.pathname + location.search === "/collectors?name=crm"`)
 	search("alph", "alpha")
 	p.until("the run", `location.pathname === "/runs/`+first.String()+`"`)
 	p.until("its tab says how it goes", `document.title === "0 % · alpha"`)
+	search("pau", "Pause")
+	p.says("state", "paused")
 	search("C42", "C42")
 	p.has("item-page")
+	p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
+	p.fill("search-text", "no such key")
+	p.until("what does not exist is not offered", `document.querySelector('[role=dialog], dialog').innerText.includes("Nothing fits")`)
+	p.press(kb.Escape)
+	p.visit("/no/such/page")
+	p.until("an unknown path is a page", `document.querySelector("h1").innerText === "Nothing here"`)
 	search("dead let", "Dead letters")
 	p.has("letters-page")
 
 	p.visit("/runs")
-	p.run(`[...document.querySelectorAll('` + at("choose") + `')].slice(0, 2).forEach((e) => e.click())`)
+	p.run(`[...document.querySelectorAll('` + at("choose") + `')].filter((e) => /beta|gamma/.test(e.ariaLabel)).
+		forEach((e) => e.click())`)
 	p.says("bulk", "2 runs")
 	p.click("bulk-pause")
 	p.until("both are paused", `[...document.querySelectorAll('#main [data-row]')].filter((e) =>
-		e.innerText.includes("paused")).length === 2`)
+		e.innerText.includes("paused")).length === 3`)
 	p.lacks("bulk")
 }
 

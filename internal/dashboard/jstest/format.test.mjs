@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { percent, setting, timed } from "../static/app/format.js";
+import { near, percent, setting, timed } from "../static/app/format.js";
 
 test("settings are written like other durations", () => {
   for (const [text, want] of [
@@ -42,4 +42,10 @@ test("a share is the same percentage everywhere", () => {
 test("the time of a run that was run again is told as that of one generation", () => {
   assert.deepEqual([{ generation: 1, finished_at: "then" }, { generation: 2, finished_at: "then" }, { generation: 2 }].map(timed),
     ["", "last generation", "this generation"]);
+});
+
+test("a mistyped name finds the one that was meant", () => {
+  const names = ["bank_accounts", "interest", "bills"];
+  assert.deepEqual(["bils", "Intrest", "bank_acounts", "xyz", ""].map((text) => near(text, names)), ["bills", "interest", "bank_accounts", "", ""]);
+  assert.equal(near("bills", []), "");
 });

@@ -103,6 +103,23 @@ export const shortId = (id) => (id ? String(id).slice(-8) : "–");
 
 export const plural = (n, one, many = one + "s") => num(n) + " " + (n === 1 ? one : many);
 
+// near returns the name that text probably meant: up to a third of it mistyped; "" for none.
+export function near(text, names) {
+  const away = (name) => {
+    let row = Array.from({ length: name.length + 1 }, (_, i) => i);
+    for (let i = 1; i <= text.length; i++) {
+      const next = [i];
+      for (let j = 1; j <= name.length; j++) {
+        next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (text[i - 1].toLowerCase() === name[j - 1].toLowerCase() ? 0 : 1));
+      }
+      row = next;
+    }
+    return row[name.length];
+  };
+  const [best] = names.map((name) => [away(name), name]).sort(([a], [b]) => a - b);
+  return best && best[0] <= Math.max(1, Math.floor(text.length / 3)) ? best[1] : "";
+}
+
 // inert replaces invisible and reordering characters by visible text: control characters, line breaks, bidi marks,
 // zero-width and tag characters, and lone surrogates. The result is safe to show as text.
 export function inert(text, max = 0) {

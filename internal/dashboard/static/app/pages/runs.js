@@ -81,7 +81,7 @@ export default function Runs({ query }) {
         ${!needy && html`<span class="runs-sort"><${Select} label="Order" test="sort" value=${sort} options=${orders} onChange=${(v) => change({ sort: v })}/></span>`}
         <${Search} value=${q} onChange=${(text) => change({ q: text })} label="Search runs"
           placeholder="Name, plan, source, ID, user"/>
-        <${Views}/>
+        <${Views} here=${location.search}/>
       </div>
     </div>`}
     <${ErrorBox} error=${error} retry=${reload}/>

@@ -1,12 +1,12 @@
 // Starts a run: plan or endpoint, items, settings; with a dry run.
 import { html, useEffect, useRef, useState } from "../html.js";
 import {
-  Page, Card, Button, Check, ErrorBox, Field, Icon, Progress, Select, Text, toast, useLoad, Empty,
+  Page, Card, Button, Check, ErrorBox, Field, Icon, Progress, Select, Skeleton, Text, toast, useLoad, Empty,
 } from "../ui.js";
 import { go, Link } from "../router.js";
 import { newKey } from "../api.js";
 import { can } from "../session.js";
-import { inert, percent } from "../format.js";
+import { inert, near, num, percent } from "../format.js";
 import { StepChain, stepsOf } from "../parts/stepgraph.js";
 import { upload } from "../upload.js";
 import { blank, care, more, nameFrom, pacing, path, placeOf, typeOf } from "../start/settings.js";
@@ -144,8 +144,9 @@ function Working({ work, give }) {
 
 function PlanChoice({ plans, value, onChange, error }) {
   if (plans.error) return html`<${ErrorBox} error=${plans.error} retry=${plans.reload}/>`;
-  const list = plans.data?.plans || [];
-  if (plans.data && list.length === 0 && !value) {
+  if (!plans.data) return html`<${Skeleton} lines=${2}/>`;
+  const list = plans.data.plans || [];
+  if (list.length === 0 && !value) {
     return html`<p class="muted">There is no saved plan. <${Link} to="/plans">Save one<//>, or run one endpoint.</p>`;
   }
   const options = list.map((p) => [p.name, `${p.name} (version ${p.version})`]);
@@ -153,14 +154,25 @@ function PlanChoice({ plans, value, onChange, error }) {
   return html`<${Field} label="Plan" error=${error}><${Select} value=${value} onChange=${onChange} options=${options} test="plan"/><//>`;
 }
 
+const mostNames = 12; // at a time; typing narrows them
+
 function EndpointChoice({ endpoints, value, onChange, error }) {
-  const heard = (endpoints.data?.endpoints || []).filter((e) => e.kind === "endpoint" && (e.listeners || []).length > 0);
+  const heard = (endpoints.data?.endpoints || []).filter((e) => e.kind === "endpoint" && (e.listeners || []).length > 0).map((e) => e.name);
+  const typed = value.trim();
+  const fitting = heard.includes(typed) ? heard : heard.filter((name) => name.toLowerCase().includes(typed.toLowerCase()));
+  const meant = typed && fitting.length === 0 ? near(typed, heard) : "";
+  const name = (n) => html`<button type="button" key=${n} class="btn small" data-test="listens"
+    aria-pressed=${String(n === typed)} onClick=${() => onChange(n)}>${inert(n)}</button>`;
+  const hint = endpoints.error ? "which services listen is unknown" : !endpoints.data ? "looking for services…"
+    : heard.length === 0 ? "no service listens now; a run waits for one"
+    : fitting.length === 0 ? "no service listens on it now; a run waits for one" : "a service listens on those below";
   return html`<div class="column">
-    <${Field} label="Endpoint" error=${error} hint=${heard.length > 0 ? "a service listens on those below" : "no service listens now; a run waits for one"}>
+    <${Field} label="Endpoint" error=${error} hint=${hint}>
       <input value=${value} placeholder="name" data-test="endpoint" autocomplete="off" spellcheck=${false}
         onInput=${(e) => onChange(e.currentTarget.value)}/><//>
-    ${heard.length > 0 && html`<div class="row">${heard.slice(0, 12).map((e) => html`<button type="button" key=${e.name} class="btn small"
-      aria-pressed=${String(e.name === value)} onClick=${() => onChange(e.name)}>${inert(e.name)}</button>`)}</div>`}
+    ${meant && html`<p role="status" class="row" data-test="meant">Did you mean ${name(meant)}?</p>`}
+    ${fitting.length > 0 && html`<div class="row">${fitting.slice(0, mostNames).map(name)}${fitting.length > mostNames &&
+      html`<span class="muted">and ${num(fitting.length - mostNames)} more: type a part of the name</span>`}</div>`}
   </div>`;
 }
 
