@@ -49,3 +49,16 @@ test("a mistyped name finds the one that was meant", () => {
   assert.deepEqual(["bils", "Intrest", "bank_acounts", "xyz", ""].map((text) => near(text, names)), ["bills", "interest", "bank_accounts", "", ""]);
   assert.equal(near("bills", []), "");
 });
+
+test("times name their zone, and follow the choice", async () => {
+  const { setTimes, times } = await import("../static/app/zone.js");
+  const { clock } = await import("../static/app/format.js");
+  const now = "2026-11-22T23:30:00Z";
+  setTimes({ zone: "utc" });
+  assert.equal(clock("2026-11-22T22:30:05Z", { now }), "22:30:05 UTC");
+  times.own = "Asia/Kolkata";
+  setTimes({ zone: "schedule" });
+  assert.equal(clock("2026-11-22T10:00:00Z", { now }), "2026-11-22 15:30:00 GMT+5:30");
+  times.own = "";
+  assert.match(clock(now, { date: true }), / (UTC|GMT|[A-Z]{3,4})/);
+});

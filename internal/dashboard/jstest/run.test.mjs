@@ -23,6 +23,7 @@ register("data:text/javascript," + encodeURIComponent(`
   }`));
 const { columns, placed, stepsOf } = await import("../static/app/parts/stepgraph.js");
 const { sideBySide, fan, forecastText, spanText } = await import("../static/app/parts/forecast.js");
+const { clock } = await import("../static/app/format.js");
 const { parse, shown, slidTo, supposing } = await import("../static/app/run/pacing.js");
 const { latency, middles, sum, throughput } = await import("../static/app/charts/timeline.js");
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
@@ -137,10 +138,11 @@ test("a canary's result is that of its generation", () => {
 test("a forecast is a band, what is waited for, or why there is none", () => {
   const now = new Date(2026, 10, 27, 4, 0, 0);
   const at = (minutes) => new Date(now.getTime() + minutes * 60000).toISOString();
-  assert.deepEqual(forecastText({ p10: at(10), p50: at(16), p90: at(25) }, now), { value: "04:16:00", more: "04:10:00 to 04:25:00" });
+  const said = (minutes) => clock(at(minutes), { now });
+  assert.deepEqual(forecastText({ p10: at(10), p50: at(16), p90: at(25) }, now), { value: said(16), more: `${said(10)} to ${said(25)}` });
   const then = { p10_seconds: 2400, p50_seconds: 2800, p90_seconds: 3300 };
   assert.deepEqual(forecastText({ waits_for: "approval of step send", waits_from: at(5), then }, now),
-    { value: "40 to 55 min", more: "after approval of step send, from about 04:05:00" });
+    { value: "40 to 55 min", more: `after approval of step send, from about ${said(5)}` });
   assert.deepEqual(forecastText({ why_not: "its items are being loaded" }, now), { value: "not yet", more: "its items are being loaded" });
   assert.equal(spanText({ p10_seconds: 30, p90_seconds: 30.2 }), "30 s");
 });
