@@ -4069,6 +4069,9 @@ type SessionDocument struct {
 	// ByProvider the login is by that provider, where it can begin again
 	ByProvider bool       `json:"by_provider,omitempty"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
+
+	// Links URLs about a request, by name, with {run}, {slice} and {trace} (serve --link)
+	Links map[string]string `json:"links,omitempty"`
 }
 
 type SessionList struct {
@@ -6933,4 +6936,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 1d90d1d0d29f0a549174c890e8052f7a, is ed72a84425b1158cc2051d2df8294e9fbd3d3b72afcf67ab5d87351920b8ccf3.
+// Of 5d9841debc03aa19c16a5bc0324afabb, is a650fd782b06f377fd5f16426607bf204deca295d17ce889ea92ef8c7e642411.

@@ -12,8 +12,8 @@ register("data:text/javascript," + encodeURIComponent(`
     if (/\\/html\\.js$/.test(name)) return none(names);
     if (/\\/ui\\.js$/.test(name)) return none(ui);
     if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
-    if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link"]);
-    if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot"]);
+    if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link", "route"]);
+    if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot", "session"]);
     if (/(\\/chart\\.js|\\/explain\\.js)$/.test(name)) return none(["Chart", "Explanation"]);
     return null;
   };
@@ -30,6 +30,7 @@ const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.j
 const { by, headline } = await import("../static/app/charts/happened.js");
 const { movement } = await import("../static/app/run/why.js");
 const { outcome } = await import("../static/app/run/canary.js");
+const { linksOf } = await import("../static/app/parts/attempts.js");
 
 const names = (all) => all.map((column) => column.map((s) => s.name));
 
@@ -180,4 +181,11 @@ test("a number that is being typed is supposed", () => {
   assert.equal(supposing(run, step, field, "8", "32"), "send.in_flight=32");
   assert.equal(supposing(run, undefined, { name: "priority", least: -9, most: 9 }, "0", "5"), "priority=5");
   for (const text of ["8", "x", "auto", ""]) assert.equal(supposing(run, step, field, "8", text), null);
+});
+
+test("links of a request have its IDs; its trace is its slice with the halves changed", () => {
+  const slice = "11111111-2222-4333-8444-555555555555";
+  assert.deepEqual(linksOf({ logs: "https://l/?q={run}+{slice}", trace: "https://t/{trace}" }, "r 1", slice),
+    [["logs", `https://l/?q=r%201+${slice}`], ["trace", "https://t/84445555555555551111111122224333"]]);
+  assert.deepEqual(linksOf(undefined, "r", slice), []);
 });
