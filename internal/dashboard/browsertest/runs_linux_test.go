@@ -532,7 +532,7 @@ func findAndChoose(s *stack, p *page) {
 	p.until("a request leads to its logs", `document.querySelector('`+at("link")+`')?.href.startsWith("https://logs.test/?q=")`)
 	p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 	p.fill("search-text", "no such key")
-	p.until("what does not exist is not offered", `document.querySelector('[role=dialog], dialog').innerText.includes("Nothing fits")`)
+	p.until("what does not exist is not offered", `document.querySelector('[role=dialog], dialog').innerText.includes("Nothing found")`)
 	p.press(kb.Escape)
 	p.visit("/no/such/page")
 	p.until("an unknown path is a page", `document.querySelector("h1").innerText === "Nothing here"`)

@@ -92,5 +92,5 @@ export function Search() {
       autocomplete="off" spellcheck="false" onKeyDown=${keys} data-test="search-text"
       onInput=${(e) => { setText(e.currentTarget.value); setAt(0); }}/>
     <ul class="found" id=${id} role="listbox" aria-label="What was found">${all.map(row)}</ul>
-    <p class="muted" role="status">${!found ? "Searching…" : all.length === 0 ? "Nothing fits." : ""}</p><//>`;
+    <p class="muted" role="status">${!found ? "Searching…" : all.length === 0 ? "Nothing found." : ""}</p><//>`;
 }

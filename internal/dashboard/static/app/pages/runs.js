@@ -156,7 +156,7 @@ function List({ runs, reset, chosen, onChoose, sort, onSort }) {
       label=${"Actions for " + (r.name || shortId(r.id))} items=${actionsOf(r)} test="run-menu"/>` },
   ];
   return html`<${Table} caption="Runs" test="runs" sort=${sort || "newest"} onSort=${onSort} columns=${columns} rows=${runs} rowKey=${(r) => r.id}
-    href=${(r) => "/runs/" + r.id} empty=${html`<${Empty} icon="search" title="No run fits" test="no-match">
+    href=${(r) => "/runs/" + r.id} empty=${html`<${Empty} icon="search" title="No run matches" test="no-match">
       <${Button} small onClick=${reset}>Show all runs<//><//>`}/>`;
 }
 

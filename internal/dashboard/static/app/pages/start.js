@@ -67,19 +67,19 @@ export default function Start({ query }) {
       });
       if (what === "dry") setFound(body);
       else {
-        if (status === 200) toast("It had been started before; this is the run", { tone: "info" });
+        if (status === 200) toast("Already started; this is the run", { tone: "info" });
         go("/runs/" + (body.run || body.id));
       }
     } catch (err) {
-      if (err.name === "AbortError") toast(what === "start" && sent === 1 ? "Given up; had it been stored by then, it is in the list of runs"
-        : "Given up; nothing was started", { tone: "info" });
+      if (err.name === "AbortError") toast(what === "start" && sent === 1 ? "Cancelled; if it was stored by then, it is in the list of runs"
+        : "Cancelled; nothing was started", { tone: "info" });
       else setProblem(err);
     } finally {
       setWork(null);
     }
   };
 
-  if (!can("operator")) return html`<${Page} title="Start a run"><${Card}><${Empty} icon="key" title="Your role may only look">
+  if (!can("operator")) return html`<${Page} title="Start a run"><${Card}><${Empty} icon="key" title="Your role is read-only">
     <p>Starting a run needs the role operator.</p><//><//><//>`;
   const at = problem ? placeOf(problem) : "";
   const wrong = (name) => (at === name ? problem.detail.replace(/^[a-z_]+: /, "") : "");
@@ -110,8 +110,8 @@ export default function Start({ query }) {
           <${Field} label="Name" hint="to find the run by" class="wide" error=${wrong("name")}><input value=${form.name} maxlength="200" data-test="name"
             autocomplete="off" onInput=${(e) => set({ name: e.currentTarget.value })}/><//>
           ${pacing.map(input)}${care.map(input)}
-          <${Field} label="A key that stands twice" error=${wrong("on_duplicate")}><${Select} value=${form.on_duplicate} test="on_duplicate"
-            onChange=${(v) => set({ on_duplicate: v })} options=${[["", "is an error"], ["skip", "is left out"], ["allow", "is allowed"]]}/><//>
+          <${Field} label="Duplicate keys" error=${wrong("on_duplicate")}><${Select} value=${form.on_duplicate} test="on_duplicate"
+            onChange=${(v) => set({ on_duplicate: v })} options=${[["", "refuse"], ["skip", "skip"], ["allow", "allow"]]}/><//>
         </div>
         ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto_approve} onChange=${(v) => set({ canary_auto_approve: v })}
           test="canary_auto_approve">Approve automatically when no more of the canary failed than allowed<//>`}
@@ -139,7 +139,7 @@ function Working({ work, give }) {
   const words = work.again ? "The connection broke; it is sent again" : work.share < 1 ? `Sending the file: ${percent(work.share)}`
     : work.what === "dry" ? "Reading and checking" : "Storing the items";
   return html`<div class="column" role="status" data-test="working"><${Progress} share=${work.share} label="Upload" state="running"/>
-    <div class="row between"><span>${words}…</span><${Button} small onClick=${give} test="give-up">Give up<//></div></div>`;
+    <div class="row between"><span>${words}…</span><${Button} small onClick=${give} test="give-up">Cancel<//></div></div>`;
 }
 
 function PlanChoice({ plans, value, onChange, error }) {
