@@ -103,7 +103,7 @@ COMMENT ON COLUMN batchrun.started_at IS 'When its present generation began.';
 COMMENT ON COLUMN batchrun.finished_at IS 'When it was completed or cancelled, in this generation; null: not yet.';
 COMMENT ON COLUMN batchrun.hold IS
     'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed), fail_fast '
-    '(its first outcomes plainly failed) or canary (its sample waits for approval); null: it is not.';
+    '(too many of its first outcomes failed) or canary (its sample waits for approval); null: it is not.';
 COMMENT ON COLUMN batchrun.hold_detail IS 'Why it is paused, in words.';
 COMMENT ON COLUMN batchrun.held_at IS 'Since when it is paused.';
 COMMENT ON COLUMN batchrun.held_by IS 'Who paused it.';

@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -53,6 +55,8 @@ type serveCommand struct {
 	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Database connections, in addition to six for heartbeats, credentials and tasks (16)." placeholder:"N"`
 	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 
+	Link map[string]string `env:"TRANCHE_LINK" help:"Link of the dashboard from a request to its logs or trace, by its name; repeatable. {run}, {slice} and {trace} stand for IDs." placeholder:"NAME=URL"`
+
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 
 	accessFlags
@@ -64,7 +68,20 @@ type serveCommand struct {
 }
 
 func (s *serveCommand) Validate() error {
-	return cmp.Or(s.checkPayload(), s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing())
+	return cmp.Or(s.checkPayload(), s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing(),
+		s.validateLinks())
+}
+
+// validateLinks accepts what a browser can follow.
+func (s *serveCommand) validateLinks() error {
+	for name, link := range s.Link {
+		filled := strings.NewReplacer("{run}", "x", "{slice}", "x", "{trace}", "x").Replace(link)
+		at, err := url.Parse(filled)
+		if err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || strings.ContainsAny(filled, "{}") {
+			return fmt.Errorf("--link %s: invalid URL %q; want http:// or https://, with {run}, {slice} and {trace} only", name, link)
+		}
+	}
+	return nil
 }
 
 func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Console) (err error) {
@@ -115,7 +132,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 		return err
 	}
 	config, err := s.guarded(p.reach(api.Config{
-		Log: log, Hosts: s.AllowHost, Build: build(),
+		Log: log, Hosts: s.AllowHost, Links: s.Link, Build: build(),
 		Info:    map[string]string{"database": p.database, "nats": p.natsURL, "data": p.directory},
 		Trouble: trouble.Last, StreamBytes: p.wait.Needs, SpoolDir: filepath.Join(p.directory, "spool"),
 		Dashboard: pages, Trackers: service, Producers: taking, Metrics: p.metrics, WakeLeaderTask: node.WakeLeaderTask,

@@ -85,6 +85,26 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	testenv.Same(t, host.count(), 1, "how often it was told")
 }
 
+// A rule with a longer wait goes to the next receiver, unless an operator acknowledged the condition in time.
+func TestWhatIsAcknowledgedIsNotEscalated(t *testing.T) {
+	t.Parallel()
+	b, host, d, lease := withRule(t, "when: {health: warning, unacknowledged: true}\nwait: 15m\n")
+	c := condition("e", store.Critical)
+	b.says(c)
+	b.look(d, lease)
+	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '15 minutes'`)
+	taken := c
+	taken.Mark = &store.Mark{State: store.Acknowledged}
+	b.says(taken)
+	b.turn(d, lease)
+	testenv.Same(t, host.count(), 0, "how often what an operator took was told")
+	b.says(c)
+	b.look(d, lease)
+	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '15 minutes'`)
+	b.turn(d, lease)
+	testenv.Same(t, host.count(), 1, "how often it was told")
+}
+
 // Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
 func TestManyAreOneMessage(t *testing.T) {
 	t.Parallel()

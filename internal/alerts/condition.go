@@ -24,6 +24,7 @@ type seen struct {
 	only     bool     // only a change of a run, not a health condition
 	happened bool
 	muted    bool // muted: it holds, but is not notified
+	taken    bool // acknowledged by an operator
 }
 
 type facts struct {
@@ -37,7 +38,7 @@ func (f *facts) all() (all []seen) {
 	for _, c := range slices.Concat(f.report.Conditions, f.report.Muted) {
 		rule := c.Kind.Rule()
 		s := seen{Condition: c, key: c.Subject, change: RunChange(rule.Change),
-			muted: c.Mark != nil && c.Mark.State == store.Muted}
+			muted: c.Mark != nil && c.Mark.State == store.Muted, taken: c.Mark != nil && c.Mark.State == store.Acknowledged}
 		if run, err := uuid.Parse(c.Subject); err == nil {
 			label := f.labels[workqueue.RunID(run)]
 			s.plan, s.of = label.Plan, label.Endpoints
@@ -89,7 +90,7 @@ func (s *Spec) toldCompletion(rule *alert.Rule, c *seen) bool {
 }
 
 func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
-	if c.muted || !s.isAbout(c) {
+	if c.muted || s.Unacknowledged && c.taken || !s.isAbout(c) {
 		return false
 	}
 	if c.change != "" {

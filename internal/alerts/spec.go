@@ -61,6 +61,8 @@ type When struct {
 	Runs []RunChange `json:"runs,omitempty" enum:"completed,paused,waits_for_approval,overdue,deadline_at_risk"`
 	// Health is the minimum severity of conditions; empty: none.
 	Health store.Severity `json:"health,omitempty" enum:"info,warning,critical"`
+	// Unacknowledged leaves out what an operator has acknowledged: with a longer wait, the rule escalates another's.
+	Unacknowledged bool `json:"unacknowledged,omitempty"`
 }
 
 // Parse reads a rule from YAML, or from JSON, which is YAML too. The name is what errors call the input, and the rule's

@@ -30,6 +30,8 @@ type SessionDocument struct {
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
 	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin again"`
 	ExpiresAt     *time.Time  `json:"expires_at,omitempty"`
+
+	Links map[string]string `json:"links,omitempty" doc:"URLs about a request, by name, with {run}, {slice} and {trace} (serve --link)"`
 }
 
 // LogIn is a token to log in with.
@@ -56,7 +58,7 @@ func (s *adminRoutes) getSession(ctx context.Context, _ *struct{}) (SessionDocum
 
 func (s *adminRoutes) sessionOf(ctx context.Context) SessionDocument {
 	if s.Access == nil {
-		return SessionDocument{Authenticated: true, Auth: "off", User: kernel.Anonymous, Role: access.Admin}
+		return SessionDocument{Authenticated: true, Auth: "off", User: kernel.Anonymous, Role: access.Admin, Links: s.config.Links}
 	}
 	who, ok := access.From(ctx)
 	if !ok {
@@ -71,7 +73,7 @@ func (s *adminRoutes) nobody() SessionDocument {
 
 func (s *adminRoutes) sessionFor(who *access.Principal) SessionDocument {
 	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role,
-		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt}
+		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt, Links: s.config.Links}
 }
 
 type sessionAnswer struct {

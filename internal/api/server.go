@@ -79,6 +79,7 @@ type Config struct {
 	Hosts []string    // allowed in the Host header in addition to the loopback names, without a port
 	Build buildinfo.Info
 	Info  map[string]string // where things are, human-readable
+	Links map[string]string // of the dashboard, from a request to its logs and trace, by name
 
 	// Trackers is the tracker service, shared with its NATS callers; nil: a separate one.
 	Trackers *trackers.Service

@@ -23,7 +23,7 @@ type Config struct {
 	Dir string
 }
 
-// Handler serves the pages and files, and 404 for other paths.
+// Handler serves the pages and files. Other paths are 404: for browsers as a page, which says so.
 func Handler(config Config) (http.Handler, error) {
 	if config.Dir == "" {
 		build := sync.OnceValues(func() (*site, error) { return newSite(embedded(), false) })
@@ -49,6 +49,15 @@ func (h handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	f, found := site.files[r.URL.Path]
 	if !found && isPage(r.URL.Path) {
 		f, found = site.document, true
+	}
+	if !found && strings.Contains(r.Header.Get("Accept"), "text/html") && !strings.HasPrefix(r.URL.Path, filesAt) &&
+		(r.Method == http.MethodGet || r.Method == http.MethodHead) {
+		site.protect(w.Header())
+		w.Header().Set("Content-Type", site.document.kind)
+		w.Header().Set("Cache-Control", "no-store")
+		w.WriteHeader(http.StatusNotFound)
+		_, _ = w.Write(site.document.content) // fails if the caller is gone
+		return
 	}
 	if !found {
 		problem(w, http.StatusNotFound, missing(r.URL.Path))

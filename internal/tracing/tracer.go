@@ -2,6 +2,7 @@ package tracing
 
 import (
 	"context"
+	"crypto/rand"
 
 	"github.com/google/uuid"
 	"go.opentelemetry.io/otel/attribute"
@@ -34,11 +35,32 @@ type Tracer struct {
 // NewTracer returns a Tracer for a provider.
 func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: provider.Tracer(scope)} }
 
+type sliceKey struct{} // of the slice in the context of a root span
+
+// sliceIDs names the trace of a slice by its ID, so that whoever knows one finds the other. Its halves change places:
+// samplers want the second half to be random, and a UUID has fixed bits at its beginning.
+type sliceIDs struct{}
+
+func (sliceIDs) NewIDs(ctx context.Context) (id trace.TraceID, span trace.SpanID) {
+	slice, ok := ctx.Value(sliceKey{}).(uuid.UUID)
+	if !ok {
+		_, _ = rand.Read(slice[:]) // never fails
+	}
+	copy(id[:8], slice[8:])
+	copy(id[8:], slice[:8])
+	return id, sliceIDs{}.NewSpanID(ctx, id)
+}
+
+func (sliceIDs) NewSpanID(context.Context, trace.TraceID) (span trace.SpanID) {
+	_, _ = rand.Read(span[:]) // never fails
+	return span
+}
+
 // Publishing implements orchestrator.Tracer. Its span is the root of a trace.
 func (t *Tracer) Publishing(
 	ctx context.Context, s core.TracedSlice,
 ) (carried wire.Trace, end func(error)) {
-	ctx, span := t.tracer.Start(ctx, "publish "+s.Endpoint, trace.WithNewRoot(),
+	ctx, span := t.tracer.Start(context.WithValue(ctx, sliceKey{}, s.Slice), "publish "+s.Endpoint, trace.WithNewRoot(),
 		trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
 		span.SetAttributes(common(s.Endpoint, s.Run, s.Slice)...)
@@ -52,7 +74,8 @@ func (t *Tracer) Publishing(
 func (t *Tracer) Fetching(
 	ctx context.Context, s core.TracedSlice,
 ) (within context.Context, carried wire.Trace, end func(error)) {
-	ctx, span := t.tracer.Start(ctx, "fetch "+s.Endpoint, trace.WithNewRoot(), trace.WithSpanKind(trace.SpanKindClient))
+	ctx, span := t.tracer.Start(context.WithValue(ctx, sliceKey{}, s.Slice), "fetch "+s.Endpoint, trace.WithNewRoot(),
+		trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
 		span.SetAttributes(oteltrace.KeyEndpoint.String(s.Endpoint), oteltrace.KeyRun.String(s.Run.String()),
 			oteltrace.KeySlice.String(s.Slice.String()), keyStep.Int(s.Step), oteltrace.KeyAttempt.Int(s.Attempt),

@@ -130,6 +130,7 @@ func Start(ctx context.Context, c Config) (*Tracing, error) {
 	}
 	return &Tracing{provider: sdktrace.NewTracerProvider(
 		sdktrace.WithBatcher(&telling{SpanExporter: exporter, log: c.Log}), sdktrace.WithResource(about),
+		sdktrace.WithIDGenerator(sliceIDs{}),
 		sdktrace.WithSampler(sdktrace.ParentBased(sdktrace.TraceIDRatioBased(c.Ratio))))}, nil
 }
 

@@ -106,12 +106,15 @@ func stop(t *testing.T, tr *tracing.Tracing) {
 	testenv.NoError(t, tr.Stop(ctx))
 }
 
+// slice has the trace 84445555555555551111111122224333.
+var slice = uuid.MustParse("11111111-2222-4333-8444-555555555555")
+
 // use records a span of each kind, the second within the first, as a reply would carry it.
 func use(tr *tracing.Tracing) (run uuid.UUID, carried wire.Trace) {
 	run = uuid.New()
 	var _ core.Tracer = tr.Tracer()
 	carried, published := tr.Tracer().Publishing(context.Background(), core.TracedSlice{Run: run,
-		Slice: uuid.New(), Endpoint: "statement", Attempt: 1, Generation: 1, Items: 5})
+		Slice: slice, Endpoint: "statement", Attempt: 1, Generation: 1, Items: 5})
 	published(nil)
 	recorded := tr.Tracer().Recording(context.Background(), carried, core.TracedReply{Run: run,
 		Endpoint: "statement", Service: "x@1 y", Slots: 5, Final: true})
@@ -124,6 +127,9 @@ func TestSpansReachAnOTLPReceiver(t *testing.T) {
 	r := newReceiver(t, http.StatusOK)
 	tr := start(t, tracing.Config{Endpoint: r.URL, Ratio: 1, Version: "1.2.3"})
 	run, carried := use(tr)
+	if !strings.HasPrefix(carried.Parent, "00-84445555555555551111111122224333-") {
+		t.Errorf("slice %s has the trace %s", slice, carried.Parent)
+	}
 	stop(t, tr)
 	stop(t, tr)
 	spans := r.spans()

@@ -4069,6 +4069,9 @@ type SessionDocument struct {
 	// ByProvider the login is by that provider, where it can begin again
 	ByProvider bool       `json:"by_provider,omitempty"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
+
+	// Links URLs about a request, by name, with {run}, {slice} and {trace} (serve --link)
+	Links map[string]string `json:"links,omitempty"`
 }
 
 type SessionList struct {
@@ -6962,4 +6965,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 93b5b84e2009751220d6ca2b0bdb4d4c, is 7fdb6a33b82c8d3b69568d7c16e60afc03901d28618f01f2918d0353a8c7f0fa.
+// Of 5d9841debc03aa19c16a5bc0324afabb, is a650fd782b06f377fd5f16426607bf204deca295d17ce889ea92ef8c7e642411.

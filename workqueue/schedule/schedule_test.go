@@ -135,6 +135,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	}
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left of starts that were fenced off")
 	loaded := testenv.Must(load(claim, 3))(t)
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE schedule = 'night'`), 1, "runs that name their schedule")
 	occurrences, _, err := schedule.New(b.Store).Occurrences(t.Context(), schedule.OccurrenceFilter{Schedule: "night"})
 	if err != nil || len(occurrences) != 1 || occurrences[0].State != schedule.OccurrenceStarted ||
 		*occurrences[0].Run != loaded.Run || occurrences[0].RunState != "running" {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
+
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/api/runs"
@@ -142,6 +144,8 @@ func TestRunsAreFound(t *testing.T) {
 		"until=2020-01-01T00:00:00Z": {},
 		"since=" + url.QueryEscape(time.Now().Add(time.Hour).Format(time.RFC3339)): {},
 		"state=running&q=o": {under, odd, year},
+		"schedule=nightly":  {},
+		"fold=true":         {under, odd, year},
 	} {
 		if got, next := found(query); strings.Join(got, "|") != strings.Join(want, "|") || next != "" {
 			t.Errorf("%s: %q, next %q; want %q", query, got, next, want)
@@ -162,4 +166,7 @@ func TestRunsAreFound(t *testing.T) {
 	b.Refused(422, "invalid version", http.MethodGet, at+"plan=echo@x", nil)
 	b.Refused(422, "earlier time first", http.MethodGet, at+"since=2020-01-02T00:00:00Z&until=2020-01-01T00:00:00Z", nil)
 	b.Refused(422, "", http.MethodGet, at+"since=yesterday", nil)
+	b.Refused(422, "leave out fold", http.MethodGet, at+"fold=true&q=o", nil)
+	b.Refused(422, "leave it out", http.MethodGet, at+"attention=true&sort=name", nil)
+	b.Refused(422, "was deleted", http.MethodGet, at+"sort=items&before="+uuid.NewString(), nil)
 }

@@ -34,7 +34,11 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	p.click("start")
 	p.has("start-page")
 	p.click("what-endpoint")
-	p.fill("endpoint", "statement")
+	p.until("services are known", `document.querySelector('`+at("listens")+`')`)
+	p.fill("endpoint", "statment")
+	p.says("meant", "statement")
+	p.clickOn("what was meant", at("meant")+" button")
+	p.lacks("meant")
 
 	var csv strings.Builder
 	csv.WriteString("customer,name\n")
@@ -238,6 +242,10 @@ func aListThatSaysWhy(s *stack, p *page) {
 	p.click("views")
 	p.click("view")
 	p.until("the saved view", `location.search === "?sort=failed"`)
+	s.post("/plans", "application/yaml", "name: statement\nsteps: [{endpoint: statement}]\n")
+	p.visit("/plans?name=statement")
+	p.says("durations", "Half of the last 4 took at most")
+	p.accessible("how long a plan's runs took")
 }
 
 // A run of which three items failed, as people find it: they go to it, accept what failed, correct an item, and read
@@ -503,20 +511,37 @@ func findAndChoose(s *stack, p *page) {
 		p.press(kb.Enter)
 		p.lacks("search")
 	}
+	s.post("/schedules", "application/yaml", "name: nightly\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n")
+	s.post("/collectors", "application/yaml", "name: crm\nendpoint: nobody\nmin_size: 2\n")
+	p.allow("404") // of keys that the run does not have
+	search("nightl", "nightly")
+	p.until("the schedule", `location.pathname + location.search === "/schedules?name=nightly"`)
+	search("crm", "crm")
+	p.until("the collector", `location.pathname + location.search === "/collectors?name=crm"`)
 	search("alph", "alpha")
 	p.until("the run", `location.pathname === "/runs/`+first.String()+`"`)
 	p.until("its tab says how it goes", `document.title === "0 % · alpha"`)
+	search("pau", "Pause")
+	p.says("state", "paused")
 	search("C42", "C42")
 	p.has("item-page")
+	p.until("a request leads to its logs", `document.querySelector('`+at("link")+`')?.href.startsWith("https://logs.test/?q=")`)
+	p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
+	p.fill("search-text", "no such key")
+	p.until("what does not exist is not offered", `document.querySelector('[role=dialog], dialog').innerText.includes("Nothing found")`)
+	p.press(kb.Escape)
+	p.visit("/no/such/page")
+	p.until("an unknown path is a page", `document.querySelector("h1").innerText === "Nothing here"`)
 	search("dead let", "Dead letters")
 	p.has("letters-page")
 
 	p.visit("/runs")
-	p.run(`[...document.querySelectorAll('` + at("choose") + `')].slice(0, 2).forEach((e) => e.click())`)
+	p.run(`[...document.querySelectorAll('` + at("choose") + `')].filter((e) => /beta|gamma/.test(e.ariaLabel)).
+		forEach((e) => e.click())`)
 	p.says("bulk", "2 runs")
 	p.click("bulk-pause")
 	p.until("both are paused", `[...document.querySelectorAll('#main [data-row]')].filter((e) =>
-		e.innerText.includes("paused")).length === 2`)
+		e.innerText.includes("paused")).length === 3`)
 	p.lacks("bulk")
 }
 
@@ -689,7 +714,7 @@ func serverRestarts(s *stack, p *page) {
 
 // A schedule's page says why its due times have no run yet. No leader starts them in this test.
 func whyNothingStarts(s *stack, p *page) {
-	const text = "name: night\ncron: 0 3 * * *\nplan: nothing\nitems: {file: a.csv}\n"
+	const text = "name: night\ncron: 0 3 * * *\nzone: Asia/Kolkata\nplan: nothing\nitems: {file: a.csv}\n"
 	s.post("/schedules", "application/yaml", text)
 	testenv.Must(s.Pool.Exec(s.Context(), `
 INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, reason, began_at, attempts,
@@ -699,6 +724,11 @@ SELECT 'night', t.now - n * interval '1 h', 'due', 1, state, t.now + wait * inte
 FROM (SELECT tranche_now() AS now) t, (VALUES (0, 'due', 8, ''), (1, 'due', 9, 'its window is shut'),
     (2, 'starting', 0, ''), (3, 'due', 0, 'its turn has not come')) v(n, state, wait, reason)`))(s)
 	p.visit("/schedules?name=night")
+	for choice, want := range map[string]string{"zone-schedule": "GMT+5:30", "zone-utc": "UTC"} {
+		p.click("times-menu")
+		p.click(choice)
+		p.says("occurrences", want)
+	}
 	for _, want := range []string{"(window or jitter)", "its window is shut", "being loaded since", ", attempt 2",
 		"its turn has not come"} {
 		p.says("occurrences", want)

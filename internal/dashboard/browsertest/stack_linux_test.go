@@ -72,7 +72,8 @@ func (s *stack) serve() {
 	listener := s.bound()
 	s.url = "http://" + s.addr
 	pages := testenv.Must(dashboard.Handler(dashboard.Config{}))(s)
-	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience}
+	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience,
+		Links: map[string]string{"logs": "https://logs.test/?q={slice}"}}
 	settings.Alerts = testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}}))(s)
 	if s.config.locked {

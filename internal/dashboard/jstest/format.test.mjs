@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { failedShare, percent, setting, timed } from "../static/app/format.js";
+import { failedShare, near, percent, setting, timed } from "../static/app/format.js";
 
 test("settings are written like other durations", () => {
   for (const [text, want] of [
@@ -47,4 +47,23 @@ test("the time of a run that was run again is told as that of one generation", (
 test("failures are a share of what finished, or of what a step has finished", () => {
   assert.equal(failedShare({ done: 0, failed: 200, items: 2000, steps: [{ done: 1800, failed: 200, skipped: 0 }] }), "10 %");
   assert.equal(failedShare({ done: 150, failed: 50, items: 2000 }), "25 %");
+});
+
+test("a mistyped name finds the one that was meant", () => {
+  const names = ["bank_accounts", "interest", "bills"];
+  assert.deepEqual(["bils", "Intrest", "bank_acounts", "xyz", ""].map((text) => near(text, names)), ["bills", "interest", "bank_accounts", "", ""]);
+  assert.equal(near("bills", []), "");
+});
+
+test("times name their zone, and follow the choice", async () => {
+  const { setTimes, times } = await import("../static/app/zone.js");
+  const { clock } = await import("../static/app/format.js");
+  const now = "2026-11-22T23:30:00Z";
+  setTimes({ zone: "utc" });
+  assert.equal(clock("2026-11-22T22:30:05Z", { now }), "22:30:05 UTC");
+  times.own = "Asia/Kolkata";
+  setTimes({ zone: "schedule" });
+  assert.equal(clock("2026-11-22T10:00:00Z", { now }), "2026-11-22 15:30:00 GMT+5:30");
+  times.own = "";
+  assert.match(clock(now, { date: true }), / (UTC|GMT|[A-Z]{3,4})/);
 });

@@ -12,8 +12,8 @@ register("data:text/javascript," + encodeURIComponent(`
     if (/\\/html\\.js$/.test(name)) return none(names);
     if (/\\/ui\\.js$/.test(name)) return none(ui);
     if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
-    if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link"]);
-    if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot"]);
+    if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link", "route"]);
+    if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot", "session"]);
     if (/\\/explain\\.js$/.test(name)) return none(["Explanation"]);
     return null;
   };
@@ -23,6 +23,7 @@ register("data:text/javascript," + encodeURIComponent(`
   }`));
 const { columns, placed, stepsOf } = await import("../static/app/parts/stepgraph.js");
 const { sideBySide, fan, forecastText, spanText } = await import("../static/app/parts/forecast.js");
+const { clock } = await import("../static/app/format.js");
 const { parse, shown, slidTo, supposing } = await import("../static/app/run/pacing.js");
 const { pieces } = await import("../static/app/charts/chart.js");
 const { latency, middles, shortTime, sum, throughput } = await import("../static/app/charts/timeline.js");
@@ -30,6 +31,7 @@ const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.j
 const { by, headline } = await import("../static/app/charts/happened.js");
 const { movement } = await import("../static/app/run/why.js");
 const { outcome } = await import("../static/app/run/canary.js");
+const { linksOf } = await import("../static/app/parts/attempts.js");
 
 const names = (all) => all.map((column) => column.map((s) => s.name));
 
@@ -146,10 +148,11 @@ test("a canary's result is that of its generation", () => {
 test("a forecast is a band, what is waited for, or why there is none", () => {
   const now = new Date(2026, 10, 27, 4, 0, 0);
   const at = (minutes) => new Date(now.getTime() + minutes * 60000).toISOString();
-  assert.deepEqual(forecastText({ p10: at(10), p50: at(16), p90: at(25) }, now), { value: "04:16:00", more: "04:10:00 to 04:25:00" });
+  const said = (minutes) => clock(at(minutes), { now });
+  assert.deepEqual(forecastText({ p10: at(10), p50: at(16), p90: at(25) }, now), { value: said(16), more: `${said(10)} to ${said(25)}` });
   const then = { p10_seconds: 2400, p50_seconds: 2800, p90_seconds: 3300 };
   assert.deepEqual(forecastText({ waits_for: "approval of step send", waits_from: at(5), then }, now),
-    { value: "40 to 55 min", more: "after approval of step send, from about 04:05:00" });
+    { value: "40 to 55 min", more: `after approval of step send, from about ${said(5)}` });
   assert.deepEqual(forecastText({ why_not: "its items are being loaded" }, now), { value: "not yet", more: "its items are being loaded" });
   assert.equal(spanText({ p10_seconds: 30, p90_seconds: 30.2 }), "30 s");
 });
@@ -187,4 +190,11 @@ test("a number that is being typed is supposed", () => {
   assert.equal(supposing(run, step, field, "8", "32"), "send.in_flight=32");
   assert.equal(supposing(run, undefined, { name: "priority", least: -9, most: 9 }, "0", "5"), "priority=5");
   for (const text of ["8", "x", "auto", ""]) assert.equal(supposing(run, step, field, "8", text), null);
+});
+
+test("links of a request have its IDs; its trace is its slice with the halves changed", () => {
+  const slice = "11111111-2222-4333-8444-555555555555";
+  assert.deepEqual(linksOf({ logs: "https://l/?q={run}+{slice}", trace: "https://t/{trace}" }, "r 1", slice),
+    [["logs", `https://l/?q=r%201+${slice}`], ["trace", "https://t/84445555555555551111111122224333"]]);
+  assert.deepEqual(linksOf(undefined, "r", slice), []);
 });

@@ -1,4 +1,5 @@
 // Formats values as text, never HTML.
+import { localZone, parts } from "./zone.js";
 
 const whole = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
@@ -59,7 +60,7 @@ export function duration(seconds) {
 }
 
 // zoned adds the zone of this browser to a time of day.
-export const zoned = (text) => (/^\d\d:\d\d$/.test(text) ? `${text} ${Intl.DateTimeFormat().resolvedOptions().timeZone}` : text);
+export const zoned = (text) => (/^\d\d:\d\d$/.test(text) ? `${text} ${localZone}` : text);
 
 // timed names the generation that a rerun run's time covers: only one.
 export const timed = (run) => (run.generation > 1 ? (run.finished_at ? "last generation" : "this generation") : "");
@@ -85,16 +86,13 @@ export function ago(time, now = Date.now()) {
   return s >= 0 ? coarse + " ago" : "in " + coarse;
 }
 
-const two = (n) => String(n).padStart(2, "0");
-
-// clock formats local time: 14:03:09, with the date unless it is today's.
+// clock formats a time in the chosen zone, which it names: 14:03:09 UTC, with the date unless it is today's.
 export function clock(time, { date = "auto", now = new Date() } = {}) {
   if (!time) return "–";
-  const t = new Date(time);
-  const day = `${t.getFullYear()}-${two(t.getMonth() + 1)}-${two(t.getDate())}`;
-  const at = `${two(t.getHours())}:${two(t.getMinutes())}:${two(t.getSeconds())}`;
-  const today = t.toDateString() === now.toDateString();
-  return date === true || (date === "auto" && !today) ? day + " " + at : at;
+  const day = (p) => `${p.year}-${p.month}-${p.day}`;
+  const t = parts(time);
+  const at = `${t.hour}:${t.minute}:${t.second} ${t.timeZoneName}`;
+  return date === true || (date === "auto" && day(t) !== day(parts(now))) ? day(t) + " " + at : at;
 }
 
 // servedBy names the service with its version, or the node that made the call itself ("node 1.4 host").
@@ -107,6 +105,23 @@ export function servedBy(text) {
 export const shortId = (id) => (id ? String(id).slice(-8) : "–");
 
 export const plural = (n, one, many = one + "s") => num(n) + " " + (n === 1 ? one : many);
+
+// near returns the name that text probably meant: up to a third of it mistyped; "" for none.
+export function near(text, names) {
+  const away = (name) => {
+    let row = Array.from({ length: name.length + 1 }, (_, i) => i);
+    for (let i = 1; i <= text.length; i++) {
+      const next = [i];
+      for (let j = 1; j <= name.length; j++) {
+        next[j] = Math.min(row[j] + 1, next[j - 1] + 1, row[j - 1] + (text[i - 1].toLowerCase() === name[j - 1].toLowerCase() ? 0 : 1));
+      }
+      row = next;
+    }
+    return row[name.length];
+  };
+  const [best] = names.map((name) => [away(name), name]).sort(([a], [b]) => a - b);
+  return best && best[0] <= Math.max(1, Math.floor(text.length / 3)) ? best[1] : "";
+}
 
 // inert replaces invisible and reordering characters by visible text: control characters, line breaks, bidi marks,
 // zero-width and tag characters, and lone surrogates. The result is safe to show as text.

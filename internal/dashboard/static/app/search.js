@@ -1,6 +1,6 @@
-// Global search: pages, runs, plans, endpoints, keys of the current run, and actions.
+// Global search: pages, actions of the open page, runs, plans, endpoints, schedules, collectors, keys of the open run.
 import { html, useEffect, useId, useState } from "./html.js";
-import { api, query } from "./api.js";
+import { api, query, segment } from "./api.js";
 import { inert, shortId } from "./format.js";
 import { actionsHere, searchShown } from "./keys.js";
 import { itemPath } from "./parts/itempath.js";
@@ -14,21 +14,21 @@ const WAIT = 150;  // ms after the last key before the server is queried
 
 const fits = (text, words) => words.every((w) => text.toLowerCase().includes(w));
 
+// pageActions is the buttons in the head of the open page that can be pressed.
+const pageActions = () => [...document.querySelectorAll("#main .page-actions .btn")]
+  .filter((e) => e.innerText?.trim() && e.ariaDisabled !== "true")
+  .map((e) => ({ kind: "Action", text: e.innerText.trim(), note: "this page", open: () => e.click() }));
+
 // local searches without the server: [{kind, text, note, open()}].
 function local(words) {
   const all = [
+    ...pageActions(),
     { kind: "Action", text: "Start a run", open: () => go("/start") },
     ...actionsHere().map(({ key, label, fn }) => ({ kind: "Action", text: label, note: key, open: fn })),
     ...places.filter(([path]) => path !== "/tokens" || can("admin")).map(([path, label, , key]) =>
       ({ kind: "Page", text: label, note: "g " + key, open: () => go(path) })),
   ];
-  return all.filter((one) => fits(one.text, words));
-}
-
-function item(text) {
-  const { page, params } = route.value;
-  if (!text || !["run", "errors", "item"].includes(page)) return [];
-  return [{ kind: "Item", text, note: "of this run", open: () => go(itemPath(params.run, text)) }];
+  return all.filter((one, i) => fits(one.text, words) && all.findIndex((o) => o.kind === one.kind && o.text === one.text) === i);
 }
 
 async function remote(text, words, signal) {
@@ -36,29 +36,32 @@ async function remote(text, words, signal) {
     if (err.name === "AbortError") throw err;
     return {};
   });
-  const [runs, plans, endpoints] = await Promise.all([
-    ask("/runs" + query({ q: text, limit: MOST })), ask("/plans"), ask("/endpoints"),
+  const { page, params } = route.value;
+  const inRun = ["run", "errors", "item"].includes(page);
+  const [runs, plans, endpoints, schedules, collectors, items] = await Promise.all([
+    ask("/runs" + query({ q: text, limit: MOST })), ask("/plans"), ask("/endpoints"), ask("/schedules"), ask("/collectors"),
+    inRun ? ask(`/runs/${segment(params.run)}/items/${segment(text)}`) : {},
   ]);
-  const some = (list, name) => (list ?? []).filter((one) => fits(name(one), words)).slice(0, MOST);
+  const named = (kind, list, to) => (list ?? []).filter((one) => fits(one.name, words)).slice(0, MOST)
+    .map(({ name }) => ({ kind, text: name, open: () => go(to + query({ name })) }));
   return [
+    ...(items.items ?? []).slice(0, 1).map(() => ({ kind: "Item", text, note: "of this run", open: () => go(itemPath(params.run, text)) })),
     ...(runs.runs ?? []).map((r) => ({ kind: "Run", text: r.name || r.plan, note: `${r.state} · ${shortId(r.id)}`,
       open: () => go("/runs/" + r.id) })),
-    ...some(plans.plans, (p) => p.name).map((p) => ({ kind: "Plan", text: p.name,
-      open: () => go("/plans" + query({ name: p.name })) })),
-    ...some(endpoints.endpoints, (e) => e.name).map((e) => ({ kind: "Endpoint", text: e.name,
-      open: () => go("/endpoint" + query({ name: e.name })) })),
+    ...named("Plan", plans.plans, "/plans"), ...named("Endpoint", endpoints.endpoints, "/endpoint"),
+    ...named("Schedule", schedules.schedules, "/schedules"), ...named("Collector", collectors.collectors, "/collectors"),
   ];
 }
 
 export function Search() {
   const [text, setText] = useState("");
-  const [found, setFound] = useState([]);
+  const [found, setFound] = useState([]); // null: being searched
   const [at, setAt] = useState(0);
   const id = useId();
   const words = text.trim().toLowerCase().split(/\s+/).filter(Boolean);
   useEffect(() => {
     const abort = new AbortController();
-    setFound((was) => (text.trim() ? was : []));
+    setFound(text.trim() ? null : []);
     if (!text.trim()) return undefined;
     const timer = setTimeout(() => remote(text.trim(), words, abort.signal).then(setFound, () => {}), WAIT);
     return () => {
@@ -66,7 +69,7 @@ export function Search() {
       abort.abort();
     };
   }, [text]);
-  const all = [...local(words), ...item(text.trim()), ...(words.length > 0 ? found : [])];
+  const all = [...local(words), ...(words.length > 0 ? found ?? [] : [])];
   const chosen = Math.min(at, all.length - 1);
   const close = () => { searchShown.value = false; };
   const open = (one) => {
@@ -84,10 +87,10 @@ export function Search() {
       aria-selected=${String(i === chosen)} onClick=${() => open(one)} onPointerMove=${() => setAt(i)} data-test="found">
     <span class="muted">${one.kind}</span><bdi class="grow">${inert(one.text, 120)}</bdi>${one.note && html`<kbd>${inert(one.note, 40)}</kbd>`}</li>`;
   return html`<${Dialog} title="Search" test="search" onClose=${close}>
-    <input type="search" autofocus value=${text} placeholder="Runs, keys, endpoints, plans, pages, actions" aria-label="Search for"
+    <input type="search" autofocus value=${text} placeholder="Runs, keys, endpoints, plans, schedules, pages, actions" aria-label="Search for"
       role="combobox" aria-expanded="true" aria-controls=${id} aria-activedescendant=${all.length > 0 ? `${id}-${chosen}` : undefined}
       autocomplete="off" spellcheck="false" onKeyDown=${keys} data-test="search-text"
       onInput=${(e) => { setText(e.currentTarget.value); setAt(0); }}/>
     <ul class="found" id=${id} role="listbox" aria-label="What was found">${all.map(row)}</ul>
-    <p class="muted" role="status">${all.length === 0 ? "Nothing fits." : ""}</p><//>`;
+    <p class="muted" role="status">${!found ? "Searching…" : all.length === 0 ? "Nothing found." : ""}</p><//>`;
 }

@@ -6,12 +6,14 @@ import { api, toLogin } from "./api.js";
 import { health, watch } from "./live.js";
 import { connection } from "./stream.js";
 import { theme, nextTheme } from "./theme.js";
-import { Page, Button, Card, ErrorBox, Icon, Skeleton, Toast, Empty, toast } from "./ui.js";
+import { Page, Button, Card, ErrorBox, Icon, Menu, Skeleton, Toast, Empty, toast } from "./ui.js";
 import { Help, helpShown, searchShown } from "./keys.js";
 import { Search } from "./search.js";
 import { groups, places } from "./places.js";
+import { localZone, setTimes, times } from "./zone.js";
 
 const drawer = signal(false);
+const shownTimes = signal(0); // one more with each change of how times are shown
 
 // closeDrawer returns the focus to the button that opened it.
 function closeDrawer() {
@@ -33,7 +35,7 @@ export function Shell() {
       <${Side}/>
       <${Top}/>
       ${drawer.value && html`<div class="veil" onClick=${closeDrawer}></div>`}
-      <${Main} page=${page}/>
+      <${Main} key=${shownTimes.value} page=${page}/>
     </div>
     ${helpShown.value && html`<${Help}/>`}
     ${searchShown.value && html`<${Search}/>`}
@@ -66,6 +68,7 @@ function Side() {
     <div class="side-foot">
       <${Connection}/>
       <${User}/>
+      <${TimesMenu} now=${shownTimes.value}/>
       <div class="side-tools">
         <${Button} kind="ghost" small icon=${{ light: "sun", dark: "moon", auto: "auto" }[theme.value]} test="theme"
           label=${`Theme: ${theme.value}`} title=${`Theme: ${theme.value}`} onClick=${nextTheme}/>
@@ -76,6 +79,17 @@ function Side() {
       </div>
     </div>
   </aside>`;
+}
+
+// TimesMenu says in which zone times are, and changes it.
+function TimesMenu() {
+  const item = (label, changes, test) => ({ label, test, icon: Object.entries(changes).every(([k, v]) => times[k] === v) ? "check" : undefined,
+    onClick: () => { setTimes(changes); shownTimes.value++; } });
+  return html`<${Menu} small kind="ghost" icon="clock" label="How times are shown" test="times-menu" items=${[
+    item(`Local: ${localZone}`, { zone: "local" }, "zone-local"), item("UTC", { zone: "utc" }, "zone-utc"),
+    item("The schedule's, on its page", { zone: "schedule" }, "zone-schedule"), null,
+    item("Ages: 3 min ago", { absolute: false }, "ages"), item("Clock times", { absolute: true }, "clocks"),
+  ]}>Times: ${times.zone === "utc" ? "UTC" : times.zone === "schedule" ? "the schedule's" : "local"}<//>`;
 }
 
 function Top() {

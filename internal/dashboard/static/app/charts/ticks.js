@@ -1,24 +1,24 @@
 // Ticks and labels of a chart's axes.
+import { offset, parts } from "../zone.js";
 
 const STEPS = [0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800];
 
 /** seconds returns at most most round times for an axis: {step, all}. */
 export function seconds([from, to], most) {
   const step = STEPS.find((s) => (to - from) / s <= most) ?? STEPS.at(-1) * Math.ceil((to - from) / STEPS.at(-1) / most);
-  const zone = new Date(from * 1000).getTimezoneOffset() * 60;
+  const zone = -offset(from * 1000);
   const all = [];
   for (let n = Math.ceil((from - zone) / step); n * step + zone <= to; n++) all.push(n * step + zone);
   return { step, all };
 }
 
-const two = (n) => String(n).padStart(2, "0");
-
 /** timeLabel formats a time with the precision of its axis. */
 export function timeLabel(t, step) {
-  const d = new Date(Math.round(t * 1000));
-  if (step >= 86400) return `${d.getFullYear()}-${two(d.getMonth() + 1)}-${two(d.getDate())}`;
-  if (step < 1) return `${two(d.getSeconds())}.${Math.floor(d.getMilliseconds() / 100)}`;
-  return `${two(d.getHours())}:${two(d.getMinutes())}${step < 60 ? ":" + two(d.getSeconds()) : ""}`;
+  const ms = Math.round(t * 1000);
+  const p = parts(ms);
+  if (step >= 86400) return `${p.year}-${p.month}-${p.day}`;
+  if (step < 1) return `${p.second}.${Math.floor(ms % 1000 / 100)}`;
+  return `${p.hour}:${p.minute}${step < 60 ? ":" + p.second : ""}`;
 }
 
 /** values returns the ticks of the value axis, and where a value is between floor and top: {ticks, y}. */

@@ -27,7 +27,7 @@ export default function Health() {
   const kinds = data?.kinds ?? [];
   const put = (name, title) => setMuted({ name, title });
   return html`<${Page} title="Health" subtitle=${data && html`as of <${Time} at=${data.at} />`} test="health-page"
-    actions=${html`<${Button} icon="reload" onClick=${reload} test="reload">Look again<//>`}>
+    actions=${html`<${Button} icon="reload" onClick=${reload} test="reload">Reload<//>`}>
     <${ErrorBox} error=${error} retry=${reload} />
     ${!data && !error && html`<${Card}><${Skeleton} lines=${6} /><//>`}
     ${data && html`<${Verdict} report=${data} />`}

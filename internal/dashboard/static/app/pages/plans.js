@@ -7,6 +7,7 @@ import { Link, setQuery } from "../router.js";
 import { api, segment } from "../api.js";
 import { inert, num, plural } from "../format.js";
 import { can } from "../session.js";
+import { Durations } from "../parts/strip.js";
 import { StepChain, StepGraph, stepsOf } from "../parts/stepgraph.js";
 import { Documents, at, removal } from "../parts/documents.js";
 import { Editor, Source, template } from "../plans/source.js";
@@ -66,6 +67,7 @@ function Plan({ name, query: { version = "" }, editing, onApplied, reload }) {
         <${Card} title="Steps">${p.steps.length > 1 && html`<${StepGraph} steps=${stepsOf(p)}/>`}<ol class="plan-steps">${p.steps.map((s, i) => html`<li key=${s}><span class="plan-number">${i + 1}</span>
           <div class="grow"><strong><${Text} max=${60}>${s}<//></strong>${p.endpoints?.[i] && html`<span class="under">asks ${" "}<${Link} to=${"/endpoint?name=" + encodeURIComponent(p.endpoints[i])}><${Text} max=${60}>${p.endpoints[i]}<//><//></span>`}${
             p.needs?.[i]?.length > 0 && html`<span class="under">after ${inert(p.needs[i].join(", "), 200)}</span>`}</div></li>`)}</ol><//>
+        <${Durations} plan=${name}/>
         <${Card} title="Versions" flush><${ErrorBox} error=${versions.error}/><ul class="plan-versions" data-rows>${all.map((v) => html`<li key=${v.version}
           data-row=${v.version}><a href=${`/plans?name=${encodeURIComponent(name)}&version=${v.version}`} aria-current=${v.version === p.version ? "true" : undefined}
             onClick=${(e) => { e.preventDefault(); setQuery({ version: String(v.version) }); }}>

@@ -3,6 +3,7 @@ import { html, useCallback, useEffect, useRef, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
 import { useKeys } from "../keys.js";
+import { open, stuck } from "../runs/rows.js";
 import { go, setQuery } from "../router.js";
 import { percent, shortId } from "../format.js";
 import { Timeline } from "../charts/timeline.js";
@@ -80,7 +81,8 @@ function Run({ run, live, state, database, query }) {
   const name = run.name || run.plan;
   const tab = `${run.state === "running" ? percent(run.progress) : run.state} · ${name}`;
   return html`<${Page} title=${name} tab=${tab} crumbs=${[["Runs", "/runs"]]} test="run-page"
-      heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state} failed=${run.failed - (run.accepted ?? 0)} />`}
+      heading=${html`<${Text} max=${80}>${name}<//> <${StateBadge} state=${run.state}
+          failed=${open(run)} of=${run.items} stuck=${stuck(run)} />`}
       subtitle=${html`<${About} run=${run} state=${state} />`}
       actions=${html`<${Actions} run=${run} onRerun=${() => setDialog("rerun")}
           onReport=${() => setDialog("report")} />`}>

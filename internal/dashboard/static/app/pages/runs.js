@@ -81,7 +81,7 @@ export default function Runs({ query }) {
         ${!needy && html`<span class="runs-sort"><${Select} label="Order" test="sort" value=${sort} options=${orders} onChange=${(v) => change({ sort: v })}/></span>`}
         <${Search} value=${q} onChange=${(text) => change({ q: text })} label="Search runs"
           placeholder="Name, plan, source, ID, user"/>
-        <${Views}/>
+        <${Views} here=${location.search}/>
       </div>
     </div>`}
     <${ErrorBox} error=${error} retry=${reload}/>
@@ -156,7 +156,7 @@ function List({ runs, reset, chosen, onChoose, sort, onSort }) {
       label=${"Actions for " + (r.name || shortId(r.id))} items=${actionsOf(r)} test="run-menu"/>` },
   ];
   return html`<${Table} caption="Runs" test="runs" sort=${sort || "newest"} onSort=${onSort} columns=${columns} rows=${runs} rowKey=${(r) => r.id}
-    href=${(r) => "/runs/" + r.id} empty=${html`<${Empty} icon="search" title="No run fits" test="no-match">
+    href=${(r) => "/runs/" + r.id} empty=${html`<${Empty} icon="search" title="No run matches" test="no-match">
       <${Button} small onClick=${reset}>Show all runs<//><//>`}/>`;
 }
 

@@ -1,9 +1,10 @@
 // Schedules: next and past due times.
-import { html } from "../html.js";
+import { html, useEffect } from "../html.js";
 import { Badge, Card, Empty, ErrorBox, Table, Text, Time, useLoad } from "../ui.js";
 import { Link } from "../router.js";
 import { segment } from "../api.js";
 import { clock, inert, num, plural } from "../format.js";
+import { times } from "../zone.js";
 import { Document, Documents, SourceCard, at, posting } from "../parts/documents.js";
 
 const template = `# When a plan is run, and over what.
@@ -51,6 +52,8 @@ function Schedule({ name, editing, onApplied, reload }) {
   const path = "/schedules/" + segment(name);
   const one = useLoad(path, [], { every: 3 });
   const s = one.data;
+  times.own = s?.zone ?? ""; // before the parts of this page are shown
+  useEffect(() => () => { times.own = ""; }, []);
   const next = useLoad(path + "/next?count=20", [s?.version, s?.state, s?.last_due]);
   const occurrences = useLoad(path + "/history", [], { every: 3 });
   const act = posting("schedule", name, () => [one, occurrences, { reload }].forEach((load) => load.reload()));

@@ -1,12 +1,12 @@
 // Starts a run: plan or endpoint, items, settings; with a dry run.
 import { html, useEffect, useRef, useState } from "../html.js";
 import {
-  Page, Card, Button, Check, ErrorBox, Field, Icon, Progress, Select, Text, toast, useLoad, Empty,
+  Page, Card, Button, Check, ErrorBox, Field, Icon, Progress, Select, Skeleton, Text, toast, useLoad, Empty,
 } from "../ui.js";
 import { go, Link } from "../router.js";
 import { newKey } from "../api.js";
 import { can } from "../session.js";
-import { inert, percent } from "../format.js";
+import { inert, near, num, percent } from "../format.js";
 import { StepChain, stepsOf } from "../parts/stepgraph.js";
 import { upload } from "../upload.js";
 import { blank, care, more, nameFrom, pacing, path, placeOf, typeOf } from "../start/settings.js";
@@ -67,19 +67,19 @@ export default function Start({ query }) {
       });
       if (what === "dry") setFound(body);
       else {
-        if (status === 200) toast("It had been started before; this is the run", { tone: "info" });
+        if (status === 200) toast("Already started; this is the run", { tone: "info" });
         go("/runs/" + (body.run || body.id));
       }
     } catch (err) {
-      if (err.name === "AbortError") toast(what === "start" && sent === 1 ? "Given up; had it been stored by then, it is in the list of runs"
-        : "Given up; nothing was started", { tone: "info" });
+      if (err.name === "AbortError") toast(what === "start" && sent === 1 ? "Cancelled; if it was stored by then, it is in the list of runs"
+        : "Cancelled; nothing was started", { tone: "info" });
       else setProblem(err);
     } finally {
       setWork(null);
     }
   };
 
-  if (!can("operator")) return html`<${Page} title="Start a run"><${Card}><${Empty} icon="key" title="Your role may only look">
+  if (!can("operator")) return html`<${Page} title="Start a run"><${Card}><${Empty} icon="key" title="Your role is read-only">
     <p>Starting a run needs the role operator.</p><//><//><//>`;
   const at = problem ? placeOf(problem) : "";
   const wrong = (name) => (at === name ? problem.detail.replace(/^[a-z_]+: /, "") : "");
@@ -110,8 +110,8 @@ export default function Start({ query }) {
           <${Field} label="Name" hint="to find the run by" class="wide" error=${wrong("name")}><input value=${form.name} maxlength="200" data-test="name"
             autocomplete="off" onInput=${(e) => set({ name: e.currentTarget.value })}/><//>
           ${pacing.map(input)}${care.map(input)}
-          <${Field} label="A key that stands twice" error=${wrong("on_duplicate")}><${Select} value=${form.on_duplicate} test="on_duplicate"
-            onChange=${(v) => set({ on_duplicate: v })} options=${[["", "is an error"], ["skip", "is left out"], ["allow", "is allowed"]]}/><//>
+          <${Field} label="Duplicate keys" error=${wrong("on_duplicate")}><${Select} value=${form.on_duplicate} test="on_duplicate"
+            onChange=${(v) => set({ on_duplicate: v })} options=${[["", "refuse"], ["skip", "skip"], ["allow", "allow"]]}/><//>
         </div>
         ${Number(form.canary) > 0 && html`<${Check} checked=${form.canary_auto_approve} onChange=${(v) => set({ canary_auto_approve: v })}
           test="canary_auto_approve">Approve automatically when no more of the canary failed than allowed<//>`}
@@ -139,13 +139,14 @@ function Working({ work, give }) {
   const words = work.again ? "The connection broke; it is sent again" : work.share < 1 ? `Sending the file: ${percent(work.share)}`
     : work.what === "dry" ? "Reading and checking" : "Storing the items";
   return html`<div class="column" role="status" data-test="working"><${Progress} share=${work.share} label="Upload" state="running"/>
-    <div class="row between"><span>${words}…</span><${Button} small onClick=${give} test="give-up">Give up<//></div></div>`;
+    <div class="row between"><span>${words}…</span><${Button} small onClick=${give} test="give-up">Cancel<//></div></div>`;
 }
 
 function PlanChoice({ plans, value, onChange, error }) {
   if (plans.error) return html`<${ErrorBox} error=${plans.error} retry=${plans.reload}/>`;
-  const list = plans.data?.plans || [];
-  if (plans.data && list.length === 0 && !value) {
+  if (!plans.data) return html`<${Skeleton} lines=${2}/>`;
+  const list = plans.data.plans || [];
+  if (list.length === 0 && !value) {
     return html`<p class="muted">There is no saved plan. <${Link} to="/plans">Save one<//>, or run one endpoint.</p>`;
   }
   const options = list.map((p) => [p.name, `${p.name} (version ${p.version})`]);
@@ -153,14 +154,25 @@ function PlanChoice({ plans, value, onChange, error }) {
   return html`<${Field} label="Plan" error=${error}><${Select} value=${value} onChange=${onChange} options=${options} test="plan"/><//>`;
 }
 
+const mostNames = 12; // at a time; typing narrows them
+
 function EndpointChoice({ endpoints, value, onChange, error }) {
-  const heard = (endpoints.data?.endpoints || []).filter((e) => e.kind === "endpoint" && (e.listeners || []).length > 0);
+  const heard = (endpoints.data?.endpoints || []).filter((e) => e.kind === "endpoint" && (e.listeners || []).length > 0).map((e) => e.name);
+  const typed = value.trim();
+  const fitting = heard.includes(typed) ? heard : heard.filter((name) => name.toLowerCase().includes(typed.toLowerCase()));
+  const meant = typed && fitting.length === 0 ? near(typed, heard) : "";
+  const name = (n) => html`<button type="button" key=${n} class="btn small" data-test="listens"
+    aria-pressed=${String(n === typed)} onClick=${() => onChange(n)}>${inert(n)}</button>`;
+  const hint = endpoints.error ? "which services listen is unknown" : !endpoints.data ? "looking for services…"
+    : heard.length === 0 ? "no service listens now; a run waits for one"
+    : fitting.length === 0 ? "no service listens on it now; a run waits for one" : "a service listens on those below";
   return html`<div class="column">
-    <${Field} label="Endpoint" error=${error} hint=${heard.length > 0 ? "a service listens on those below" : "no service listens now; a run waits for one"}>
+    <${Field} label="Endpoint" error=${error} hint=${hint}>
       <input value=${value} placeholder="name" data-test="endpoint" autocomplete="off" spellcheck=${false}
         onInput=${(e) => onChange(e.currentTarget.value)}/><//>
-    ${heard.length > 0 && html`<div class="row">${heard.slice(0, 12).map((e) => html`<button type="button" key=${e.name} class="btn small"
-      aria-pressed=${String(e.name === value)} onClick=${() => onChange(e.name)}>${inert(e.name)}</button>`)}</div>`}
+    ${meant && html`<p role="status" class="row" data-test="meant">Did you mean ${name(meant)}?</p>`}
+    ${fitting.length > 0 && html`<div class="row">${fitting.slice(0, mostNames).map(name)}${fitting.length > mostNames &&
+      html`<span class="muted">and ${num(fitting.length - mostNames)} more: type a part of the name</span>`}</div>`}
   </div>`;
 }
 

@@ -4,6 +4,8 @@
 import { html } from "../html.js";
 import { Badge, Time } from "../ui.js";
 import { duration, inert, num, plural, servedBy, shortId } from "../format.js";
+import { route } from "../router.js";
+import { session } from "../session.js";
 import { causes } from "./causes.js";
 import { Long } from "./jsonview.js";
 
@@ -68,11 +70,20 @@ function Attempt({ attempt: a, from, to, now }) {
       <span>${plural(a.items, "item")} in the request</span>
       ${a.service && html`<bdi class="attempt-service">${inert(servedBy(a.service))}</bdi>`}
       <code title=${a.slice}>${shortId(a.slice)}</code>
+      ${linksOf(session.value.links, route.value.params.run, a.slice).map(([name, to]) => html`<a key=${name} href=${to} target="_blank"
+        rel="noopener" data-test="link">${inert(name, 40)}</a>`)}
       ${a.outcome === "open" && a.deadline && html`<span>deadline <${Time} at=${a.deadline} mode="clock" /></span>`}
     </p>
     ${a.error &&
     html`<p class="attempt-error"><code>${inert(a.error.code)}</code> <${Long} text=${a.error.message} /></p>`}
   </li>`;
+}
+
+/** linksOf fills in the operator's links: [name, address]. The trace of a slice has the halves of its ID, the second first. */
+export function linksOf(templates, run, slice) {
+  const hex = slice.replaceAll("-", "");
+  const ids = { "{run}": run, "{slice}": slice, "{trace}": hex.slice(16) + hex.slice(0, 16) };
+  return Object.entries(templates ?? {}).map(([name, to]) => [name, to.replace(/\{(run|slice|trace)\}/g, (id) => encodeURIComponent(ids[id]))]);
 }
 
 function took(a, sent, end) {

@@ -1,12 +1,35 @@
 // A strip of runs, the newest last: a bar each, filled from below by its failures.
 import { html } from "../html.js";
-import { num, percent, plural } from "../format.js";
-import { open, shade } from "../runs/rows.js";
+import { query } from "../api.js";
+import { clock, duration, num, percent, plural } from "../format.js";
+import { Link } from "../router.js";
+import { median, open, shade } from "../runs/rows.js";
+import { Card, ErrorBox, Skeleton, useLoad } from "../ui.js";
 
 const says = (run) => (run.state !== "completed" ? run.state : open(run) > 0 ? percent(open(run) / run.items) + " failed" : "no failures");
 
 export function Strip({ runs }) {
   const bad = runs.filter((r) => open(r) > 0).length;
   return html`<span class="strip" role="img" data-test="strip" aria-label=${`Last ${plural(runs.length, "run")}: ${num(bad)} with failures`}>${
-    runs.map((r) => html`<i key=${r.id} class=${r.state} title=${says(r)} style=${{ "--share": shade(r) * 100 + "%" }}></i>`)}</span>`;
+    runs.map((r) => html`<${Bar} key=${r.id} run=${r}/>`)}</span>`;
+}
+
+const Bar = ({ run, height, more = "" }) => html`<i class=${run.state} title=${says(run) + more} style=${{ "--share": shade(run) * 100 + "%", height }}></i>`;
+
+const took = (run) => (new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000;
+
+/** Durations is how long a plan's last completed runs took, and their median; a rerun's time is that of its last generation, so it is left out. */
+export function Durations({ plan }) {
+  const load = useLoad("/runs" + query({ plan, state: "completed", limit: 20 }), [], { every: 30 });
+  const runs = (load.data?.runs ?? []).filter((r) => r.generation === 1).reverse();
+  const middle = median(runs.map(took)), longest = Math.max(...runs.map(took));
+  return html`<${Card} title="Runs" test="durations" actions=${html`<${Link} to=${"/runs" + query({ plan })}>All runs<//>`}>
+    <${ErrorBox} error=${load.error} retry=${load.reload}/>
+    ${!load.data && !load.error && html`<${Skeleton} lines=${2}/>`}
+    ${load.data && runs.length === 0 && html`<p class="muted">None has completed yet.</p>`}
+    ${runs.length > 0 && html`<p>Half of the last ${num(runs.length)} took at most <b>${duration(middle)}</b>, the longest ${duration(longest)}.</p>
+      <span class="strip tall" role="img" style=${{ "--median": middle / longest * 100 + "%" }}
+        aria-label=${`Time of the last ${plural(runs.length, "run")}, the newest last; median ${duration(middle)}`}>${
+        runs.map((r) => html`<${Bar} key=${r.id} run=${r} height=${Math.max(4, took(r) / longest * 100) + "%"}
+          more=${`, ${duration(took(r))}, ${clock(r.created_at, { date: true })}`}/>`)}</span>`}<//>`;
 }

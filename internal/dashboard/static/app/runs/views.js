@@ -15,10 +15,9 @@ function saved() {
 
 const keep = (views) => localStorage.setItem(KEY, JSON.stringify(views));
 
-export function Views() {
+export function Views({ here }) {
   const [name, setName] = useState(null); // of the view to be saved; null: no dialog
   const views = saved();
-  const here = location.search;
   const used = Object.keys(views).find((n) => views[n] === here);
   const copy = () => navigator.clipboard?.writeText(location.href).then(() => toast("Link copied"), (err) => toast(err, { tone: "bad" }));
   const save = (e) => {
@@ -29,8 +28,8 @@ export function Views() {
   return html`<${Menu} label="Views" test="views" kind="ghost" items=${[
     ...Object.entries(views).map(([n, search]) => ({ label: n, to: "/runs" + search, test: "view" })),
     Object.keys(views).length > 0 ? null : false,
-    here && !used && { label: "Save this view…", icon: "start", test: "save-view", onClick: () => setName("") },
-    used && { label: `Forget “${used}”`, icon: "cross", test: "forget-view", onClick: () => {
+    here !== "" && !used && { label: "Save this view…", icon: "start", test: "save-view", onClick: () => setName("") },
+    used !== undefined && { label: `Forget “${used}”`, icon: "cross", test: "forget-view", onClick: () => {
       const { [used]: gone, ...rest } = views;
       keep(rest);
       go("/runs" + here);

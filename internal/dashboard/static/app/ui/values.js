@@ -1,16 +1,19 @@
 import { html, signal } from "../html.js";
 import { ago, clock, duration, inert, num, percent } from "../format.js";
+import { times } from "../zone.js";
 
 // now is the current time, updated each second, for relative times.
 export const now = signal(Date.now());
 setInterval(() => { if (!document.hidden) now.value = Date.now(); }, 1000);
 
-// Time shows a time as "ago" (3 min ago), "for" (for 3 min) or "clock" (14:03:09); the title has the other form.
+// Time shows a time as "ago" (3 min ago), "for" (for 3 min) or "clock" (14:03:09 UTC); the title has the other form.
+// Users may choose clock times in place of ages.
 export function Time({ at, mode = "ago" }) {
   if (!at) return html`<span class="muted">–</span>`;
-  const text = mode === "clock" ? clock(at)
+  const exact = mode === "clock" || (mode === "ago" && times.absolute);
+  const text = exact ? clock(at)
     : mode === "for" ? "for " + duration(Math.max(1, Math.floor((now.value - new Date(at)) / 1000))) : ago(at, now.value);
-  return html`<time datetime=${at} title=${mode === "clock" ? ago(at) : clock(at, { date: true })}>${text}</time>`;
+  return html`<time datetime=${at} title=${exact ? ago(at) : clock(at, { date: true })}>${text}</time>`;
 }
 
 export function Num({ value, unit = "", class: extra = "" }) {
