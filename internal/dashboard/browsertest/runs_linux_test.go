@@ -350,18 +350,28 @@ func theMapsAddress(p *page, run string) {
 	p.fill("find", "#4321")
 	p.press("\r")
 	p.until("the address has it",
-		`/view=[0-9.]+_[0-9.]+_[0-9.]+/.test(location.search) && location.search.includes("at=4321")`)
+		`/view=[0-9.]+_[0-9]+(_[0-9.-]+){2}/.test(location.search) && location.search.includes("at=4321")`)
 	address := eval[string](p, `location.pathname + location.search`)
 	if !strings.Contains(address, "range=100-199") {
 		p.Errorf("the address is %s", address)
 	}
-	const shown = `(({view, cursor}) => view.place + " " + cursor)(document.querySelector('[data-test="map"]').surface)`
-	want := eval[string](p, shown)
-
+	const surface = `document.querySelector('[data-test="map"]').surface`
+	const shown = `(s => [s.ordinalAt(s.view.width / 2, s.view.height / 2, true),
+		(s.view.scale / s.view.fitScale).toFixed(2), s.cursor].join(" "))(` + surface + `)`
 	other := p.b.open(p.T, p.base)
-	other.visit(address)
-	other.says("selection", "100 items")
-	other.until("the same is shown", shown+` === "`+want+`"`)
+	for i, at := range []int{4321, 0, 4999, 77, 2500, 1234, 3900, 49, 4951, 600} {
+		zoom := fmt.Sprintf("%.2f", 1.3+0.2*float64(i))
+		address = fmt.Sprintf("/runs/%s?range=100-199&view=%s_%d_0.5_0.5&at=%d", run, zoom, at, at)
+		other.do("have another window", chromedp.EmulateViewport(900+int64(i)*150, 700+int64(i%3)*200))
+		other.visit(address)
+		other.says("selection", "100 items")
+		other.until("its zoom and its item", surface+`?.layout && `+shown+`.endsWith("`+fmt.Sprintf("%s %d", zoom, at)+`")`)
+		want := eval[string](other, shown)
+		other.do("resize it", chromedp.EmulateViewport(1300, 1000))
+		other.until("the address stays", fmt.Sprintf(`location.pathname + location.search === %q`, address))
+		other.do("and back", chromedp.EmulateViewport(900+int64(i)*150, 700+int64(i%3)*200))
+		other.until("the same is shown", shown+` === "`+want+`"`)
+	}
 	other.click("zoom-fit")
 	other.until("all is shown", `!location.search.includes("view=")`)
 }

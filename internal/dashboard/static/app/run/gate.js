@@ -73,17 +73,19 @@ function News({ news }) {
   return html`<ul class="gate-steps">${news.map((c) => html`<li key=${c.key}>${c.what}: ${num(c.before)} → <b>${num(c.n)}</b></li>`)}</ul>`;
 }
 
+// changes stand from the first frame on, so that the button below them does not move.
+const changes = ["newly_failing", "newly_fixed", "still_failing", "changed", "unchanged", "not_compared", "unfinished", "only_here", "only_there"];
+
 function Differences({ run, gate, compared }) {
   const earlier = gate.earlier;
   if (!earlier) return html`<p class="muted">There is no earlier run to compare with.</p>`;
-  const found = compared.data?.against?.changes.filter((c) => c.items > 0);
+  const found = compared.data && new Map(compared.data.against?.changes.map((c) => [c.change, c.items]));
   return html`<p>Against <${Link} to=${`/runs/${segment(earlier.run)}`}><${Text}
       max=${60}>${earlier.name || shortId(earlier.run)}<//><//>, which had ${plural(earlier.items, "item")} and
       ${num(earlier.failed)} failures:</p>
     <${ErrorBox} error=${compared.error} />
-    ${!found && !compared.error && html`<${Skeleton} lines=${2} />`}
-    ${found && html`<ul class="gate-steps" data-test="gate-changes">${found.map((c) => html`<li
-        key=${c.change}>${inert(c.change.replaceAll("_", " "))}: <b>${num(c.items)}</b></li>`)}</ul>`}`;
+    <ul class="gate-steps gate-changes" data-test="gate-changes" aria-busy=${String(!found && !compared.error)}>${changes.map((c) => html`<li
+        key=${c}>${c.replaceAll("_", " ")}: <b>${found ? num(found.get(c) ?? 0) : "–"}</b></li>`)}</ul>`;
 }
 
 function Sample({ run, items }) {
