@@ -13,6 +13,7 @@ register("data:text/javascript," + encodeURIComponent(`
     if (/\\/ui\\.js$/.test(name)) return none(ui);
     if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
     if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link"]);
+    if (/\\/stream\\.js$/.test(name)) return none(["stream"]);
     if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot"]);
     if (/\\/explain\\.js$/.test(name)) return none(["Explanation"]);
     return null;
@@ -28,7 +29,7 @@ const { pieces } = await import("../static/app/charts/chart.js");
 const { latency, middles, shortTime, sum, throughput } = await import("../static/app/charts/timeline.js");
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
 const { by, headline } = await import("../static/app/charts/happened.js");
-const { movement } = await import("../static/app/run/why.js");
+const { movement } = await import("../static/app/run/live.js");
 const { outcome } = await import("../static/app/run/canary.js");
 
 const names = (all) => all.map((column) => column.map((s) => s.name));

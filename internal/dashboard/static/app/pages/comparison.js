@@ -6,7 +6,7 @@ import {
 import { BASE, api, query as parameters, segment } from "../api.js";
 import { duration, inert, num, plural, shortId } from "../format.js";
 import { Diff } from "../parts/diff.js";
-import { itemPath } from "../parts/itempath.js";
+import { itemApi, itemPath } from "../parts/itempath.js";
 import { Link, setQuery } from "../router.js";
 
 const words = {
@@ -87,7 +87,7 @@ function Result({ run, against, item }) {
   const [open, setOpen] = useState(false);
   const [all, setAll] = useState(false);
   const { data, error } = useLoad(open && (({ signal }) => Promise.all([against, run].map((id) =>
-    api.get(`/runs/${segment(id)}/items/${segment(item)}`, { signal })))), [open, item]);
+    api.get(itemApi(id, item), { signal })))), [open, item]);
   if (!open) return html`<${Button} small onClick=${() => setOpen(true)} test="show-difference">Show<//>`;
   return html`<${ErrorBox} error=${error}/>${!data && !error && html`<${Skeleton} lines=${2}/>`}
     ${data && html`<${Diff} before=${results(data[0])} after=${results(data[1])} limit=${all ? Infinity : shown} onMore=${() => setAll(true)}/>`}`;

@@ -2,9 +2,9 @@
 // approval. Actions that change nothing come first.
 import { html, useRef } from "../html.js";
 import { Button, ButtonLink, Card, ErrorBox, Field, Icon, Skeleton, Text, Time, confirm, toast, useLoad } from "../ui.js";
-import { BASE, api, query, segment } from "../api.js";
+import { api, query, segment } from "../api.js";
 import { bytes, inert, num, plural, shortId } from "../format.js";
-import { itemPath } from "../parts/itempath.js";
+import { itemPath, resultPath } from "../parts/itempath.js";
 import { Link } from "../router.js";
 
 /** Gates are the gates of a run that wait for approval, and those that stopped waiting while shown. */
@@ -94,7 +94,7 @@ function Sample({ run, items }) {
     <tbody>${items.map((item) => html`<tr key=${item.ordinal}>
       <td><${Link} to=${itemPath(run.id, item.key, item.ordinal)}><${Text} max=${40}>${item.key}<//><//></td>
       <td>${item.results.map((r) => html`<a key=${r.step} class="gate-result" download
-          href=${`${BASE}/runs/${segment(run.id)}/items/${segment(item.key)}/result` + query({ step: r.step, ordinal: String(item.ordinal) })}><${Text}
+          href=${resultPath(run.id, item, r.step)}><${Text}
           max=${40}>${r.step}<//>, ${bytes(r.bytes)}</a>`)}</td></tr>`)}</tbody></table>`;
 }
 
