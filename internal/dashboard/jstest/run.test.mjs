@@ -29,6 +29,7 @@ const { pieces } = await import("../static/app/charts/chart.js");
 const { latency, middles, shortTime, sum, throughput } = await import("../static/app/charts/timeline.js");
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
 const { by, headline } = await import("../static/app/charts/happened.js");
+const { errorShare, rateOf } = await import("../static/app/parts/rates.js");
 const { movement } = await import("../static/app/run/live.js");
 const { outcome } = await import("../static/app/run/canary.js");
 
@@ -124,6 +125,12 @@ test("the charts are per second, and add up", () => {
   assert.deepEqual(latency(timeline).map((s) => s.label), ["p50", "p99"]);
   assert.deepEqual(sum([[1, 2], [3]]), [4, 2]);
   assert.deepEqual(sum([]), []);
+});
+
+test("an open breaker hides what was measured before", () => {
+  const e = { rate: 77.5, items: 100, errors: 0 };
+  assert.deepEqual([rateOf(e), errorShare(e)], ["77.5/s", "0 %"]);
+  assert.deepEqual([rateOf, errorShare].map((f) => f({ ...e, pace: { breaker: "open" } })), ["–", "–"]);
 });
 
 test("nothing is drawn across what was not measured, and values of an axis are short", () => {
