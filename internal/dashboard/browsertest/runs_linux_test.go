@@ -466,7 +466,7 @@ func parallelSteps(s *stack, p *page) {
 	p.has("plan-source")
 	s.post("/plans", "application/yaml", gathering+"# of another\n")
 	p.click("apply")
-	p.says("plan-errors", "version 2")
+	p.says("plan-errors", "gathering is 2")
 }
 
 // Items by a field of their payloads: a row each in the table, a band each in the map, and both in the address.
