@@ -119,7 +119,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err != nil {
 		return err
 	}
-	pages, err := dashboard.Handler(dashboard.Config{Dir: s.DashboardDir})
+	pages, err := dashboard.Handler(dashboard.Config{Dir: s.DashboardDir, Base: s.basePath()})
 	if err != nil {
 		return err
 	}

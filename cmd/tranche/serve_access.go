@@ -41,6 +41,7 @@ func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
 
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {
 	exposure := s.exposure(config.Log)
+	config.BasePath = s.basePath()
 	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
 	config.TokenMaxAge = s.TokenMaxAge
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
@@ -116,7 +117,7 @@ type oidcFlags struct {
 	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"Claim that gives roles; dots select a nested member (${default})." placeholder:"NAME"`
 	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
 	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,viewer,operator,admin" default:"none" help:"The role of those with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
-	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"Where browsers find this server: links in alerts lead there, and the identity provider sends people back there." placeholder:"URL"`
+	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"Where browsers find this server: a path in it is before all others; links in alerts lead there, and the identity provider sends people back there." placeholder:"URL"`
 }
 
 // login returns the settings of the flags; nil without --oidc-issuer.
@@ -158,12 +159,20 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 
 func (f *oidcFlags) public() (*url.URL, error) {
 	public, err := url.Parse(f.PublicURL)
-	plain := err == nil && (public.Path == "" || public.Path == "/") && public.RawQuery == "" && public.User == nil
+	plain := err == nil && public.RawQuery == "" && public.User == nil && public.RawPath == ""
 	if !plain || public.Host == "" || public.Scheme != "https" && public.Scheme != "http" {
 		return nil, fmt.Errorf("--public-url %q must be the URL at which browsers find this server, like "+
 			"https://tranche.example.com: the provider of --oidc-issuer sends them back there", f.PublicURL)
 	}
 	return public, nil
+}
+
+// basePath is the path of --public-url, which is before all others in browsers.
+func (f *oidcFlags) basePath() string {
+	if public, err := f.public(); err == nil {
+		return strings.TrimRight(public.Path, "/")
+	}
+	return ""
 }
 
 // publicHosts returns the name that browsers use, if known.

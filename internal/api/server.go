@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"net/url"
 	"strings"
 	"sync"
 	"time"
@@ -116,6 +117,9 @@ type Config struct {
 
 	// Dashboard serves paths that no route matches, outside Prefix; nil: 404.
 	Dashboard http.Handler
+
+	// BasePath is the path that browsers have before all others, like /tranche, whether a proxy removes it or not.
+	BasePath string
 
 	// RestsUntil returns until when the node sends nothing to a pace key; nil: unknown.
 	RestsUntil func(paceKey string) time.Time
@@ -272,7 +276,39 @@ func (s *Server) routes() http.Handler {
 	s.admin.RegisterOIDC(mux)
 	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
 	mux.Assign(s.document)
-	return s.kernel.Guard(mux)
+	return below(s.config.BasePath, keyInQuery(s.kernel.Guard(mux)))
+}
+
+// below removes the base path from requests that still have it.
+func below(base string, h http.Handler) http.Handler {
+	stripped := http.StripPrefix(base, h)
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if base != "" && strings.HasPrefix(r.URL.Path, base+"/") {
+			stripped.ServeHTTP(w, r)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// keyInQuery lets an item's key be in the query, as /items/~?key=a/b: browsers and proxies change paths in which a key
+// has a slash or is a dot.
+func keyInQuery(h http.Handler) http.Handler {
+	const at = "/items/~"
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		query := r.URL.Query()
+		before, after, found := strings.Cut(r.URL.EscapedPath(), at)
+		if found && query.Has("key") && (after == "" || after[0] == '/') {
+			to := *r.URL
+			to.RawPath = before + "/items/" + strings.ReplaceAll(url.PathEscape(query.Get("key")), ".", "%2E") + after
+			to.Path, _ = url.PathUnescape(to.RawPath) // it is escaped
+			query.Del("key")
+			to.RawQuery = query.Encode()
+			r = r.Clone(r.Context())
+			r.URL = &to
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {

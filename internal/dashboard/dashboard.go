@@ -21,19 +21,21 @@ type Config struct {
 	// Dir is read at every request instead of the embedded files, for developing the dashboard. Its layout is that of
 	// static. Empty: the embedded files.
 	Dir string
+	// Base is the path that browsers have before those of the server, like /tranche; empty: none.
+	Base string
 }
 
 // Handler serves the pages and files. Other paths are 404: for browsers as a page, which says so.
 func Handler(config Config) (http.Handler, error) {
 	if config.Dir == "" {
-		build := sync.OnceValues(func() (*site, error) { return newSite(embedded(), false) })
+		build := sync.OnceValues(func() (*site, error) { return newSite(embedded(), config.Base, false) })
 		return handler{site: build}, nil
 	}
 	if stat, err := os.Stat(config.Dir); err != nil || !stat.IsDir() {
 		return nil, fmt.Errorf("the dashboard's files: %s is no directory", config.Dir)
 	}
 	files := os.DirFS(config.Dir)
-	return handler{site: func() (*site, error) { return newSite(files, true) }}, nil
+	return handler{site: func() (*site, error) { return newSite(files, config.Base, true) }}, nil
 }
 
 type handler struct {

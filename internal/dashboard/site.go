@@ -49,8 +49,8 @@ type site struct {
 }
 
 // newSite reads all files. The digest in their paths covers all of them, because modules import each other and a
-// browser must never mix versions. Files that change while served have a fixed path and are revalidated.
-func newSite(from fs.FS, changing bool) (*site, error) {
+// browser must never mix versions. base is the path before all of them in browsers. Files that change while served have a fixed path and are revalidated.
+func newSite(from fs.FS, base string, changing bool) (*site, error) {
 	contents, err := readAll(from)
 	if err != nil {
 		return nil, err
@@ -71,7 +71,7 @@ func newSite(from fs.FS, changing bool) (*site, error) {
 		}
 		s.files[at+name] = newFile(name, content, cache)
 	}
-	text := complete(string(document), at, contents)
+	text := complete(string(document), base+at, contents)
 	_, rest, _ := strings.Cut(text, mapBegins)
 	importMap, _, ok := strings.Cut(rest, mapEnds)
 	if !ok {

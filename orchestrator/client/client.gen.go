@@ -1978,10 +1978,10 @@ type Hello struct {
 type HistoryEntry struct {
 	At time.Time `json:"at"`
 
-	// Kind service: a version's first answer; one of action, note, event, breaker, service, alert
+	// Kind service: a version's first answer; node: one started; outage: no node was running; one of action, note, event, breaker, service, alert, node, outage
 	Kind string `json:"kind"`
 
-	// What the action, event, state of the breaker, service with its version, or alert
+	// What the action, event, open or closed (breaker, outage), service with its version, or alert
 	What string `json:"what"`
 
 	// Who who did it, or the endpoint that it is about
@@ -6965,4 +6965,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 5d9841debc03aa19c16a5bc0324afabb, is a650fd782b06f377fd5f16426607bf204deca295d17ce889ea92ef8c7e642411.
+// Of f0e4331bd0c2bf5cbfdc5675089c7297, is 7af67c9502bbfaa5fe9ea4629534b68d188f4e48b7ef93bc8a0c2edc4dc78d8d.

@@ -50,6 +50,9 @@ func TestResultsAreInert(t *testing.T) {
 			t.Errorf("%s: %d %v %s", name, answer.StatusCode, h, text)
 		}
 	}
+	if answer, text := b.Get("/runs/html/items/~/result?key=%3D1"); text != page {
+		t.Errorf("with its key in the query: %d %s", answer.StatusCode, text)
+	}
 	tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page)))
 	answer, text := b.Get("/runs/html/items/2/result", "If-None-Match", tag)
 	if answer.StatusCode != http.StatusNotModified || text != "" {

@@ -32,6 +32,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("every page", everyPage(b))
 		t.Run("roles", roles(b))
 		t.Run("many tabs", manyTabs(b))
+		t.Run("a proxy", behindAProxy(b))
 		for name, walk := range map[string]func(*stack, *page){
 			"keyboard": keyboard, "what goes wrong is seen": watchersSee, "health is an inbox": healthIsAnInbox,
 			"from a file to its end": fromAFileToItsEnd, "a part is made again": aPartIsMadeAgain,

@@ -3,7 +3,13 @@ package browsertest_test
 import (
 	_ "embed"
 	"fmt"
+	"io"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
 	"net/url"
+	"path"
 	"slices"
 	"strings"
 	"testing"
@@ -459,6 +465,53 @@ func (p *page) another(t *testing.T) *page {
 	q := &page{T: t, b: p.b, ctx: ctx, base: p.base}
 	q.attach()
 	return q
+}
+
+// Behind a proxy the dashboard has a path of its own, the proxy holds back streams, and changes paths with slashes.
+func behindAProxy(b *browser) func(*testing.T) {
+	return func(t *testing.T) {
+		t.Parallel()
+		const base = "/tranche"
+		s := newStack(t, stackConfig{base: base})
+		to := testenv.Must(url.Parse(s.url))(t)
+		proxy := httptest.NewServer(&httputil.ReverseProxy{
+			Rewrite: func(r *httputil.ProxyRequest) {
+				r.SetURL(to)
+				r.Out.Host, r.Out.URL.RawPath = r.In.Host, ""
+				r.Out.URL.Path = path.Clean(strings.TrimPrefix(r.In.URL.Path, base))
+			},
+			ModifyResponse: func(r *http.Response) error {
+				if strings.HasPrefix(r.Header.Get("Content-Type"), "text/event-stream") {
+					<-r.Request.Context().Done()
+				}
+				return nil
+			},
+			ErrorLog: log.New(io.Discard, "", 0),
+		})
+		t.Cleanup(proxy.Close)
+		service := &bills{gate: make(chan struct{}, 1), codes: func(key string) (string, string) {
+			return map[bool]string{true: "bad"}[key == "a/b"], "no"
+		}}
+		s.listen(service)
+		run := s.load(request("below", "statement"), 3, func(i int) (string, string) {
+			return []string{"a/b", "..", "c"}[i], `{"name": "x"}`
+		})
+		p := b.open(t, proxy.URL+base)
+		p.allow("502", "ERR_")
+		p.visit("/runs")
+		p.click("run-link")
+		p.says("live", "Every 5 s")
+		service.gate <- struct{}{}
+		p.until("it is completed", `document.querySelector('h1 [data-state]')?.dataset.state === "completed"`)
+		p.until("the map shows it", `/\b1\b/.test(document.querySelector('`+at("legend-6")+`')?.innerText)`)
+		testenv.Same(t, eval[int](p, `[...document.querySelectorAll("a[href]")].filter((a) =>
+			!a.pathname.startsWith("`+base+`/")).length`), 0, "links lead out of the path")
+		p.visit("/runs/" + run.String() + "/item?key=a%2Fb")
+		p.says("part-error", "bad")
+		p.visit("/runs/" + run.String() + "/item?key=..")
+		testenv.Same(t, eval[int](p, `fetch(document.querySelector('`+at("download")+`').href).then((r) => r.status)`), 200,
+			"the result of an item named .. is answered with")
+	}
 }
 
 // Failed items of seven runs are one card: one run is taken, all are muted and brought back, and run again, by

@@ -109,6 +109,10 @@ func supposedBySlider(s *stack, p *page) {
 		p.run(`(() => { const e = document.querySelector('` + at("slide-priority") + `');
 			e.value = "` + to + `"; e.dispatchEvent(new Event("input", {bubbles: true})); })()`)
 		p.says("supposed", "priority="+to+": would end")
+		if to == "-8" { // who leaves it has set nothing
+			p.run(`document.querySelector('` + at("slide-priority") + `').dispatchEvent(new FocusEvent("focusout", {bubbles: true}))`)
+			p.lacks("slid-priority")
+		}
 	}
 	p.until("its band", `document.querySelectorAll('`+at("supposed")+` g.then rect').length === 2`)
 	const priority = `SELECT priority FROM batchrun`
@@ -116,6 +120,16 @@ func supposedBySlider(s *stack, p *page) {
 	p.click("slid-priority")
 	s.until("the priority is set", priority)
 	p.lacks("supposed")
+
+	// A change that began from what another has changed meanwhile is a conflict, until it is sent again.
+	p.fill("set-priority", "7")
+	s.post("/runs/"+runOf(p)+"/settings", "application/json", `{"priority": 3, "max_failed": "50"}`)
+	p.until("the page has the change", `document.querySelector('`+at("set-max_failed")+`').value === "50"`)
+	p.press("\r")
+	p.says("knob-priority", "Meanwhile it was set to 3")
+	testenv.Same(s, s.number(priority), 3, "the priority after a conflict")
+	p.press("\r")
+	s.until("it is set all the same", `SELECT count(*) FROM batchrun WHERE priority = 7`)
 }
 
 func runOf(p *page) string {
@@ -364,6 +378,7 @@ func aRunThatStands(s *stack, p *page) {
 	theMapsAddress(p, run)
 	p.visit("/runs/" + run[14:23])
 	p.says("why", "o service listens on endpoint nobody")
+	p.says("remedies", "Endpoint nobody")
 	p.until("it stands before the map", `!!(document.querySelector('`+at("why")+`').compareDocumentPosition(
 		document.querySelector('`+at("map")+`')) & Node.DOCUMENT_POSITION_FOLLOWING)`)
 
@@ -383,16 +398,26 @@ func theMapsAddress(p *page, run string) {
 	p.fill("find", "#4321")
 	p.press("\r")
 	p.until("the address has it",
-		`/view=[0-9.]+_[0-9.]+_[0-9.]+/.test(location.search) && location.search.includes("at=4321")`)
+		`/view=[0-9.]+_[0-9]+(_[0-9.-]+){2}/.test(location.search) && location.search.includes("at=4321")`)
 	address := eval[string](p, `location.pathname + location.search`)
 	testenv.Has(p, address, "range=100-199", "the address")
-	const shown = `(({view, cursor}) => view.place + " " + cursor)(document.querySelector('[data-test="map"]').surface)`
-	want := eval[string](p, shown)
-
+	const surface = `document.querySelector('[data-test="map"]').surface`
+	const shown = `(s => [s.ordinalAt(s.view.width / 2, s.view.height / 2, true),
+		(s.view.scale / s.view.fitScale).toFixed(2), s.cursor].join(" "))(` + surface + `)`
 	other := p.b.open(p.T, p.base)
-	other.visit(address)
-	other.says("selection", "100 items")
-	other.until("the same is shown", shown+` === "`+want+`"`)
+	for i, at := range []int{4321, 0, 4999, 77, 2500, 1234, 3900, 49, 4951, 600} {
+		zoom := fmt.Sprintf("%.2f", 1.3+0.2*float64(i))
+		address = fmt.Sprintf("/runs/%s?range=100-199&view=%s_%d_0.5_0.5&at=%d", run, zoom, at, at)
+		other.do("have another window", chromedp.EmulateViewport(900+int64(i)*150, 700+int64(i%3)*200))
+		other.visit(address)
+		other.says("selection", "100 items")
+		other.until("its zoom and its item", surface+`?.layout && `+shown+`.endsWith("`+fmt.Sprintf("%s %d", zoom, at)+`")`)
+		want := eval[string](other, shown)
+		other.do("resize it", chromedp.EmulateViewport(1300, 1000))
+		other.until("the address stays", fmt.Sprintf(`location.pathname + location.search === %q`, address))
+		other.do("and back", chromedp.EmulateViewport(900+int64(i)*150, 700+int64(i%3)*200))
+		other.until("the same is shown", shown+` === "`+want+`"`)
+	}
 	other.click("zoom-fit")
 	other.until("all is shown", `!location.search.includes("view=")`)
 }
@@ -436,7 +461,8 @@ func twoRunsCompared(s *stack, p *page) {
 	p.click("show-difference")
 	p.until("the difference", `document.querySelector('`+at("list-changed")+` del') && document.querySelector('`+
 		at("list-changed")+` ins').innerText.includes("Renamed 5")`)
-	p.says("comparison-steps", "statement")
+	p.says("comparison-steps", "October → now")
+	p.until("both are named", `document.querySelector("h1").innerText === "November against October"`)
 }
 
 const gathering = `
@@ -465,6 +491,13 @@ func parallelSteps(s *stack, p *page) {
 	p.accessible("light")
 	p.asPhone()
 	p.fits("a phone", 390)
+
+	p.allow("409", "412")
+	p.visit("/plans?name=gathering&edit=1")
+	p.has("plan-source")
+	s.post("/plans", "application/yaml", gathering+"# of another\n")
+	p.click("apply")
+	p.says("plan-errors", "gathering is 2")
 }
 
 // Items by a field of their payloads: a row each in the table, a band each in the map, and both in the address.
@@ -603,10 +636,14 @@ func aGate(s *stack, p *page) {
 		run := s.load(gated(fmt.Sprint("year ", i)), 10, plainItem)
 		p.visit("/runs/" + run.String())
 		p.says("gate", "9 items continue")
+		const button = `(gate => gate.querySelector('[data-test="gate-approve"]').getBoundingClientRect().top -
+			gate.getBoundingClientRect().top)(document.querySelector('[data-test="gate"]'))`
+		stood := eval[float64](p, button)
 		p.says("gate-before", "1 failed")
 		p.says("gate-sample", "C")
 		if i == 1 {
 			p.says("gate-changes", "still failing: 1")
+			testenv.Same(s, eval[float64](p, button), stood, "the button's place, once the comparison is there")
 			p.accessible("a gate")
 		}
 		p.until("what lets it begin is the last button",
@@ -614,9 +651,6 @@ func aGate(s *stack, p *page) {
 		p.visit("/runs")
 		p.says("waits-approval", "send")
 		p.visit("/runs/" + run.String())
-		if i == 1 { // until it is there, the button moves
-			p.says("gate-changes", "still failing: 1")
-		}
 		p.click("gate-approve")
 		p.has("gate-dialog")
 		p.fill("gate-reason", "looks good")

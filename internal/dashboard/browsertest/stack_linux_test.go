@@ -34,7 +34,8 @@ import (
 const grace = 2 * time.Second
 
 type stackConfig struct {
-	locked bool // whoever comes has to log in
+	locked bool   // whoever comes has to log in
+	base   string // the path before all others
 }
 
 // stack is a server with all that it needs: a database, NATS and a node.
@@ -71,9 +72,9 @@ func (s *stack) serve() {
 	s.Helper()
 	listener := s.bound()
 	s.url = "http://" + s.addr
-	pages := testenv.Must(dashboard.Handler(dashboard.Config{}))(s)
+	pages := testenv.Must(dashboard.Handler(dashboard.Config{Base: s.config.base}))(s)
 	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience,
-		Links: map[string]string{"logs": "https://logs.test/?q={slice}"}}
+		BasePath: s.config.base, Links: map[string]string{"logs": "https://logs.test/?q={slice}"}}
 	settings.Alerts = testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}}))(s)
 	if s.config.locked {

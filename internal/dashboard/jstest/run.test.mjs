@@ -13,6 +13,7 @@ register("data:text/javascript," + encodeURIComponent(`
     if (/\\/ui\\.js$/.test(name)) return none(ui);
     if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
     if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link", "route"]);
+    if (/\\/stream\\.js$/.test(name)) return none(["stream"]);
     if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot", "session"]);
     if (/\\/explain\\.js$/.test(name)) return none(["Explanation"]);
     return null;
@@ -29,7 +30,8 @@ const { pieces } = await import("../static/app/charts/chart.js");
 const { latency, middles, shortTime, sum, throughput } = await import("../static/app/charts/timeline.js");
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
 const { by, headline } = await import("../static/app/charts/happened.js");
-const { movement } = await import("../static/app/run/why.js");
+const { errorShare, rateOf } = await import("../static/app/parts/rates.js");
+const { movement } = await import("../static/app/run/live.js");
 const { outcome } = await import("../static/app/run/canary.js");
 const { linksOf } = await import("../static/app/parts/attempts.js");
 
@@ -125,6 +127,12 @@ test("the charts are per second, and add up", () => {
   assert.deepEqual(latency(timeline).map((s) => s.label), ["p50", "p99"]);
   assert.deepEqual(sum([[1, 2], [3]]), [4, 2]);
   assert.deepEqual(sum([]), []);
+});
+
+test("an open breaker hides what was measured before", () => {
+  const e = { rate: 77.5, items: 100, errors: 0 };
+  assert.deepEqual([rateOf(e), errorShare(e)], ["77.5/s", "0 %"]);
+  assert.deepEqual([rateOf, errorShare].map((f) => f({ ...e, pace: { breaker: "open" } })), ["–", "–"]);
 });
 
 test("nothing is drawn across what was not measured, and values of an axis are short", () => {

@@ -1,8 +1,9 @@
 // The client of the API under /api/v1. Errors are ApiError; an ended session leads to the login page.
+import { ROOT } from "./html.js";
 import { session, refresh, wasByProvider, leave } from "./session.js";
 import { go, route } from "./router.js";
 
-export const BASE = "/api/v1";
+export const BASE = ROOT + "/api/v1";
 
 // ApiError is a problem document; status 0 means that the server could not be reached.
 export class ApiError extends Error {
@@ -141,7 +142,7 @@ export function toLogin(path = "") {
   session.value = { ...session.value, authenticated: false, by_provider: false };
   if (again) {
     leaving = true;
-    location.replace("/auth/oidc/login?next=" + next);
+    location.replace(ROOT + "/auth/oidc/login?next=" + next);
     return;
   }
   refresh();

@@ -1,5 +1,6 @@
 // State shared by several pages: health and the list of runs. One stream carries both.
 import { signal } from "./html.js";
+import { api } from "./api.js";
 import { stream } from "./stream.js";
 
 // health is {status, counts: {critical, warning, info}}, or null until known.
@@ -16,10 +17,15 @@ function counted(document) {
 // watch subscribes to what a page needs; returns an unsubscribe function.
 export function watch(page) {
   const onRuns = page === "runs";
-  const end = stream("/events?topic=health" + (onRuns ? "&topic=runs" : ""), {
+  const on = {
     health: (h) => { health.value = h.counts ? h : counted(h); },
     ...(onRuns ? { runs: (r) => { liveRuns.value = { runs: r.runs || [], at: Date.now() }; } } : {}),
-  });
+  };
+  const poll = async () => {
+    on.health(await api.get("/health"));
+    on.runs?.(await api.get("/runs"));
+  };
+  const end = stream("/events?topic=health" + (onRuns ? "&topic=runs" : ""), on, { poll });
   return () => {
     end();
     liveRuns.value = null;

@@ -1,5 +1,5 @@
 // The dashboard's paths, by the History API.
-import { html, signal } from "./html.js";
+import { ROOT, html, rooted, signal } from "./html.js";
 
 // pages are the modules by path; {name} is a parameter.
 export const pages = [
@@ -32,7 +32,7 @@ function match(path) {
 }
 
 function read() {
-  const path = location.pathname;
+  const path = location.pathname.slice(ROOT.length);
   return { path, ...match(path), query: Object.fromEntries(new URLSearchParams(location.search)) };
 }
 
@@ -42,6 +42,7 @@ export const route = signal(read());
 // go shows a path of the dashboard. keep keeps the scroll position, for a change of the query.
 export function go(path, { replace = false, keep = false } = {}) {
   const before = location.pathname;
+  path = rooted(path);
   if (path !== location.pathname + location.search) {
     history[replace ? "replaceState" : "pushState"](null, "", path);
   }

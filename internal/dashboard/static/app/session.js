@@ -1,5 +1,5 @@
 // The session and what its role permits. No secret is kept here: scripts cannot read the cookie.
-import { signal } from "./html.js";
+import { ROOT, signal } from "./html.js";
 
 // session is the document of GET /session; loaded is false until the first answer.
 export const session = signal({ loaded: false, authenticated: false, auth: "off", oidc: false, user: "", role: "" });
@@ -32,7 +32,7 @@ export function mayNot(role) {
 
 export async function refresh() {
   try {
-    const answer = await fetch("/api/v1/session", { credentials: "same-origin", cache: "no-store" });
+    const answer = await fetch(ROOT + "/api/v1/session", { credentials: "same-origin", cache: "no-store" });
     if (answer.ok) say(await answer.json());
   } catch { /* the server is unavailable: what we know stays, and the bar says so */ }
   return session.value;

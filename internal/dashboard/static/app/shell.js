@@ -120,7 +120,7 @@ function HealthAck({ link = false }) {
 }
 
 function Connection() {
-  const words = { live: "Live", connecting: "Connecting", lost: "Connection lost", waiting: "Not live", none: "" };
+  const words = { live: "Live", connecting: "Connecting", lost: "Connection lost", polling: "Every 5 s", waiting: "Not live", none: "" };
   const state = connection.value;
   return html`<div class=${"connection " + state} role="status" data-test="connection" data-state=${state}
       title=${state === "waiting" ? "Other windows have all the streams that a browser may have; click here" : undefined}>

@@ -6,12 +6,13 @@ import { refresh } from "./session.js";
 import { Hub } from "./streamhub.js";
 
 // connection is the overall state of the page's streams: "none", "live", "connecting", "waiting" (other windows use
-// all permitted streams) or "lost".
+// all permitted streams), "polling" (something between holds streams back) or "lost".
 export const connection = signal("none");
 
 const patience = 8000; // ms without a connection until "lost"
 const unseen = 2000;   // ms until a hidden tab releases its streams
 const sign = 10_000;   // ms between two heartbeats
+const polls = 5000;    // ms between polls without a connection
 
 const looks = new Map(); // subscriptions by name
 let names = 0;
@@ -68,10 +69,11 @@ addEventListener("pagehide", () => see(false));
 addEventListener("pageshow", () => see(!document.hidden));
 
 // stream subscribes to the events of GET /api/v1 + path while the tab is visible. on maps event names to functions of
-// their data. on.resync is called, as if sent by the server, when events may have been missed. Returns close().
-export function stream(path, on, { onState } = {}) {
+// their data. on.resync is called, as if sent by the server, when events may have been missed. poll fetches the same when nothing
+// comes. Returns close().
+export function stream(path, on, { onState, poll } = {}) {
   begin();
-  const look = new Look(path, on, onState);
+  const look = new Look(path, on, onState, poll);
   const name = String(++names);
   looks.set(name, look);
   look.set("connecting");
@@ -84,8 +86,8 @@ export function stream(path, on, { onState } = {}) {
 }
 
 class Look {
-  constructor(path, on, onState) {
-    Object.assign(this, { path, on, onState, state: "", begun: false, timer: 0 });
+  constructor(path, on, onState, poll) {
+    Object.assign(this, { path, on, onState, poll, state: "", begun: false, timer: 0 });
   }
 
   join() {
@@ -101,15 +103,24 @@ class Look {
     if (state !== "connecting") {
       clearTimeout(this.timer);
       this.timer = 0;
-    } else if (this.state === "lost") return;
-    else this.timer ||= setTimeout(() => this.#show("lost"), patience);
+    } else if (this.state === "lost" || this.state === "polling") return;
+    else this.timer ||= setTimeout(() => this.#without(), patience);
     this.#show(state);
   }
 
   close() {
     clearTimeout(this.timer);
+    this.timer = 0;
     this.onState = null;
     sum();
+  }
+
+  // A proxy may hold back streams, but not answers.
+  async #without() {
+    const found = shown && await this.poll?.().then(() => true, () => false);
+    if (!this.timer) return; // closed, or connected
+    this.#show(found ? "polling" : "lost");
+    if (this.poll) this.timer = setTimeout(() => this.#without(), polls);
   }
 
   #show(state) {
@@ -128,7 +139,7 @@ class Look {
 
 function sum() {
   const all = [...looks.values()].map((l) => l.state);
-  connection.value = ["lost", "connecting", "waiting", "live"].find((state) => all.includes(state)) ?? "none";
+  connection.value = ["lost", "connecting", "waiting", "polling", "live"].find((state) => all.includes(state)) ?? "none";
 }
 
 function deliver(name, fn, text, id) {

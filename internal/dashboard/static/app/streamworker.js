@@ -1,7 +1,7 @@
 // The streams of all tabs, in a shared worker.
 import { Hub } from "./streamhub.js";
 
-const BASE = new URL("/api/v1", location.origin);
+const BASE = import.meta.url.split("/static/")[0] + "/api/v1";
 const hub = new Hub((path) => new EventSource(BASE + path));
 
 addEventListener("connect", ({ ports: [port] }) => {

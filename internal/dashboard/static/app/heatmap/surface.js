@@ -123,18 +123,30 @@ export class Surface {
     this.#schedule("over");
   }
 
-  /** place is the visible part and the cursor's item (-1: none). */
+  /** place is the visible part, as text, and the cursor's item (-1: none). */
   get place() {
-    return { view: this.view.place, cursor: this.cursor };
+    return { view: this.opening || this.#centre(), cursor: this.cursor };
   }
 
-  open(place) {
-    this.opening = place;
+  /** open shows a place. While nothing is moved it stays the place, however the canvas and the layout change. */
+  open({ view, cursor }) {
+    this.opening = view;
+    this.cursor = cursor;
     if (this.layout) this.#arrive();
+  }
+
+  // The zoom, the item in the middle and the distance to it, in cells: another canvas has its items elsewhere.
+  #centre() {
+    const { view, layout } = this;
+    if (!layout || !view.zoomed) return "";
+    const { x, y } = view.toMap(view.width / 2, view.height / 2);
+    const item = layout.nearest(x, y);
+    return [(view.scale / view.fitScale).toFixed(2), item, (x - layout.x(item)).toFixed(2), (y - layout.y(item)).toFixed(2)].join("_");
   }
 
   /** moved must be called after the view changed. */
   moved() {
+    this.opening = "";
     this.#schedule("map");
     this.on.view();
   }
@@ -183,12 +195,11 @@ export class Surface {
   }
 
   #arrive() {
-    const { view, cursor } = this.opening ?? {};
-    this.opening = null;
-    if (cursor >= 0) this.moveCursor(cursor, false);
-    if (!view) return;
-    this.view.place = view;
-    this.moved();
+    const [zoom, item, x, y] = (this.opening ?? "").split("_").map(Number);
+    if (this.cursor >= 0 && this.plane.items > 0) this.moveCursor(this.cursor, false);
+    if (!(zoom > 1 && Number.isInteger(item) && item >= 0 && item < this.plane.items && Number.isFinite(x + y))) return;
+    this.view.scale = Math.min(this.view.maxScale, this.view.fitScale * zoom);
+    this.view.centre(this.layout.x(item) + x, this.layout.y(item) + y);
   }
 
   #summarise() {

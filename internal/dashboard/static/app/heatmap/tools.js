@@ -1,8 +1,9 @@
 // The tools above the map: layer, drag mode, zoom, and finding an item by key.
 import { html, useState } from "../html.js";
 import { Button, toast } from "../ui.js";
-import { api, segment } from "../api.js";
+import { api } from "../api.js";
 import { num } from "../format.js";
+import { itemApi } from "../parts/itempath.js";
 import { HELP } from "./keys.js";
 import { LAYERS } from "./palette.js";
 
@@ -85,7 +86,7 @@ function Find({ run, surface }) {
 
 async function ordinalOf(run, key) {
   try {
-    const { items } = await api.get(`/runs/${segment(run.id)}/items/${segment(key)}`);
+    const { items } = await api.get(itemApi(run.id, key));
     return items[0]?.ordinal ?? -1;
   } catch (err) {
     toast(err.status === 404 ? `There is no item with the key ${key}.` : err, { tone: err.status === 404 ? "warn" : "bad" });

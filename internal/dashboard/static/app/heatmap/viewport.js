@@ -91,21 +91,6 @@ export class Viewport {
     this.centre(rect.x + rect.w / 2, rect.y + rect.h / 2);
   }
 
-  /** place is the visible part as text, independent of the canvas's size; empty: everything. */
-  get place() {
-    if (!this.zoomed) return "";
-    const { x, y } = this.toMap(this.width / 2, this.height / 2);
-    return [(this.scale / this.fitScale).toFixed(2), (x / this.cols).toFixed(5), (y / this.rows).toFixed(5)].join("_");
-  }
-
-  /** place = text shows that part, if valid. */
-  set place(text) {
-    const [zoom, x, y] = text.split("_").map(Number);
-    if (!(zoom > 1 && x >= 0 && x <= 1 && y >= 0 && y <= 1)) return;
-    this.scale = Math.min(this.maxScale, this.fitScale * zoom);
-    this.centre(x * this.cols, y * this.rows);
-  }
-
   toMap(px, py) {
     return { x: (px - this.ox) / this.scale, y: (py - this.oy) / this.scale };
   }

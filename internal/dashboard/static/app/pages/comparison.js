@@ -4,9 +4,9 @@ import {
   Button, Card, Empty, ErrorBox, Page, Select, Skeleton, Table, Text, useLoad,
 } from "../ui.js";
 import { BASE, api, query as parameters, segment } from "../api.js";
-import { duration, num, plural, shortId } from "../format.js";
+import { duration, inert, num, plural, shortId } from "../format.js";
 import { Diff } from "../parts/diff.js";
-import { itemPath } from "../parts/itempath.js";
+import { itemApi, itemPath } from "../parts/itempath.js";
 import { Link, setQuery } from "../router.js";
 
 const words = {
@@ -33,22 +33,25 @@ export default function Comparison({ params, query }) {
   const report = useLoad(run.data && against ? `/runs/${segment(run.data.id)}/report` + parameters({ against, digests: "false" }) : "");
   const before = useLoad(against ? `/runs/${segment(against)}/report` + parameters({ digests: "false" }) : "");
   const name = run.data ? nameOf(run.data) : params.run;
+  const other = useLoad(against && `/runs/${segment(against)}`);
+  const otherName = other.data ? nameOf(other.data) : "";
   const error = run.error ?? others.error ?? report.error ?? before.error;
-  const choices = [...new Map([...like, ...(others.data?.runs ?? [])].map((r) => [r.id, r])).values()];
-  return html`<${Page} title=${`${name} compared`} test="comparison-page"
-      heading=${html`<${Text} max=${60}>${name}<//> <span class="muted">compared</span>`}
+  const choices = [...new Map([...(other.data ? [other.data] : []), ...like, ...(others.data?.runs ?? [])].map((r) => [r.id, r])).values()];
+  return html`<${Page} title=${`${name} against ${otherName || "…"}`} test="comparison-page"
+      heading=${html`<${Text} max=${60}>${name}<//> <span class="muted">against</span> ${otherName
+        ? html`<${Link} to=${`/runs/${segment(against)}`}><${Text} max=${60}>${otherName}<//><//>` : "…"}`}
       crumbs=${[["Runs", "/runs"], [name, `/runs/${segment(params.run)}`]]}
       actions=${choices.length > 0 && html`<${Select} label="Compare with" value=${against} test="against" onChange=${(id) => setQuery({ against: id }, { replace: false })}
         options=${choices.map((r) => [r.id, `${nameOf(r)}, ${r.created_at.slice(0, 10)}`])}/>`}>
     <${ErrorBox} error=${error} retry=${() => { run.reload(); report.reload(); }}/>
     ${others.data && !against && html`<${Card}><${Empty} icon="search" title="There is no earlier run to compare with"/><//>`}
     ${against && !error && !report.data && html`<${Card}><p class="muted">Every key of both is read.</p><${Skeleton} lines=${6}/><//>`}
-    ${report.data?.against && html`<${Changes} run=${run.data.id} against=${against} found=${report.data.against}/>`}
-    ${report.data && before.data && html`<${Times} here=${report.data.steps} there=${before.data.steps}/>`}
+    ${report.data?.against && html`<${Changes} run=${run.data.id} against=${against} other=${otherName} found=${report.data.against}/>`}
+    ${report.data && before.data && html`<${Times} here=${report.data.steps} there=${before.data.steps} other=${otherName}/>`}
   <//>`;
 }
 
-function Changes({ run, against, found }) {
+function Changes({ run, against, other, found }) {
   const all = found.changes.filter((c) => c.items > 0);
   return html`${found.note && html`<p class="muted">${found.note}</p>`}
     <div class="tiles">${all.map((c) => {
@@ -57,16 +60,16 @@ function Changes({ run, against, found }) {
         onClick=${(e) => { e.preventDefault(); document.getElementById(c.change)?.scrollIntoView(); }}>
         <span class="muted" title=${meaning}>${title}</span><strong class="num">${num(c.items)}</strong></a>`;
     })}</div>
-    ${all.filter((c) => c.examples?.length > 0).map((c) => html`<${Kind} key=${c.change} run=${run} against=${against} change=${c}/>`)}`;
+    ${all.filter((c) => c.examples?.length > 0).map((c) => html`<${Kind} key=${c.change} run=${run} against=${against} other=${other} change=${c}/>`)}`;
 }
 
-function Kind({ run, against, change: c }) {
+function Kind({ run, against, other, change: c }) {
   const [title, , meaning] = words[c.change] ?? [c.change, "plain", ""];
   const list = `${BASE}/runs/${segment(run)}/comparison` + parameters({ against, change: c.change });
   const stands = (s) => (s ? html`${s.outcome}${s.error_code && html` <code><${Text} max=${60}>${s.error_code}<//></code>`}` : html`<span class="muted">–</span>`);
   const columns = [
     { key: "key", title: "Key", render: (d) => html`<${Link} to=${itemPath(d.here ? run : against, d.key)}><${Text} max=${60}>${d.key}<//><//>` },
-    { key: "there", title: "Then", render: (d) => stands(d.there) },
+    { key: "there", title: inert(other, 40) || "Then", render: (d) => stands(d.there) },
     { key: "here", title: "Now", render: (d) => stands(d.here) },
     c.change === "changed" && { key: "diff", title: "Difference", render: (d) => html`<${Result} run=${run} against=${against} item=${d.key}/>` },
   ].filter(Boolean);
@@ -84,13 +87,13 @@ function Result({ run, against, item }) {
   const [open, setOpen] = useState(false);
   const [all, setAll] = useState(false);
   const { data, error } = useLoad(open && (({ signal }) => Promise.all([against, run].map((id) =>
-    api.get(`/runs/${segment(id)}/items/${segment(item)}`, { signal })))), [open, item]);
+    api.get(itemApi(id, item), { signal })))), [open, item]);
   if (!open) return html`<${Button} small onClick=${() => setOpen(true)} test="show-difference">Show<//>`;
   return html`<${ErrorBox} error=${error}/>${!data && !error && html`<${Skeleton} lines=${2}/>`}
     ${data && html`<${Diff} before=${results(data[0])} after=${results(data[1])} limit=${all ? Infinity : shown} onMore=${() => setAll(true)}/>`}`;
 }
 
-function Times({ here, there }) {
+function Times({ here, there, other }) {
   const before = new Map(there.map((s) => [s.name, s]));
   const pair = (of, write) => (s) => {
     const [is, was] = [s[of], before.get(s.name)?.[of]];
@@ -98,7 +101,7 @@ function Times({ here, there }) {
     return html`<span class="num"><span class="muted">${was === undefined ? "–" : write(was)} →</span> ${write(is)}${times}</span>`;
   };
   const column = (key, title, write) => ({ key, title, align: "right", render: pair(key, write) });
-  return html`<${Card} flush title="Steps" test="comparison-steps"><${Table} caption="Steps, then and now" rows=${here} rowKey=${(s) => s.name} columns=${[
+  return html`<${Card} flush title=${`Steps: ${inert(other, 40)} → now`} test="comparison-steps"><${Table} caption="Steps, then and now" rows=${here} rowKey=${(s) => s.name} columns=${[
     { key: "name", title: "Step", render: (s) => html`<${Text} max=${40}>${s.name}<//>` },
     column("done", "Done", num), column("failed", "Failed", num), column("requests", "Requests", num),
     column("p50_seconds", "p50", duration), column("p99_seconds", "p99", duration),

@@ -15,7 +15,7 @@ import { ResetDialog } from "../parts/reset.js";
 import { CorrectDialog } from "../parts/correct.js";
 import { AcceptDialog } from "../parts/accept.js";
 import { nextFailed } from "../parts/neighbours.js";
-import { itemPath } from "../parts/itempath.js";
+import { itemApi, itemPath } from "../parts/itempath.js";
 import { columns } from "../parts/stepgraph.js";
 
 const moving = 2; // seconds between polls while something is expected,
@@ -104,31 +104,18 @@ function useStory(run, key, every) {
     key === undefined
       ? ""
       : async ({ signal }) => {
-          const path = storyPath(run, key);
+          const path = itemApi(run, key);
           const held = last.current?.path === path ? last.current : null;
           const answer = await api.raw(path, { signal, headers: held?.etag ? { "If-None-Match": held.etag } : {} });
           if (answer.status === 304) return held.story;
           const text = await answer.text();
-          last.current = { path, etag: answer.headers.get("ETag"), story: story(text) };
+          last.current = { path, etag: answer.headers.get("ETag"), story: { doc: JSON.parse(text), tree: parse(text) } };
           return last.current.story;
         },
     [run, key],
     { every },
   );
 }
-
-function story(text) {
-  const doc = JSON.parse(text);
-  const tree = parse(text);
-  if (doc.items !== undefined && Array.isArray(doc.items)) return { doc, tree };
-  return { doc: { items: doc.of ?? [] }, tree: { kind: "object", members: [["items", at(tree, "of")]] } };
-}
-
-// Browsers resolve dots in a path even if escaped, so such keys go in the query.
-const storyPath = (run, key) =>
-  key === "." || key === ".." || key === ""
-    ? `/runs/${segment(run)}/explain${params({ item: key })}`
-    : `/runs/${segment(run)}/items/${encodeURIComponent(key)}`;
 
 function useWalk(run, item, items) {
   const busy = useRef(false);

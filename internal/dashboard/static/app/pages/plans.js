@@ -57,7 +57,7 @@ function Plan({ name, query: { version = "" }, editing, onApplied, reload }) {
         <bdi>${" " + inert(p.created_by, 60)}</bdi> · ${plural(p.runs, "run")}`}>
     <${ErrorBox} error=${plan.error} retry=${plan.reload}/>
     ${!p && !plan.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
-    ${p && editing && html`<${Card} flush label="New version"><${Editor} name=${name} source=${p.source} onApplied=${onApplied}
+    ${p && editing && html`<${Card} flush label="New version"><${Editor} name=${name} version=${p.newest} source=${p.source} onApplied=${onApplied}
       onCancel=${() => setQuery({ edit: "" })}/><//>`}
     ${p && !editing && html`<div class="plan">
       <${Card} flush title="Source" actions=${html`${all.length > 1 && html`<${Select} label="Version" test="version" value=${String(p.version)}

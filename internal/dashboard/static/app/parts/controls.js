@@ -67,9 +67,15 @@ function Control({ name, field, value, most, unit, now, why, none, decimals = fa
   const [busy, setBusy] = useState(false);
   const id = useId();
   const input = useRef(null);
+  const begun = useRef(value); // what the change began from
   useEffect(() => input.current?.select(), [draft === null]);
   const save = async (e) => {
     e.preventDefault();
+    if (value !== begun.current) {
+      begun.current = value;
+      setError({ message: `Meanwhile it was set to ${value || "the default"}. To set ${draft} anyway, press Set.` });
+      return;
+    }
     setBusy(true);
     setError(null);
     try {
@@ -87,7 +93,10 @@ function Control({ name, field, value, most, unit, now, why, none, decimals = fa
     <p class="control-why">${why}</p>
     <div class="control-set">
       ${draft === null
-        ? html`<${Button} small role="operator" test=${`change-${field}`} label=${`Change: ${name}`} onClick=${() => setDraft(String(value))}>Change<//>`
+        ? html`<${Button} small role="operator" test=${`change-${field}`} label=${`Change: ${name}`} onClick=${() => {
+          begun.current = value;
+          setDraft(String(value));
+        }}>Change<//>`
         : html`<form onSubmit=${save}>
             <input ref=${input} type="number" min="0" max=${most} step=${decimals ? "any" : 1} required value=${draft} aria-labelledby=${id}
               onInput=${(e) => setDraft(e.currentTarget.value)} onKeyDown=${(e) => e.key === "Escape" && setDraft(null)} data-test=${`input-${field}`} />

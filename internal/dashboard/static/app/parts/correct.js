@@ -1,8 +1,9 @@
 // The dialog that replaces an item's data and reruns it.
 
 import { html, useId, useState } from "../html.js";
-import { api, segment } from "../api.js";
+import { api } from "../api.js";
 import { Button, Check, Dialog, ErrorBox, Field, Text } from "../ui.js";
+import { itemApi } from "./itempath.js";
 import { parse } from "./jsontext.js";
 import { Follow } from "./follow.js";
 import { StepResets } from "./stepresets.js";
@@ -37,7 +38,7 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
     try {
       const rest = JSON.stringify({ cascade, dry_run: dry, ...(incomplete ? { contract: "warn" } : {}), ...(reason ? { reason } : {}) });
       const body = `{"payload":${text},${rest.slice(1)}`;
-      const answer = await api.post(`/runs/${segment(run)}/items/${segment(itemKey)}/correct`, body, { type: "application/json" });
+      const answer = await api.post(itemApi(run, itemKey, "/correct"), body, { type: "application/json" });
       if (dry) setTried(answer);
       else setDone(answer);
     } catch (err) {

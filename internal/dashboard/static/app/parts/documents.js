@@ -74,7 +74,7 @@ export function Document({ kind, name, load, editing, onApplied, reload, note, s
   return html`<${Page} title=${name} crumbs=${[[titled(kind) + "s", `/${kind}s`]]} test=${kind + "-page"} actions=${actions} subtitle=${d && subtitle}>
     <${ErrorBox} error=${load.error} retry=${load.reload}/>
     ${!d && !load.error && html`<${Card}><${Skeleton} lines=${8}/><//>`}
-    ${d && editing && html`<${Card} flush label="Change"><${Editor} kind=${kind} name=${name} note=${note} source=${d.source || ""}
+    ${d && editing && html`<${Card} flush label="Change"><${Editor} kind=${kind} name=${name} version=${d.version} note=${note} source=${d.source || ""}
       onApplied=${onApplied} onCancel=${() => setQuery({ edit: "" })}/><//>`}
     ${d && !editing && children}
   <//>`;

@@ -2,9 +2,9 @@
 
 import { html } from "../html.js";
 import { Badge, Button, Card, Copy, StateBadge, Text, Time, now } from "../ui.js";
-import { query, segment } from "../api.js";
 import { bytes, inert, plural, servedBy } from "../format.js";
 import { Attempts } from "./attempts.js";
+import { resultPath } from "./itempath.js";
 import { Long } from "./jsonview.js";
 import { Preview } from "./preview.js";
 import { targetText } from "./target.js";
@@ -34,14 +34,14 @@ export function ItemStep({ run, item, step, node, onReset, onAccept }) {
     </div>`}
     ${step.accepted && html`<p class="standing" data-test="acceptance">Accepted <${Time} at=${step.accepted.at} /> by <${Text} max=${60}>${step.accepted.by}<//>: <bdi>${inert(step.accepted.reason, 2000)}</bdi></p>`}
     ${recorded && html`<${Origin} step=${step} />`}
-    ${(node || step.result_bytes) &&
+    ${(node || step.result_bytes || step.large) &&
     html`<${Preview}
       node=${node}
       size=${step.size}
       base64=${step.result_bytes}
       contentType=${step.content_type}
       name=${`${item.key}-${step.name}`}
-      href=${resultPath(run, item, step)}
+      href=${resultPath(run, item, step.name)}
     />`}
     ${step.attempts.length > 0
       ? html`<details class="step-attempts" open=${step.attempts.length > 1 || step.state !== "done"}>
@@ -54,12 +54,6 @@ export function ItemStep({ run, item, step, node, onReset, onAccept }) {
 }
 
 const names = (list) => list.map((n, i) => html`${i > 0 && ", "}<${Text} max=${40}>${n}<//>`);
-
-// resultPath is the path of a result's bytes; undefined for keys that a path cannot have.
-function resultPath(run, item, step) {
-  if (item.key === "." || item.key === "..") return undefined;
-  return `/api/v1/runs/${segment(run)}/items/${encodeURIComponent(item.key)}/result${query({ step: step.name, ordinal: item.ordinal })}`;
-}
 
 // Standing says why an item waits or was left out.
 function Standing({ step: s }) {

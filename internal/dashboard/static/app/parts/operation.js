@@ -1,12 +1,11 @@
 // An operation of the API: input, output, and how to call it.
 
-import { html, useState } from "../html.js";
+import { ROOT, html, useState } from "../html.js";
 import { Badge, Copy } from "../ui.js";
 import { inert } from "../format.js";
 import { session } from "../session.js";
 import { bounds, deref, example, members, nameOf, typeText } from "./schema.js";
 
-const base = "/api/v1";
 
 /** Operation shows an operation's details. op is {method, path, id, spec}. */
 export function Operation({ doc, op }) {
@@ -83,7 +82,7 @@ export function curl(doc, op, body, parameters, origin, auth) {
     return value !== undefined ? encodeURIComponent(value) : name.toUpperCase();
   });
   const required = parameters.filter((p) => p.in === "query" && p.required).map((p) => `${p.name}=${encodeURIComponent(example(doc, p.schema))}`);
-  const lines = [`curl -sS${op.method === "get" ? "" : ` -X ${op.method.toUpperCase()}`} '${origin}${base}${path}${required.length ? "?" + required.join("&") : ""}'`];
+  const lines = [`curl -sS${op.method === "get" ? "" : ` -X ${op.method.toUpperCase()}`} '${origin}/api/v1${path}${required.length ? "?" + required.join("&") : ""}'`];
   if (auth) lines.push(`-H "Authorization: Bearer $TRANCHE_TOKEN"`);
   if (op.method !== "get" && parameters.some((p) => p.name === "Idempotency-Key")) lines.push(`-H "Idempotency-Key: $(uuidgen)"`);
   const types = Object.keys(body?.content ?? {});
@@ -96,6 +95,6 @@ export function curl(doc, op, body, parameters, origin, auth) {
 }
 
 function Curl({ doc, op, body, parameters }) {
-  const text = curl(doc, op, body, parameters, location.origin, session.value.auth === "on");
+  const text = curl(doc, op, body, parameters, location.origin + ROOT, session.value.auth === "on");
   return html`<div class="curl"><pre tabindex="0" aria-label="how to call it with curl">${text}</pre><${Copy} text=${text} label="Copy the command" /></div>`;
 }

@@ -3,6 +3,8 @@
 
 import { html, useState, useEffect, useMemo } from "../html.js";
 import { bytes, inert, num } from "../format.js";
+import { BASE, api } from "../api.js";
+import { Button, toast } from "../ui.js";
 import { JsonView, TextView } from "./jsonview.js";
 import { write } from "./jsontext.js";
 
@@ -13,20 +15,31 @@ const images = new Map([
   ["image/gif", [0x47, 0x49, 0x46, 0x38]],
   ["image/webp", [0x52, 0x49, 0x46, 0x46]],
 ]);
+const MOST = 16 << 20; // bytes of a result that is shown
 const pdfType = "application/pdf";
 const pdfMagic = [0x25, 0x50, 0x44, 0x46, 0x2d];
 
 /**
  * Preview shows a result, with a download. node is a JSON result, base64 the bytes of others. href and size are of
- * the exact bytes; without them they are made from what is shown.
+ * the exact bytes; without them they are made from what is shown. With neither node nor base64 they are read when asked for.
  */
 export function Preview({ node, base64, contentType, name, href, size }) {
-  const data = useMemo(() => (base64 === undefined ? null : decode(base64)), [base64]);
-  const kind = node ? "json" : kindOf(data, contentType);
+  const inline = useMemo(() => (base64 === undefined ? null : decode(base64)), [base64]);
+  const [read, setRead] = useState(null);
+  const data = inline ?? read;
+  const kind = node ? "json" : data ? kindOf(data, contentType ?? "application/json") : "large";
+  const show = async () => {
+    try {
+      setRead(new Uint8Array(await (await api.raw(href.slice(BASE.length))).arrayBuffer()));
+    } catch (err) {
+      toast(err, { tone: "bad" });
+    }
+  };
   return html`<div class="preview" data-test=${`preview-${kind}`}>
-    <${Shown} kind=${kind} node=${node} data=${data} contentType=${contentType} />
+    ${kind !== "large" ? html`<${Shown} kind=${kind} node=${node} data=${data} contentType=${contentType} />`
+      : size <= MOST && html`<${Button} small onClick=${show} test="show-result">Show<//>`}
     <div class="preview-foot">
-      <span class="muted">${inert(contentType || (node ? "application/json" : "no type"))}</span>
+      <span class="muted">${inert(contentType || (node || kind === "large" ? "application/json" : "no type"))}</span>
       <${Download} data=${data} node=${node} href=${href} size=${size} name=${fileName(name, kind, contentType)} />
     </div>
   </div>`;

@@ -35,9 +35,11 @@ export function Source({ text, kind = "plan" }) {
     html`<tr key=${i}><td class="source-line" data-line=${i + 1} aria-hidden="true"></td><td><code>${colour(line)}</code></td></tr>`)}</tbody></table></div>`;
 }
 
-// Editor saves a new version of a plan, or of another kind. Errors are shown at their lines.
-export function Editor({ kind = "plan", note = "Runs that are in progress keep theirs.", name = "", source, onApplied, onCancel }) {
+// Editor saves a new version of a plan, or of another kind. Errors are shown at their lines. version is the newest one:
+// if another is newer when this is saved, that is a conflict.
+export function Editor({ kind = "plan", note = "Runs that are in progress keep theirs.", name = "", version = 0, source, onApplied, onCancel }) {
   const [text, setText] = useState(source);
+  const [begun] = useState(version);
   const [error, setError] = useState(null);
   const area = useRef(null);
   const gutter = useRef(null);
@@ -55,7 +57,8 @@ export function Editor({ kind = "plan", note = "Runs that are in progress keep t
   const apply = async () => {
     setError(null);
     try {
-      onApplied(await api.post(`/${kind}s` + query({ name: /^name:/m.test(text) ? "" : name }), text, { type: "application/yaml" }));
+      onApplied(await api.post(`/${kind}s` + query({ name: /^name:/m.test(text) ? "" : name }), text,
+        { type: "application/yaml", headers: begun ? { "If-Match": `"${begun}"` } : {} }));
     } catch (err) {
       if (!err.errors) throw err;
       setError(err);

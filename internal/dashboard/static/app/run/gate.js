@@ -2,9 +2,9 @@
 // approval. Actions that change nothing come first.
 import { html, useRef } from "../html.js";
 import { Button, ButtonLink, Card, ErrorBox, Field, Icon, Skeleton, Text, Time, confirm, toast, useLoad } from "../ui.js";
-import { BASE, api, query, segment } from "../api.js";
+import { api, query, segment } from "../api.js";
 import { bytes, inert, num, plural, shortId } from "../format.js";
-import { itemPath } from "../parts/itempath.js";
+import { itemPath, resultPath } from "../parts/itempath.js";
 import { Link } from "../router.js";
 
 /** Gates are the gates of a run that wait for approval, and those that stopped waiting while shown. */
@@ -73,17 +73,19 @@ function News({ news }) {
   return html`<ul class="gate-steps">${news.map((c) => html`<li key=${c.key}>${c.what}: ${num(c.before)} → <b>${num(c.n)}</b></li>`)}</ul>`;
 }
 
+// changes stand from the first frame on, so that the button below them does not move.
+const changes = ["newly_failing", "newly_fixed", "still_failing", "changed", "unchanged", "not_compared", "unfinished", "only_here", "only_there"];
+
 function Differences({ run, gate, compared }) {
   const earlier = gate.earlier;
   if (!earlier) return html`<p class="muted">There is no earlier run to compare with.</p>`;
-  const found = compared.data?.against?.changes.filter((c) => c.items > 0);
+  const found = compared.data && new Map(compared.data.against?.changes.map((c) => [c.change, c.items]));
   return html`<p>Against <${Link} to=${`/runs/${segment(earlier.run)}`}><${Text}
       max=${60}>${earlier.name || shortId(earlier.run)}<//><//>, which had ${plural(earlier.items, "item")} and
       ${num(earlier.failed)} failures:</p>
     <${ErrorBox} error=${compared.error} />
-    ${!found && !compared.error && html`<${Skeleton} lines=${2} />`}
-    ${found && html`<ul class="gate-steps" data-test="gate-changes">${found.map((c) => html`<li
-        key=${c.change}>${inert(c.change.replaceAll("_", " "))}: <b>${num(c.items)}</b></li>`)}</ul>`}`;
+    <ul class="gate-steps gate-changes" data-test="gate-changes" aria-busy=${String(!found && !compared.error)}>${changes.map((c) => html`<li
+        key=${c}>${c.replaceAll("_", " ")}: <b>${found ? num(found.get(c) ?? 0) : "–"}</b></li>`)}</ul>`;
 }
 
 function Sample({ run, items }) {
@@ -92,7 +94,7 @@ function Sample({ run, items }) {
     <tbody>${items.map((item) => html`<tr key=${item.ordinal}>
       <td><${Link} to=${itemPath(run.id, item.key, item.ordinal)}><${Text} max=${40}>${item.key}<//><//></td>
       <td>${item.results.map((r) => html`<a key=${r.step} class="gate-result" download
-          href=${`${BASE}/runs/${segment(run.id)}/items/${segment(item.key)}/result` + query({ step: r.step, ordinal: String(item.ordinal) })}><${Text}
+          href=${resultPath(run.id, item, r.step)}><${Text}
           max=${40}>${r.step}<//>, ${bytes(r.bytes)}</a>`)}</td></tr>`)}</tbody></table>`;
 }
 

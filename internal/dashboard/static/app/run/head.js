@@ -29,7 +29,7 @@ export function Reason({ run }) {
 
 export function LiveBadge({ state }) {
   const [tone, text] = { live: ["ok", "Live"], connecting: ["warn", "Reconnecting…"], lost: ["bad", "Not connected"],
-    waiting: ["warn", "Not live: too many windows"] }[state] ?? ["plain", state];
+    waiting: ["warn", "Not live: too many windows"], polling: ["info", "Every 5 s"] }[state] ?? ["plain", state];
   return html`<span class=${"live-badge live-" + state} role="status" data-test="live" data-state=${state}>
     <${Badge} tone=${tone}><i class="live-dot"></i>${text}<//></span>`;
 }
@@ -137,7 +137,7 @@ export function Numbers({ run }) {
       ${!ended(run) && fact("In flight", short(inFlight), "requests", "", "inflight")}
       ${run.generation > 1 && fact("Generation", run.generation, `run again ${run.generation === 2 ? "once" : `${num(run.generation - 1)} times`}`, "", "generation")}
     </dl>
-    ${!ended(run) && foretold.bound_by && html`<p class="muted" data-test="bound-by"><${Text} max=${300}>${foretold.bound_by}<//></p>`}
+    ${!ended(run) && foretold.bound_by && !foretold.then && html`<p class="muted" data-test="bound-by"><${Text} max=${300}>${foretold.bound_by}<//></p>`}
     ${!ended(run) && run.at_risk?.fix && html`<p class="muted" data-test="fix">Enough to be in time: <${Text} max=${300}>${run.at_risk.fix.text}<//></p>`}
   </section>`;
 }

@@ -1,9 +1,13 @@
 // The stream of a run: its document, and changes of its planes.
 import { useEffect, useMemo, useState } from "../html.js";
-import { query, segment } from "../api.js";
+import { api, query, segment } from "../api.js";
 import { stream } from "../stream.js";
 
 const PATIENCE = 1500; // ms until the map is fetched without an open stream
+
+/** movement changes when a run makes progress. */
+export const movement = (run) =>
+  [run.state, run.generation, run.done, run.failed, ...run.steps.flatMap((s) => [s.done, s.failed, s.skipped])].join();
 
 /** Live is a stream shared by several parts of the page. */
 export class Live {
@@ -58,7 +62,13 @@ export function useLive(id, step) {
       resync: () => live.tell("resync", {}),
       end: () => live.tell("end", {}),
     };
-    return stream(`/runs/${segment(id)}/events${query({ step, planes: "true" })}`, on, { onState: setState });
+    let last = "";
+    const poll = async () => {
+      const doc = await api.get(`/runs/${segment(id)}`);
+      on.run(doc);
+      if (last !== (last = movement(doc))) on.resync();
+    };
+    return stream(`/runs/${segment(id)}/events${query({ step, planes: "true" })}`, on, { onState: setState, poll });
   }, [id, step, live]);
   return { live, run: run?.of === id ? run.doc : null, state, database };
 }

@@ -1,5 +1,5 @@
 // The pace of a run, and its controls. A change applies immediately, shows the previous value, and can be undone.
-import { html, useEffect, useState } from "../html.js";
+import { html, useEffect, useRef, useState } from "../html.js";
 import { api, segment } from "../api.js";
 import { Card, Select, toast } from "../ui.js";
 import { can, mayNot } from "../session.js";
@@ -62,8 +62,13 @@ function Knob({ run, step, field, value, several = false }) {
   const [editing, setEditing] = useState(false);
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
+  const begun = useRef(now); // what the change began from
   const [slide, setSlide] = useState(0); // of the slider, from where the setting is
-  useEffect(() => { if (!editing) setText(now); }, [now, editing]);
+  useEffect(() => {
+    if (editing) return;
+    setText(now);
+    begun.current = now;
+  }, [now, editing]);
 
   const send = async (wanted, before = now, undo = false) => {
     const parsed = field.free ? { value: zoned(wanted.trim()) || "none" } : parse(field, wanted);
@@ -96,8 +101,14 @@ function Knob({ run, step, field, value, several = false }) {
     setEditing(at !== 0);
   };
   const commit = () => {
+    if (text.trim() !== begun.current && text.trim() !== now && now !== begun.current) {
+      setError(`Meanwhile it was set to ${now || field.zero || "none"}. To set ${text} anyway, press Enter.`);
+      begun.current = now;
+      return;
+    }
     setEditing(false);
     if (text.trim() !== now) send(text);
+    else setError("");
   };
   const forget = () => {
     setText(now);
@@ -132,7 +143,7 @@ function Knob({ run, step, field, value, several = false }) {
           inputmode=${field.auto || field.free ? "text" : "decimal"}
         aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined}
             title=${mayNot("operator") || undefined}
-        onFocus=${() => setEditing(true)} onInput=${typed} onBlur=${() => slide === 0 && commit()} onKeyDown=${keys}
+        onFocus=${() => setEditing(true)} onInput=${typed} onBlur=${() => slide === 0 && (error ? forget() : commit())} onKeyDown=${keys}
             data-test=${"set-" + field.name} />
       <span class="knob-unit muted"
           id=${id + "-now"}>${field.auto && step.settings[field.name + "_auto"] ? `up to ${num(step.settings[field.name])}` : field.unit}</span>
@@ -145,7 +156,7 @@ function Knob({ run, step, field, value, several = false }) {
       <input type="range" min="-24" max="24" value=${slide} onInput=${slid} onKeyDown=${keys} disabled=${busy}
           aria-label=${`Suppose another ${field.text}`} aria-valuetext=${text || field.zero} data-test=${"slide-" + field.name} />
       ${slide !== 0 && html`<button type="button" class="btn small" disabled=${busy} onMouseDown=${(e) => e.preventDefault()}
-          onClick=${() => send(text)} data-test=${"slid-" + field.name}>Set ${text}</button>`}</div>`}
+          onClick=${commit} data-test=${"slid-" + field.name}>Set ${text}</button>`}</div>`}
     ${editing && !off && supposed !== null && html`<${Supposed} run=${run} change=${supposed} />`}
     ${error && html`<p class="field-error" role="alert"><bdi>${inert(error, 300)}</bdi></p>`}
   </div>`;

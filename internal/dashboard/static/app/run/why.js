@@ -5,12 +5,9 @@ import { segment } from "../api.js";
 import { Explanation } from "../parts/explain.js";
 import { mayResume, resume } from "../runs/actions.js";
 import { ended } from "./head.js";
+import { movement } from "./live.js";
 
 const STILL = 8000; // ms without movement
-
-/** movement changes when a run makes progress. */
-export const movement = (run) =>
-  [run.state, run.generation, run.done, run.failed, ...run.steps.flatMap((s) => [s.done, s.failed, s.skipped])].join();
 
 /** useStill reports whether a run that should make progress has not for a while. */
 export function useStill(run) {
