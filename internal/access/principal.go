@@ -19,6 +19,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -87,6 +88,17 @@ func principalOf(c *identity.Credential, session bool, asked time.Time) (Princip
 	}
 	return Principal{Name: c.User, Role: role, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,
 		hash: [sha256.Size]byte(c.Hash), checked: asked}, nil
+}
+
+// Origin returns what the audit log says of the caller's credentials.
+func (p *Principal) Origin() (o workqueue.Origin) {
+	if p.Token != nil {
+		o.Token = p.Token.String()
+	}
+	if p.Session {
+		o.Session = hex.EncodeToString(p.hash[:6])
+	}
+	return o
 }
 
 type principalKey struct{}
