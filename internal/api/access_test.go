@@ -261,7 +261,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	}
 }
 
-// PROOF: who may do what, 15 and 18.
+// PROOF: who may do what, 15, 18 and 22.
 // Logins that fail are in the audit log, by the role that serves, which cannot take them out
 // again; who has a token that is good is let in anyway, from the same address.
 func TestFailedLoginsAreAudited(t *testing.T) {

@@ -119,7 +119,7 @@ func mutations() []mutation {
 	}
 }
 
-// PROOF: who may do what, 18.
+// PROOF: who may do what, 18 and 22.
 // Every operation that may change something leaves a row in the audit log: who, what, before and after. Who it was says
 // the token, whatever the client says. One that is refused leaves none.
 func TestEveryMutationIsAudited(t *testing.T) {
