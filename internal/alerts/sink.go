@@ -24,11 +24,14 @@ import (
 const SinkTask = "audit sink"
 
 const (
+	// sinkEvery is the time between two looks for new entries of the audit log.
 	sinkEvery = time.Second
+	// sinkRetry is the pause after a failed attempt.
 	sinkRetry = 5 * time.Second
-	// sinkTimeout limits an attempt, sinkClose the wait for the receiver to close after it has everything.
+	// sinkTimeout limits an attempt; then it is repeated.
 	sinkTimeout = 10 * time.Second
-	sinkClose   = 2 * time.Second
+	// sinkClose is how long to wait for the receiver to close after it has everything.
+	sinkClose = 2 * time.Second
 )
 
 const (
