@@ -11,7 +11,6 @@ import (
 
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -64,9 +63,9 @@ func (t *Tally) Refused(address netip.Addr, caller, route, status string) {
 		By: status}, "")
 }
 
-// Read counts a read of payloads or results of a run, or of something else.
-func (t *Tally) Read(caller, operation string, run workqueue.RunID) {
-	t.count(identity.CountedKind{Action: "read", Actor: caller, By: operation, Run: run}, "")
+// Read counts a read of payloads or results. The run, if there is one, is the subject: such rows are no action on it.
+func (t *Tally) Read(caller, operation, run string) {
+	t.count(identity.CountedKind{Action: "read", Actor: caller, By: operation, Subject: run}, "")
 }
 
 func networkText(address netip.Addr) string {

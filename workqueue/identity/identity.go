@@ -142,7 +142,6 @@ type CountedKind struct {
 	Address string // or network
 	Subject string
 	By      string // the way or the operation
-	Run     workqueue.RunID
 }
 
 // Anonymous is the audit log's actor without valid credentials.
@@ -160,7 +159,7 @@ func (s Store) NoteCounted(ctx context.Context, all []Counted) error {
 				}
 			}
 			err := ledger.AuditChange(workqueue.WithOrigin(ctx, workqueue.Origin{Address: c.Address}), tx, ledger.Action{
-				Actor: cmp.Or(c.Actor, Anonymous), Name: c.Action, Run: c.Run, Subject: cmp.Or(c.Subject, c.Address),
+				Actor: cmp.Or(c.Actor, Anonymous), Name: c.Action, Subject: cmp.Or(c.Subject, c.Address),
 				Detail: detail})
 			if err != nil {
 				return err

@@ -198,9 +198,9 @@ func (s *Kernel) noteRead(ctx context.Context, op *huma.Operation, in any) {
 		return
 	}
 	caller, _ := ctx.Value(callerKey{}).(string)
-	var run workqueue.RunID
+	run := ""
 	if of, ok := in.(interface{ run() workqueue.RunID }); ok {
-		run = of.run()
+		run = of.run().String()
 	}
 	s.reads.Read(caller, op.OperationID, run)
 }
