@@ -55,6 +55,18 @@ COMMENT ON COLUMN audit_head.id IS 'Always true.';
 COMMENT ON COLUMN audit_head.seal IS 'The newest seal (audit_log.seal).';
 COMMENT ON COLUMN audit_head.hash IS 'Its hash.';
 
+CREATE TABLE audit_sink (
+    id     boolean PRIMARY KEY DEFAULT true CHECK (id),
+    target text    NOT NULL,
+    seal   bigint  NOT NULL DEFAULT 0,
+    error  text    NOT NULL DEFAULT ''
+);
+COMMENT ON TABLE audit_sink IS 'How far the audit log was carried to where serve --audit-sink says. One row; none: nowhere.';
+COMMENT ON COLUMN audit_sink.id IS 'Always true.';
+COMMENT ON COLUMN audit_sink.target IS 'Where to.';
+COMMENT ON COLUMN audit_sink.seal IS 'The last that was sent (audit_log.seal).';
+COMMENT ON COLUMN audit_sink.error IS 'Why the last attempt failed; empty: it did not.';
+
 CREATE TABLE audit_gone (
     last  bigint PRIMARY KEY,
     first bigint NOT NULL CHECK (first <= last),
@@ -252,5 +264,5 @@ COMMENT ON FUNCTION audit_guard() IS
 
 -- +goose Down
 DROP VIEW audit_deletable;
-DROP TABLE audit_log, audit_expiry, audit_head, audit_gone;
+DROP TABLE audit_log, audit_expiry, audit_head, audit_gone, audit_sink;
 DROP FUNCTION audit_guard(), audit_expire(timestamptz, integer), audit_seal(integer), audit_digest(bytea, text[]);

@@ -1,6 +1,7 @@
 package workqueue
 
 import (
+	"context"
 	"errors"
 	"fmt"
 
@@ -146,3 +147,24 @@ type CarriedOut struct {
 
 // ErrClaimLost is returned, without a change, if another request took over the key, its node presumed dead.
 var ErrClaimLost = errors.New("another request with the same idempotency key has taken its place")
+
+// Origin is where a request came from, for the audit log.
+type Origin struct {
+	Token   string `json:"token,omitempty"`   // its ID
+	Session string `json:"session,omitempty"` // of a browser: the start of its hash
+	Address string `json:"address,omitempty"`
+	Request string `json:"request,omitempty"` // its ID
+}
+
+type originKey struct{}
+
+// WithOrigin returns a context whose audit entries name the origin.
+func WithOrigin(ctx context.Context, o Origin) context.Context {
+	return context.WithValue(ctx, originKey{}, o)
+}
+
+// OriginOf returns the origin in a context; the zero value: it is no request.
+func OriginOf(ctx context.Context) Origin {
+	o, _ := ctx.Value(originKey{}).(Origin)
+	return o
+}

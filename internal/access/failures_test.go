@@ -24,7 +24,7 @@ type forgetful struct {
 
 	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
-	rows  []identity.FailedLogin
+	rows  []identity.Counted
 	times []time.Time
 }
 
@@ -42,7 +42,7 @@ func (f *forgetful) TokenCredential(context.Context, [32]byte) (identity.Credent
 	return identity.Credential{}, identity.ErrNoCredential
 }
 
-func (f *forgetful) NoteFailedLogins(_ context.Context, all []identity.FailedLogin) error {
+func (f *forgetful) NoteCounted(_ context.Context, all []identity.Counted) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.away > 0 {
@@ -115,7 +115,7 @@ func TestThrottledTriesAreCounted(t *testing.T) {
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // the bubble's own time
 		synctest.Wait()
 		for _, row := range store.rows {
-			failed[row.Way] -= row.Count
+			failed[row.By] -= row.Count
 		}
 		if failed["token"] != 0 || failed["provider"] != 0 || len(store.rows) > 4 {
 			t.Errorf("%d rows leave out %v of the tries that failed: %+v", len(store.rows), failed, store.rows)

@@ -57,7 +57,7 @@ type Store interface {
 	NoteUse(ctx context.Context, hashes [][]byte) error
 	BeginWebSession(ctx context.Context, n identity.NewWebSession) (identity.Credential, error)
 	EndWebSession(ctx context.Context, hash [32]byte) error
-	NoteFailedLogins(ctx context.Context, all []identity.FailedLogin) error
+	NoteCounted(ctx context.Context, all []identity.Counted) error
 }
 
 // Config configures a Gate. A zero field means its default.
@@ -83,7 +83,7 @@ type Gate struct {
 	ways     *throttle // valid OIDC callbacks
 	reads    *throttle // requests by caller or address
 	changes  *throttle
-	failures failures
+	failures *Tally
 	lookups  chan struct{} // one per lookup in progress
 	turns    chan struct{} // one per waiter or holder of the turn
 	turn     chan struct{} // full while the turn is held
@@ -119,7 +119,7 @@ func New(store Store, config Config) (*Gate, error) {
 		begins:  newAddressThrottle(beginBurst, beginEvery),
 		ways: newAddressThrottle(cmp.Or(config.Throttle.Burst, beginBurst),
 			cmp.Or(config.Throttle.Every, beginEvery)),
-		failures: failures{by: map[failing]*identity.FailedLogin{}}, known: map[[sha256.Size]byte]struct{}{},
+		failures: newTally(store, config.Log, maxRows), known: map[[sha256.Size]byte]struct{}{},
 		store: store, log: config.Log, config: config, throttle: newThrottle(config.Throttle),
 		lookups: make(chan struct{}, maxLookups), turns: make(chan struct{}, maxTurns), turn: make(chan struct{}, 1),
 		trusted: map[[sha256.Size]byte]Principal{}, under: underWay{by: map[[sha256.Size]byte]*watched{}},

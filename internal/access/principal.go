@@ -19,6 +19,7 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -108,6 +109,17 @@ func (p *Principal) from(address netip.Addr) error {
 		return nil
 	}
 	return &RefusedError{Session: p.Session, State: identity.TokenElsewhere}
+}
+
+// Origin returns what the audit log says of the caller's credentials.
+func (p *Principal) Origin() (o workqueue.Origin) {
+	if p.Token != nil {
+		o.Token = p.Token.String()
+	}
+	if p.Session {
+		o.Session = hex.EncodeToString(p.hash[:6])
+	}
+	return o
 }
 
 type principalKey struct{}

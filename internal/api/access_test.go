@@ -243,7 +243,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	testenv.Same(t, runs, 0, "runs are left")
 }
 
-// PROOF: who may do what, 15 and 18.
+// PROOF: who may do what, 15, 18 and 22.
 // Logins that fail are in the audit log, by the role that serves, which cannot take them out
 // again; who has a token that is good is let in anyway, from the same address.
 func TestFailedLoginsAreAudited(t *testing.T) {
@@ -274,6 +274,8 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 	_ = ask(gone) // refused as well
 	b.Until("the audit log tells of it", `SELECT count(*) BETWEEN 1 AND 3 AND bool_and(actor = 'anonymous' AND
 		subject = '127.0.0.1' AND detail->>'by' = 'token') FROM audit_log WHERE action = 'login_failed'`)
+	b.Until("the refused request is there", `SELECT count(*) = 1 FROM audit_log WHERE action = 'request_refused'
+		AND actor = 'ann' AND subject = 'GET /api/v1/tokens' AND detail->>'by' = '403' AND origin->>'address' = '127.0.0.1'`)
 	for _, statement := range []string{
 		`DELETE FROM audit_log`, `UPDATE audit_log SET actor = 'x'`, `TRUNCATE audit_log`, `DROP TABLE audit_log`,
 	} {

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"os"
 	"slices"
@@ -18,7 +19,10 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
+	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -117,7 +121,7 @@ func mutations() []mutation {
 	}
 }
 
-// PROOF: who may do what, 18.
+// PROOF: who may do what, 18 and 22.
 // Every operation that may change something leaves a row in the audit log: who, what, before and after. Who it was says
 // the token, whatever the client says. One that is refused leaves none.
 func TestEveryMutationIsAudited(t *testing.T) {
@@ -174,6 +178,7 @@ func mutate(b *apitest.Bench, method string, m mutation, secret string) {
 	if m.op == "DELETE /session" {
 		headers = append(b.LogIn(secret).Headers(), "Sec-Fetch-Site", "same-origin")
 	}
+	headers = append(headers, kernel.RequestHeader, "asked-7")
 	last := lastAudit(b)
 	wrong := m.path + map[bool]string{true: "&", false: "?"}[strings.Contains(m.path, "?")] + "wrong=1"
 	if code, text := b.Ask(method, api.Prefix+wrong, strings.NewReader("\x00"), headers...); code < 400 ||
@@ -196,14 +201,51 @@ func mutate(b *apitest.Bench, method string, m mutation, secret string) {
 		found = found || action == m.action && strings.Contains(before, m.before) && strings.Contains(after, m.after)
 		return nil
 	}))(b)
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE id > $1 AND actor = 'ann' AND action <> 'login'
+		AND (origin ->> 'request' = 'asked-7' AND origin ? 'address' AND origin ?| '{token,session}') IS NOT TRUE`, last); n > 0 {
+		b.Errorf("%s: %d rows do not say where it came from", m.op, n)
+	}
 	if !found {
 		b.Errorf("%s is audited as %q; want %s: …%s… → …%s…", m.op, seen, m.action, m.before, m.after)
 	}
 }
 
+// PROOF: who may do what, 21 and 22.
+// The log is exported in the order of its chain, which can be compared with a head that was kept; a read of results is
+// in it, with its caller and run.
+func TestTheAuditLogIsExportedAndVerified(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	run := b.Start("name=it").Run
+	b.Finish(run)
+	b.Get("/runs/it/export", kernel.ActorHeader, "ann")
+	b.Until("the read is told of", `SELECT count(*) = 1 FROM audit_log WHERE action = 'read' AND actor = 'ann'
+		AND run_id IS NULL AND subject = '`+run.String()+`' AND detail ->> 'by' = 'export-run' AND detail ->> 'count' = '1'`)
+	testenv.NoError(t, retention.New(b.Store).SealAudit(t.Context()))
+	var first, rest inspect.AuditPage
+	b.Read("/audit/export?limit=1", &first)
+	b.Read(fmt.Sprintf("/audit/export?after=%d", first.Next), &rest)
+	for i, e := range append(first.Entries, rest.Entries...) {
+		if e.Seal != int64(i)+1 || len(e.Hash) != 64 || i == 0 && e.Action != "start" {
+			t.Errorf("entry %d is %+v", i, e)
+		}
+	}
+	for head, found := range map[string]int{"": 0, "1:" + first.Entries[0].Hash: 0, "1:" + strings.Repeat("0", 64): 1,
+		"999:" + first.Entries[0].Hash: 1} {
+		var report doctor.AuditReport
+		b.Read("/audit/verify?head="+head, &report)
+		if report.Found != found || report.Rows != int64(1+len(rest.Entries)) {
+			t.Errorf("with the head %q: %+v", head, report)
+		}
+	}
+	b.Refused(http.StatusUnprocessableEntity, "give the number and the hash", http.MethodGet, api.Prefix+"/audit/verify?head=x",
+		nil)
+}
+
 func lastAudit(b *apitest.Bench) (id int64) {
 	b.Helper()
-	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT coalesce(max(id), 0) FROM audit_log`).Scan(&id))
+	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT coalesce(max(id), 0) FROM audit_log
+		WHERE action NOT IN ('request_refused', 'read')`).Scan(&id))
 	return id
 }
 
@@ -244,7 +286,7 @@ func keepsNothing(op string) bool {
 func TestEveryActionIsOffered(t *testing.T) {
 	t.Parallel()
 	// The leader's, by the limits of what is kept and by what a identity provider says; and what was not let happen.
-	actions := map[string]bool{"session_end": true, "login_failed": true}
+	actions := map[string]bool{"session_end": true, "login_failed": true, "request_refused": true, "read": true}
 	for _, m := range mutations() {
 		actions[m.action] = true
 	}

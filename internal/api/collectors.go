@@ -225,8 +225,8 @@ says what would be, or what is wrong. Adds are not in the audit log, since there
 func (s *collectorRoutes) registerOperations(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-operations", "/collectors/{name}/ops",
 		"Add operations to a collector", addOperationsDescription), kernel.Files(kernel.MimeNDJSON)), s.addOperations)
-	kernel.Register(s.Kernel, api, kernel.Held(kernel.Get("list-operations", "/collectors/{name}/ops",
-		"List operations, oldest first")), s.listOperations)
+	kernel.Register(s.Kernel, api, kernel.ReadsItems(kernel.Held(kernel.Get("list-operations", "/collectors/{name}/ops",
+		"List operations, oldest first"))), s.listOperations)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-operations", "/collectors/{name}/requeue",
 		"Retry parked operations, and those in backoff",
 		"They have all their attempts again, and go with the next flush of their keys."), s.requeueOperations)

@@ -154,7 +154,7 @@ func TestGETsChangeNothing(t *testing.T) {
 		testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT concat(
 			(SELECT string_agg(r::text, ';') FROM batchrun r), (SELECT string_agg(w::text, ';') FROM work_slice w),
 			(SELECT string_agg(md5(k::text), ';') FROM work_block k), (SELECT string_agg(d::text, ';') FROM dead_letter d),
-			(SELECT string_agg(q::text, ';') FROM quarantine q), (SELECT count(*) FROM audit_log),
+			(SELECT string_agg(q::text, ';') FROM quarantine q), (SELECT count(*) FROM audit_log WHERE action <> 'read'),
 			(SELECT string_agg(c::text, ';') FROM collector c), (SELECT string_agg(o::text, ';') FROM collector_op o),
 			(SELECT string_agg(s::text, ';') FROM schedule s), (SELECT count(*) FROM schedule_occurrence),
 			(SELECT string_agg(md5(g::text), ';') FROM tracker_group g),

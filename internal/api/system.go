@@ -74,6 +74,19 @@ func (s *adminRoutes) registerAudit(api huma.API) {
 	list := kernel.ReadsMany(kernel.Get("list-audit", "/audit",
 		"List operator actions, newest first"))
 	kernel.Register(s.Kernel, api, list, s.listAudit)
+	export := kernel.ReadsMany(kernel.Get("export-audit", "/audit/export", "List audit entries in the order of their chain"))
+	kernel.Register(s.Kernel, api, export, func(ctx context.Context, in *struct {
+		After int64 `query:"after" minimum:"0" doc:"only what has a greater seal; 0: from the oldest"`
+		Limit int   `query:"limit" minimum:"1" maximum:"500" default:"500"`
+	}) (inspect.AuditPage, error) {
+		return inspect.New(s.Store).ChainedAudit(ctx, in.After, in.Limit)
+	})
+	verify := kernel.ScansRun(kernel.Get("verify-audit", "/audit/verify", "Check the chain of the audit log"))
+	kernel.RegisterWithin(s.Kernel, api, verify, doctorTimeout, func(ctx context.Context, in *struct {
+		Head string `query:"head" maxLength:"100" doc:"the head of an earlier report: the log must contain it"`
+	}) (doctor.AuditReport, error) {
+		return doctor.New(s.Store).VerifyAudit(ctx, in.Head)
+	})
 }
 
 type auditInput struct {

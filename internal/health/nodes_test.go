@@ -120,3 +120,17 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 }
+
+// An audit log that is not carried away is told of, and so is one that is shorter than what was.
+func TestASinkThatStandsStill(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(`INSERT INTO audit_sink (target, error) VALUES ('syslog://x:1', 'connection refused')`)
+	w.exec(`INSERT INTO audit_log (actor, action, at) VALUES ('ann', 'x', tranche_now() - interval '6 minutes')`)
+	w.exec(`SELECT audit_seal(9)`)
+	w.appears(store.AuditSink, "syslog://x:1", store.Warning, "connection refused. The oldest")
+	w.exec(`UPDATE audit_sink SET seal = 1`)
+	w.goes(store.AuditSink, "syslog://x:1")
+	w.exec(`UPDATE audit_sink SET seal = 9`)
+	w.appears(store.AuditSink, "syslog://x:1", store.Warning, "ends at seal 1, and 9 was sent")
+}

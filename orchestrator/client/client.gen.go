@@ -499,13 +499,56 @@ type AuditEntry struct {
 
 	// After what it made of it, by name
 	After json.RawMessage `json:"after,omitempty"`
+
+	// Origin token, session, address and request; absent: it was no request
+	Origin json.RawMessage `json:"origin,omitempty"`
+
+	// Seal its number in the chain; absent: it is not there yet
+	Seal int64 `json:"seal,omitempty"`
+
+	// Hash of the chain up to it
+	Hash string `json:"hash,omitempty"`
+}
+
+type AuditFinding struct {
+	// ID the row; absent: it is not there
+	ID int64 `json:"id,omitempty"`
+
+	// Seal its number in the chain
+	Seal int64  `json:"seal,omitempty"`
+	What string `json:"what"`
 }
 
 type AuditPage struct {
 	Entries []AuditEntry `json:"entries"`
 
-	// Next value of before for the next page; absent on the last
+	// Next value of before (of an export: after) for the next page; absent: there is none
 	Next int64 `json:"next,omitempty"`
+}
+
+type AuditReport struct {
+	// Rows that are in the chain
+	Rows int64 `json:"rows"`
+
+	// Head its end, to be kept elsewhere and given to a later verify: number and hash
+	Head string `json:"head"`
+
+	// First the time of the oldest row
+	First *time.Time `json:"first,omitempty"`
+
+	// Last the time of the newest row
+	Last *time.Time `json:"last,omitempty"`
+
+	// Deleted rows that retention deleted
+	Deleted int64 `json:"deleted"`
+
+	// Erased rows in which the key of an item was erased
+	Erased int64 `json:"erased"`
+
+	// Unsealed rows that are not in the chain yet
+	Unsealed int64          `json:"unsealed"`
+	Found    int            `json:"found"`
+	Findings []AuditFinding `json:"findings"`
 }
 
 type BatchDeleted struct {
@@ -4807,6 +4850,19 @@ type ListAuditParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+type ExportAuditParams struct {
+	// After only what has a greater seal; 0: from the oldest
+	After int64 `form:"after,omitempty" json:"after,omitempty"`
+
+	// Limit how many at most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+}
+
+type VerifyAuditParams struct {
+	// Head the head of an earlier report: the log must contain it
+	Head string `form:"head,omitempty" json:"head,omitempty"`
+}
+
 type ApplyCollectorParams struct {
 	// Name its name, when it does not give itself one
 	Name string `form:"name,omitempty" json:"name,omitempty"`
@@ -5572,6 +5628,25 @@ func (c *Client) AllAudit(ctx context.Context, params ListAuditParams, options .
 		page, err := c.ListAudit(ctx, params, options...)
 		return page.Entries, goOn(page.Next, &params.Before), err
 	})
+}
+
+// ExportAudit: List audit entries in the order of their chain.
+//
+// It is GET /audit/export, for role viewer.
+func (c *Client) ExportAudit(ctx context.Context, params ExportAuditParams, options ...CallOption) (AuditPage, error) {
+	ask := request{operation: "export-audit", method: http.MethodGet, path: path("/audit/export")}
+	ask.add("after", params.After, false)
+	ask.add("limit", params.Limit, false)
+	return exchange[AuditPage](ctx, c, ask, options)
+}
+
+// VerifyAudit: Check the chain of the audit log.
+//
+// It is GET /audit/verify, for role viewer.
+func (c *Client) VerifyAudit(ctx context.Context, params VerifyAuditParams, options ...CallOption) (AuditReport, error) {
+	ask := request{operation: "verify-audit", method: http.MethodGet, path: path("/audit/verify")}
+	ask.add("head", params.Head, false)
+	return exchange[AuditReport](ctx, c, ask, options)
 }
 
 // ListCollectors: List collectors, with waiting operations.
@@ -6965,4 +7040,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f0e4331bd0c2bf5cbfdc5675089c7297, is 7af67c9502bbfaa5fe9ea4629534b68d188f4e48b7ef93bc8a0c2edc4dc78d8d.
+// Of a7a379b9a125a3c9ab56fd2954319785, is 082e993c268d7c36e28b0b90061c5231ce2bbaa4928f589e5f7a46d16115c227.

@@ -18,7 +18,7 @@ const (
 
 func usualWait(ask *request) time.Duration {
 	switch {
-	case ask.operation == "doctor" || ask.operation == "report-run":
+	case ask.operation == "doctor" || ask.operation == "report-run" || ask.operation == "verify-audit":
 		return doctorWait
 	case ask.operation == "start-run" || ask.operation == "add-items":
 		return uploadWait

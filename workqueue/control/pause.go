@@ -310,8 +310,8 @@ UPDATE batchrun SET hold = NULL, hold_detail = '', held_by = '', held_at = NULL
 WHERE id = ANY ($1) AND hold IS NOT NULL AND state IN ('loading', 'running')`
 
 	insertAudits = `
-INSERT INTO audit_log (actor, action, run_id, detail, before, after)
-SELECT $1, $2, u.run, $3, u.before, u.after FROM unnest($4::uuid[], $5::jsonb[], $6::jsonb[]) AS u (run, before, after)`
+INSERT INTO audit_log (actor, action, run_id, detail, origin, before, after)
+SELECT $1, $2, u.run, $3, $7, u.before, u.after FROM unnest($4::uuid[], $5::jsonb[], $6::jsonb[]) AS u (run, before, after)`
 
 	insertEvents = `
 INSERT INTO run_event (id, run_id, generation, kind, payload)
@@ -367,7 +367,8 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) erro
 		return fmt.Errorf("%s %d runs: %w", m.action, len(runs), err)
 	}
 	batch := &pgx.Batch{}
-	batch.Queue(insertAudits, pg.Plain(m.actor), m.action, detail, ids, before, after)
+	batch.Queue(insertAudits, pg.Plain(m.actor), m.action, detail, ids, before, after,
+		ledger.Origin(ctx))
 	batch.Queue(insertEvents, string(m.event), detail, events, ids, generations)
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("note that %d runs changed (%s): %w", len(runs), m.action, err)

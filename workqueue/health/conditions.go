@@ -188,6 +188,15 @@ FROM alert a
 WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < tranche_now() - $1::interval
 ORDER BY a.failing_since, a.name LIMIT $2`
 
+	// At most one row. What was sent and is not there any more was deleted, or lost with the database.
+	stalledSink = `
+SELECT s.target AS subject, coalesce(next.at, tranche_now()) AS since,
+    CASE WHEN h.seal < s.seal THEN format('The log ends at seal %s, and %s was sent: see tranche audit verify.', h.seal, s.seal)
+        ELSE coalesce(nullif(s.error, '') || '.', 'No node does it: start the nodes with --audit-sink.') END AS reason
+FROM audit_sink s CROSS JOIN audit_head h LEFT JOIN LATERAL (
+    SELECT l.at FROM audit_log l WHERE l.seal > s.seal ORDER BY l.seal LIMIT 1) next ON true
+WHERE h.seal < s.seal OR next.at < tranche_now() - $1::interval`
+
 	// At most one row.
 	streamTrouble = `
 SELECT 'streams' AS subject, last_error AS trouble, since, tries FROM stream_setting WHERE last_error <> ''`

@@ -42,6 +42,7 @@ const (
 	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations is unavailable
 
 	AlertFailing      Kind = "alert_failing" // a receiver of alerts has been unreachable for long
+	AuditSink         Kind = "audit_sink"    // entries of the audit log are not carried away
 	Database          Kind = "database"
 	DatabaseRewind    Kind = "database_rewind" // it lost recent commits, or another server took over
 	Connections       Kind = "database_connections"
@@ -109,6 +110,7 @@ const (
 	tokenWindow   = 7 * 24 * time.Hour  // how long before its end a token is reported
 	eventTimeout  = time.Minute         // for an event to be published
 	alertTimeout  = 10 * time.Minute    // how long a receiver may fail
+	sinkTimeout   = 5 * time.Minute     // for an entry of the audit log to be carried away
 	staleGrace    = 15 * time.Second    // a leader sweeps every second
 	// hungAfter is how much longer than its time-out a flush may take before it is reported: its key is freed
 	// [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
@@ -376,6 +378,11 @@ var rules = []Rule{
 		Detail: "Its receiver has not been reached for {{ago .since}}, in {{count .failures `attempt`}}; " +
 			"{{are .messages `message`}} waiting. Last error: {{.reason}}.",
 		Remedy: "Fix that, then try it: `tranche alert test {{.subject}}`"},
+	{Kind: AuditSink, Owner: OwnerOperator, find: stalledSink, args: []any{sinkTimeout},
+		Title:  "The audit log is not carried to {{.subject}}",
+		Detail: "{{line .reason}} The oldest entry that was not sent is from {{ago .since}} ago.",
+		Remedy: "Fix that; it is retried every few seconds. To carry it nowhere: start all nodes without --audit-sink, and " +
+			"delete the row of the table audit_sink"},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble,
 		Title:  "The streams differ from their settings",
 		Detail: "{{line .trouble}} (tried {{count .tries `time`}}; retrying). They work unchanged until then.",

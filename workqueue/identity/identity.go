@@ -2,6 +2,7 @@
 package identity
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
@@ -124,31 +126,41 @@ func (s Store) NoteUse(ctx context.Context, hashes [][]byte) error {
 	return nil
 }
 
-// FailedLogin is failed logins, aggregated.
-type FailedLogin struct {
-	Address string // or network of origin; empty: several
-	Way     string // token, cookie or provider; empty: several
-	Why     string // of the last one
-	Count   int64
+// Counted is what happened several times, for one audit entry.
+type Counted struct {
+	CountedKind
+
+	Why   string // of the last time
+	Count int64
 
 	First, Last time.Time
+}
+
+// CountedKind is what is counted together. Empty fields mean none, or several.
+type CountedKind struct {
+	Action  string // login_failed, request_refused or read
+	Actor   string
+	Address string // or network
+	Subject string
+	By      string // the way or the operation
 }
 
 // Anonymous is the audit log's actor without valid credentials.
 const Anonymous = "anonymous"
 
-// NoteFailedLogins writes an audit entry for each.
-func (s Store) NoteFailedLogins(ctx context.Context, all []FailedLogin) error {
+// NoteCounted writes an audit entry for each.
+func (s Store) NoteCounted(ctx context.Context, all []Counted) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		for i := range all {
-			f := &all[i]
-			detail := map[string]any{"count": f.Count, "first": f.First, "last": f.Last}
-			for name, value := range map[string]string{"by": f.Way, "why": pg.Plain(f.Why)} {
+			c := &all[i]
+			detail := map[string]any{"count": c.Count, "first": c.First, "last": c.Last}
+			for name, value := range map[string]string{"by": c.By, "why": pg.Plain(c.Why)} {
 				if value != "" {
 					detail[name] = value
 				}
 			}
-			err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: Anonymous, Name: "login_failed", Subject: f.Address,
+			err := ledger.AuditChange(workqueue.WithOrigin(ctx, workqueue.Origin{Address: c.Address}), tx, ledger.Action{
+				Actor: cmp.Or(c.Actor, Anonymous), Name: c.Action, Subject: cmp.Or(c.Subject, c.Address),
 				Detail: detail})
 			if err != nil {
 				return err
@@ -157,7 +169,7 @@ func (s Store) NoteFailedLogins(ctx context.Context, all []FailedLogin) error {
 		return nil
 	})
 	if err != nil {
-		return fmt.Errorf("note failed logins: %w", err)
+		return fmt.Errorf("write %d counts to the audit log: %w", len(all), err)
 	}
 	return nil
 }

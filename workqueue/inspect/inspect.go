@@ -34,6 +34,9 @@ type AuditEntry struct {
 	Detail  json.RawMessage  `json:"detail" doc:"what else there is to say, by name"`
 	Before  json.RawMessage  `json:"before,omitempty" doc:"what it found of that which it changed, by name"`
 	After   json.RawMessage  `json:"after,omitempty" doc:"what it made of it, by name"`
+	Origin  json.RawMessage  `json:"origin,omitempty" doc:"token, session, address and request; absent: it was no request"`
+	Seal    int64            `json:"seal,omitempty" doc:"its number in the chain; absent: it is not there yet"`
+	Hash    string           `json:"hash,omitempty" doc:"of the chain up to it"`
 }
 
 // AuditFilter selects what Audit lists. Zero fields select everything.
@@ -55,16 +58,38 @@ const (
 // AuditPage is a page of the audit log, newest first.
 type AuditPage struct {
 	Entries []AuditEntry `json:"entries"`
-	Next    int64        `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+	Next    int64        `json:"next,omitempty" doc:"value of before (of an export: after) for the next page; absent: there is none"`
 }
 
 // The primary key or, for one run, audit_log_run, backwards. Entries are few, so the other filters need no index.
-const listAudit = `
-SELECT id, at, actor, action, run_id, subject, detail, before, after FROM audit_log
+const (
+	auditColumns = `
+SELECT id, at, actor, action, run_id, subject, detail, before, after, origin, coalesce(seal, 0),
+    coalesce(encode(hash, 'hex'), '') FROM audit_log`
+
+	listAudit = auditColumns + `
 WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = '' OR action = $3)
     AND ($4::timestamptz IS NULL OR at >= $4) AND ($5 = 0::bigint OR id < $5)
 ORDER BY id DESC
 LIMIT $6`
+
+	chainedAudit = auditColumns + ` WHERE seal > $1 ORDER BY seal LIMIT $2`
+)
+
+// ChainedAudit lists actions in the order of the chain, after a seal. New ones are there within seconds.
+func (s Store) ChainedAudit(ctx context.Context, after int64, limit int) (AuditPage, error) {
+	page := AuditPage{Entries: []AuditEntry{}}
+	var err error
+	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], chainedAudit, after,
+		pg.Limit(limit, MaxAudit, MaxAudit))
+	if err != nil {
+		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
+	}
+	if n := len(page.Entries); n > 0 {
+		page.Next = page.Entries[n-1].Seal
+	}
+	return page, nil
+}
 
 // Audit lists actions, newest first.
 func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {

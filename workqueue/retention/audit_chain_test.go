@@ -118,6 +118,7 @@ func TestTheServingRoleDoesNotSeal(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 21.
 // Rows that retention deletes, in the middle, too, and keys that are erased, leave the chain as it was; a head that was
 // kept before is still found.
 func TestTheChainHoldsOverRetentionAndErasure(t *testing.T) {

@@ -219,22 +219,3 @@ func (s Store) DeleteOld(ctx context.Context, lease workqueue.Lease, kind Retent
 	}
 	return n, nil
 }
-
-const (
-	sealAudit = `SELECT audit_seal($1)`
-	sealPiece = 1000
-)
-
-// SealAudit chains the committed rows of the audit log that are not in its chain yet. Any number may do it at once:
-// they take turns.
-func (s Store) SealAudit(ctx context.Context) error {
-	for n := sealPiece; n == sealPiece; {
-		err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-			return tx.QueryRow(ctx, sealAudit, sealPiece).Scan(&n)
-		})
-		if err != nil {
-			return fmt.Errorf("seal the audit log: %w", err)
-		}
-	}
-	return nil
-}

@@ -1,7 +1,9 @@
 package kernel
 
 import (
+	"cmp"
 	"context"
+	"crypto/rand"
 	"errors"
 	"maps"
 	"net/http"
@@ -19,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/intake"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -77,7 +80,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del(ActorHeader) // no caller was identified
 	}
 	if s.Access != nil && !route.anonymous {
-		who, err := s.permitted(r, route.Role)
+		who, err := s.permitted(w, r, route.Role)
 		if err != nil {
 			s.Deny(w, r, err)
 			return
@@ -94,6 +97,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del(ActorHeader)
 		}
 	}
+	r = s.withOrigin(w, r)
 	if s.Access != nil && (user != "" || belowPrefix(r.URL.Path)) { // not pages and probes
 		if err := s.Access.TryRequest(user, s.CallerAddress(r), r.Method != http.MethodGet); err != nil {
 			s.Deny(w, r, err)
@@ -168,8 +172,55 @@ func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.R
 	return r
 }
 
+// RequestHeader has the ID of a request, for the audit log: the caller's, or one that the server makes.
+const RequestHeader = "X-Request-Id"
+
+// maxRequestID limits a caller's ID of a request.
+const maxRequestID = 64
+
+func (s *Kernel) withOrigin(w http.ResponseWriter, r *http.Request) *http.Request {
+	var o workqueue.Origin
+	if who, ok := access.From(r.Context()); ok {
+		o = who.Origin()
+	}
+	o.Request = r.Header.Get(RequestHeader)
+	if odd := func(c rune) bool { return c < '!' || c > '~' }; o.Request == "" || len(o.Request) > maxRequestID ||
+		strings.ContainsFunc(o.Request, odd) {
+		o.Request = rand.Text()[:12]
+	}
+	w.Header().Set(RequestHeader, o.Request)
+	if address := s.CallerAddress(r); address.IsValid() {
+		o.Address = address.String()
+	}
+	caller := Cut(r.Header.Get(ActorHeader), MaxActorBytes)
+	noteCaller(w, caller)
+	return r.WithContext(context.WithValue(workqueue.WithOrigin(r.Context(), o), callerKey{}, caller))
+}
+
+type callerKey struct{}
+
+// noteRead counts a read of payloads or results in the audit log.
+func (s *Kernel) noteRead(ctx context.Context, op *huma.Operation, in any) {
+	if !IsSet(op, metaReadsItems) {
+		return
+	}
+	caller, _ := ctx.Value(callerKey{}).(string)
+	run := ""
+	if of, ok := in.(interface{ run() workqueue.RunID }); ok {
+		run = of.run().String()
+	}
+	s.reads.Read(caller, op.OperationID, run)
+}
+
+// noteRefused counts a refused request in the audit log.
+func (s *Kernel) noteRefused(t *timedWriter, r *http.Request) {
+	if t.status == http.StatusUnauthorized || t.status == http.StatusForbidden {
+		s.refusals.Refused(s.CallerAddress(r), t.caller, cmp.Or(t.route, noRoute), strconv.Itoa(t.status))
+	}
+}
+
 // permitted returns the caller if permitted; nil for an anonymous caller of a public route.
-func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Principal, error) {
+func (s *Kernel) permitted(w http.ResponseWriter, r *http.Request, needed access.Role) (*access.Principal, error) {
 	who, err := s.whoAsks(r)
 	switch {
 	case err == nil:
@@ -180,6 +231,7 @@ func (s *Kernel) permitted(r *http.Request, needed access.Role) (*access.Princip
 	default: // a public route, which reports what is wrong
 		return nil, nil //nolint:nilnil // as above
 	}
+	noteCaller(w, who.Name)
 	if !who.Role.Allows(needed) {
 		return nil, &deniedError{http.StatusForbidden, "this needs the role " + string(needed) + ", and " + who.Name +
 			" has the role " + string(who.Role) + "; an admin makes tokens: tranche token create --role " + string(needed)}
@@ -347,16 +399,17 @@ func (s *Kernel) CookieName() string {
 
 // Keys of an operation's metadata.
 const (
-	MetaRole       = "role"     // the required access.Role; without it the operation is closed
-	MetaScansRun   = "heavy"    // true: limited concurrency
-	metaScansRunIf = "heavy if" // string: limited concurrency if this parameter is true
-	metaReadsMany  = "broad"    // true: limited concurrency, others wait
-	metaBroadIf    = "broad if" // []string: broad if one of these parameters is present
-	metaHeld       = "held"     // true: the answer may be large and is held whole; limited concurrency, others wait
-	metaCredent    = "credent"  // true: about access; works even while everything else is stalled
-	metaBulk       = "bulk"     // int64: the body is held whole, up to this size; limited total
-	MetaStreamed   = "streamed" // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
-	metaUnstored   = "unstored" // true: the answer holds a secret and is never stored
+	MetaRole       = "role"        // the required access.Role; without it the operation is closed
+	MetaScansRun   = "heavy"       // true: limited concurrency
+	metaScansRunIf = "heavy if"    // string: limited concurrency if this parameter is true
+	metaReadsMany  = "broad"       // true: limited concurrency, others wait
+	metaBroadIf    = "broad if"    // []string: broad if one of these parameters is present
+	metaHeld       = "held"        // true: the answer may be large and is held whole; limited concurrency, others wait
+	metaCredent    = "credent"     // true: about access; works even while everything else is stalled
+	metaBulk       = "bulk"        // int64: the body is held whole, up to this size; limited total
+	MetaStreamed   = "streamed"    // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
+	metaReadsItems = "reads items" // true: shows payloads or results, which the audit log counts
+	metaUnstored   = "unstored"    // true: the answer holds a secret and is never stored
 )
 
 // ByAnyone opens an operation to callers that are not logged in.
@@ -388,6 +441,9 @@ func BroadIf(op huma.Operation, parameters ...string) huma.Operation {
 
 // Held marks an operation whose large answer is held until its reader has taken it, to limit the concurrency.
 func Held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
+
+// ReadsItems marks an operation that shows payloads or results: the audit log counts its uses.
+func ReadsItems(op huma.Operation) huma.Operation { return noted(op, metaReadsItems, true) }
 
 // AboutCredentials marks an operation that uses separate database connections.
 func AboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }

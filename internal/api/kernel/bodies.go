@@ -239,7 +239,8 @@ type timedWriter struct {
 
 	route  string // for metrics; empty: not routed yet
 	role   access.Role
-	status int // 0: no answer yet
+	caller string // empty: unknown
+	status int    // 0: no answer yet
 
 	known bool   // the caller is known
 	leave func() // called at the end of the request; nil: not counted as unauthenticated
@@ -310,6 +311,12 @@ func noteRoute(w http.ResponseWriter, pattern string, open bool) {
 func noteRole(w http.ResponseWriter, role access.Role) {
 	if timed, ok := w.(*timedWriter); ok {
 		timed.role = role
+	}
+}
+
+func noteCaller(w http.ResponseWriter, name string) {
+	if timed, ok := w.(*timedWriter); ok {
+		timed.caller = name
 	}
 }
 

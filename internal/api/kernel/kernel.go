@@ -29,6 +29,7 @@ import (
 	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -91,6 +92,7 @@ type Kernel struct {
 	Unauthenticated *access.Slots // requests without a known caller, per address
 	bulk            bulkRoom
 	underWay        underWay // requests with a key
+	reads, refusals *access.Tally
 	Streams         streams
 	active          sync.WaitGroup // requests in progress
 }
@@ -104,6 +106,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 		broad: slotsOf(config.Access, config.Connections/broadShare),
 		held:  slotsOf(config.Access, maxHeld), bulk: newBulkRoom(),
 		Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt),
+		reads:           access.NewReads(identity.New(store), config.Log), refusals: access.NewRefusals(identity.New(store), config.Log),
 	}
 }
 
@@ -157,6 +160,7 @@ func RegisterAnswer[In, Out any](
 		if err != nil {
 			return nil, k.failure(ctx, err)
 		}
+		k.noteRead(ctx, &op, in)
 		return out, nil
 	})
 }
@@ -216,6 +220,8 @@ func (r *RunPath) find(ctx context.Context, k *Kernel) (err error) {
 	r.ID, err = inspect.New(k.Store).Resolve(ctx, r.Run)
 	return err
 }
+
+func (r *RunPath) run() workqueue.RunID { return r.ID }
 
 // FindRun resolves a reference to a run; the zero ID for an empty reference.
 func (s *Kernel) FindRun(ctx context.Context, ref string) (id workqueue.RunID, err error) {

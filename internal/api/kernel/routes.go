@@ -177,6 +177,7 @@ func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 			defer timed.measure(s.config.Meter)
 		}
 		defer timed.left()
+		defer s.noteRefused(timed, r)
 		patience := database.OperatorTimeout
 		if r.Method == http.MethodGet {
 			patience = lookTimeout

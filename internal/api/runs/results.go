@@ -35,7 +35,8 @@ application/octet-stream, and Tranche-Content-Type says what the service called 
 bytes can be asked for.`
 
 func (s *Routes) registerResult(api huma.API) {
-	op := kernel.Held(kernel.Get("get-result", "/runs/{run}/items/{key}/result", "The result of an item, unchanged"))
+	op := kernel.ReadsItems(kernel.Held(kernel.Get("get-result", "/runs/{run}/items/{key}/result",
+		"The result of an item, unchanged")))
 	op.Description = resultDescription
 	op.Responses = map[string]*huma.Response{"200": {
 		Description: "The result.",

@@ -131,8 +131,8 @@ func (s *Routes) registerRuns(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs"), "q",
 		"endpoint"), s.listRuns)
 	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
-	kernel.RegisterTagged(s.Kernel, api, kernel.Held(kernel.Get("get-item", "/runs/{run}/items/{key}",
-		"An item, with every attempt")), s.getItem, itemsTag)
+	kernel.RegisterTagged(s.Kernel, api, kernel.ReadsItems(kernel.Held(kernel.Get("get-item",
+		"/runs/{run}/items/{key}", "An item, with every attempt"))), s.getItem, itemsTag)
 	op := kernel.ScansRun(kernel.Get("get-forecast", "/runs/{run}/forecast",
 		"Forecast the end of a run, unchanged and with changes"))
 	op.Description = "The first variant is the run unchanged; then each change alone, and all of them together. " +

@@ -26,7 +26,7 @@ type Commands struct {
 	Streams     streamCommands     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
 	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
 	Health      healthCommands     `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
-	Audit       auditCommand       `cmd:"" help:"What operators did: who, what, when, before and after."`
+	Audit       auditCommands      `cmd:"" help:"What operators did: who, what, when, before and after."`
 	NATS        natsCommands       `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`

@@ -31,37 +31,46 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-type doctorCommand struct {
+// checkPlace is what a check reads: a database, or what a server finds in its own.
+type checkPlace struct {
 	Database          string `help:"Check this database directly instead of asking a server." placeholder:"URL"`
 	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 }
 
+type doctorCommand struct{ checkPlace }
+
 func (d *doctorCommand) Run(ctx context.Context, term *cli.Console) error {
-	report, err := d.examine(ctx, term)
+	report, err := examine(ctx, term, &d.checkPlace, func(cl *client.Client) error {
+		_, err := cl.Doctor(ctx)
+		return err
+	}, doctor.Store.Doctor)
 	return cli.FailIf(report.Found > 0, cli.ExitOther, cli.Say(term, reportText)(report, err))
 }
 
-func (d *doctorCommand) examine(ctx context.Context, term *cli.Console) (found doctor.Report, err error) {
-	if d.Database == "" {
+// examine has a server check its database, or checks one here, and returns the report.
+func examine[T any](ctx context.Context, term *cli.Console, place *checkPlace, ask func(*client.Client) error,
+	check func(doctor.Store, context.Context) (T, error)) (found T, err error) {
+	if place.Database == "" {
 		cl, err := term.Client()
 		if err == nil {
-			_, err = cl.Doctor(ctx)
+			err = ask(cl)
 		}
 		if err == nil {
 			err = json.Unmarshal(term.Answer, &found)
 		}
 		return found, err
 	}
-	if _, err := pgxpool.ParseConfig(d.Database); err != nil {
+	if _, err := pgxpool.ParseConfig(place.Database); err != nil {
 		return found, cli.Usage("--database: " + err.Error())
 	}
-	store, release, err := database.Open(ctx, d.Database, database.PoolConfig{TransactionPooler: d.TransactionPooler})
+	store, release, err := database.Open(ctx, place.Database,
+		database.PoolConfig{TransactionPooler: place.TransactionPooler})
 	if err != nil {
 		return found, err
 	}
 	defer release()
-	found, err = doctor.New(store).Doctor(ctx)
-	_, err = asSent[client.Report](term, found, err)
+	found, err = check(doctor.New(store), ctx)
+	_, err = asSent[any](term, found, err)
 	return found, err
 }
 

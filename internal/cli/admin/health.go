@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -9,11 +8,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"net"
 	"net/http"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -310,90 +307,4 @@ func nodeRuns(runs []client.NodeRun) string {
 		names = append(names, cmp.Or(runs[i].Name, cli.ShortID(runs[i].ID)))
 	}
 	return cmp.Or(strings.Join(names, ", "), "-")
-}
-
-type auditCommand struct{ auditPage }
-
-type auditPage struct {
-	Run    string    `name:"run" help:"Only what is about this run: ID, part of an ID, name, or last." placeholder:"RUN"`
-	Actor  string    `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
-	Action string    `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
-	Since  time.Time `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Before int64     `help:"Only what is older than this entry." placeholder:"NUMBER"`
-	Limit  int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
-}
-
-func (a *auditCommand) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	page, err := cl.ListAudit(ctx, client.ListAuditParams(a.auditPage))
-	list := cli.List[client.AuditEntry]{
-		Columns: "NUMBER>|TIME|WHO|WHAT|ON|CHANGE?",
-		Row: func(e *client.AuditEntry) []any {
-			on := cli.OrDash(e.Subject)
-			if e.Run != nil {
-				on = cli.ShortID(*e.Run)
-			}
-			return []any{strconv.FormatInt(e.ID, 10), e.At, e.Actor, e.Action, on, auditChange(e)}
-		},
-		Empty: "nothing of this kind was done", Next: page.Next, Before: true,
-	}
-	if cli.Narrow(term.Room()) { // the changes have no column, but a line each
-		list.Below = auditChange
-	}
-	return list.Print(term, page.Entries, err)
-}
-
-// auditChange describes what changed, as "chunk 500 → 100", and other details. Nothing is repeated, also not the
-// actor, who has a separate column.
-func auditChange(e *client.AuditEntry) string {
-	before, after, detail := auditFields(e.Before), auditFields(e.After), auditFields(e.Detail)
-	names := maps.Clone(before)
-	maps.Copy(names, after)
-	told := map[string]bool{cli.EscapeControl("by " + e.Actor): true}
-	var parts []string
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		was, is := auditValue(before[name]), auditValue(after[name])
-		said := cli.EscapeControl(name) + " " + is
-		switch {
-		case was == is || told[said]:
-		case len(before) == 0: // new, as a started run
-			parts = append(parts, said)
-		default:
-			parts = append(parts, cli.EscapeControl(name)+" "+was+" → "+is)
-		}
-		told[said] = true
-	}
-	told["reason "+auditValue(after["detail"])] = true // of a hold
-	for _, name := range slices.Sorted(maps.Keys(detail)) {
-		value := auditValue(detail[name])
-		said := cli.EscapeControl(name) + " " + value
-		if value != nothing && value != "no" && value != "0" && !told[said] {
-			parts = append(parts, said)
-		}
-	}
-	return strings.Join(parts, ", ")
-}
-
-func auditFields(doc json.RawMessage) map[string]json.RawMessage {
-	fields := map[string]json.RawMessage{}
-	_ = json.Unmarshal(doc, &fields) // anything but an object has no fields to show
-	return fields
-}
-
-const nothing = "none"
-
-func auditValue(doc json.RawMessage) string {
-	switch text := string(bytes.TrimSpace(doc)); text {
-	case "", "null", `""`, "[]", "{}":
-		return nothing
-	case "false":
-		return "no"
-	case "true":
-		return "yes"
-	default:
-		var s string
-		if json.Unmarshal(doc, &s) == nil {
-			return cli.EscapeControl(s)
-		}
-		return cli.EscapeControl(text)
-	}
 }

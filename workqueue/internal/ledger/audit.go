@@ -25,11 +25,21 @@ type Action struct {
 }
 
 const insertAudit = `
-INSERT INTO audit_log (actor, action, run_id, subject, detail, before, after)
+INSERT INTO audit_log (actor, action, run_id, subject, detail, before, after, origin)
 SELECT u.actor, u.action, nullif(u.run, '00000000-0000-0000-0000-000000000000'::uuid), u.subject, u.detail, u.before,
-    u.after
-FROM unnest($1::text[], $2::text[], $3::uuid[], $4::text[], $5::jsonb[], $6::jsonb[], $7::jsonb[])
-    AS u (actor, action, run, subject, detail, before, after)`
+    u.after, u.origin
+FROM unnest($1::text[], $2::text[], $3::uuid[], $4::text[], $5::jsonb[], $6::jsonb[], $7::jsonb[], $8::jsonb[])
+    AS u (actor, action, run, subject, detail, before, after, origin)`
+
+// Origin returns the document of a context's origin; nil if it has none.
+func Origin(ctx context.Context) []byte {
+	o := workqueue.OriginOf(ctx)
+	if o == (workqueue.Origin{}) {
+		return nil
+	}
+	doc, _ := json.Marshal(o) // texts only
+	return doc
+}
 
 // AuditChange records an action in its transaction, in the audit log and with its request.
 func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
@@ -47,7 +57,7 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 		docs[0] = []byte("{}")
 	}
 	err := pg.JoinOne(ctx, tx, insertAudit,
-		pg.Row(pg.Plain(a.Actor), a.Name, a.Run, pg.Plain(a.Subject), docs[0], docs[1], docs[2])...)
+		pg.Row(pg.Plain(a.Actor), a.Name, a.Run, pg.Plain(a.Subject), docs[0], docs[1], docs[2], Origin(ctx))...)
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", a.Name, err)
 	}

@@ -20,11 +20,11 @@ const actions = [
   "schedule_run_now", "schedule_delete", "collector_apply", "collector_pause", "collector_resume", "collector_drain",
   "collector_requeue", "collector_drop", "collector_delete", "tracker_open", "tracker_seal", "tracker_delete",
   "alert_apply", "alert_pause", "alert_resume", "alert_test", "alert_delete", "health_mute", "health_ack", "health_clear", "retention_set", "retention_run", "dead_letter_requeue", "dead_letter_drop", "token_create", "token_rotate", "token_revoke",
-  "login", "login_failed", "logout", "session_revoke", "session_end",
+  "login", "login_failed", "request_refused", "read", "logout", "session_revoke", "session_end",
 ];
 const tones = {
   cancel: "bad", delete: "bad", erase: "bad", dead_letter_drop: "bad", plan_delete: "bad", schedule_delete: "bad", collector_drop: "bad",
-  collector_delete: "bad", tracker_delete: "bad", alert_delete: "bad", token_revoke: "bad", session_revoke: "bad", session_end: "warn", login_failed: "warn", pause: "warn", schedule_pause: "warn",
+  collector_delete: "bad", tracker_delete: "bad", alert_delete: "bad", token_revoke: "bad", session_revoke: "bad", session_end: "warn", login_failed: "warn", request_refused: "warn", pause: "warn", schedule_pause: "warn",
   collector_pause: "warn", alert_pause: "warn", health_mute: "warn", reset: "warn", rerun: "info", start: "ok", resume: "ok", schedule_resume: "ok",
   collector_resume: "ok", alert_resume: "ok", approve: "ok",
 };

@@ -1,0 +1,173 @@
+package alerts
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/url"
+	"os"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
+)
+
+// SinkTask is the name of the leader task that carries the audit log away.
+const SinkTask = "audit sink"
+
+const (
+	// sinkEvery is the time between two looks for new entries of the audit log.
+	sinkEvery = time.Second
+	// sinkRetry is the pause after a failed attempt.
+	sinkRetry = 5 * time.Second
+	// sinkTimeout limits an attempt; then it is repeated.
+	sinkTimeout = 10 * time.Second
+	// sinkClose is how long to wait for the receiver to close after it has everything.
+	sinkClose = 2 * time.Second
+)
+
+const (
+	auditNotice = 13<<3 | 5 // facility log audit, severity notice (RFC 5424)
+	syslogTime  = "2006-01-02T15:04:05.000000Z07:00"
+	maxDatagram = 60_000
+)
+
+// Sink carries the audit log to a file or by syslog (RFC 5424), at least once and in the order of its chain.
+type Sink struct {
+	store  retention.Store
+	target *url.URL
+	host   string
+}
+
+// NewSink returns a sink for a URL: file:///PATH, or syslog://, syslog+tls:// or syslog+udp:// and HOST:PORT.
+func NewSink(db *database.DB, target string) (*Sink, error) {
+	u, err := url.Parse(target)
+	if err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+		err = errors.New("it has more than a scheme, a host and a port, or a path")
+	}
+	if err == nil {
+		switch u.Scheme {
+		case "file":
+			if u.Host != "" || u.Path == "" {
+				err = errors.New("its path must be absolute")
+			}
+		case "syslog", "syslog+tls", "syslog+udp":
+			if u.Port() == "" || u.Path != "" {
+				err = errors.New("it needs a host and a port")
+			}
+		default:
+			err = errors.New("unknown scheme")
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("invalid %q: %w; use file:///PATH, syslog://HOST:514, syslog+tls://HOST:6514 or "+
+			"syslog+udp://HOST:514", target, err)
+	}
+	host, _ := os.Hostname() // "-" without one
+	return &Sink{store: retention.New(db), target: u, host: cmp.Or(host, "-")}, nil
+}
+
+// Run carries what there is.
+func (k *Sink) Run(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
+	for {
+		n, err := k.store.CarryAudit(ctx, lease, k.target.String(), k.send)
+		switch {
+		case err != nil:
+			return sinkRetry, err
+		case n < inspect.MaxAudit:
+			return sinkEvery, nil
+		}
+	}
+}
+
+func (k *Sink) send(ctx context.Context, entries []inspect.AuditEntry) error {
+	ctx, cancel := context.WithTimeout(ctx, sinkTimeout)
+	defer cancel()
+	if k.target.Scheme == "file" {
+		return k.write(entries)
+	}
+	conn, err := k.dial(ctx)
+	if err != nil {
+		return err
+	}
+	deadline, _ := ctx.Deadline()
+	err = errors.Join(conn.SetDeadline(deadline), k.sendTo(conn, entries))
+	return errors.Join(err, conn.Close())
+}
+
+func (k *Sink) write(entries []inspect.AuditEntry) error {
+	file, err := os.OpenFile(k.target.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	var lines bytes.Buffer
+	for i := range entries {
+		lines.Write(append(jsonOf(&entries[i]), '\n'))
+	}
+	_, err = file.Write(lines.Bytes())
+	return errors.Join(err, file.Sync(), file.Close())
+}
+
+func (k *Sink) dial(ctx context.Context) (net.Conn, error) {
+	switch k.target.Scheme {
+	case "syslog+tls":
+		return new(tls.Dialer).DialContext(ctx, "tcp", k.target.Host)
+	case "syslog+udp":
+		return new(net.Dialer).DialContext(ctx, "udp", k.target.Host)
+	default:
+		return new(net.Dialer).DialContext(ctx, "tcp", k.target.Host)
+	}
+}
+
+func (k *Sink) sendTo(conn net.Conn, entries []inspect.AuditEntry) error {
+	stream, isStream := conn.(interface{ CloseWrite() error })
+	var frames bytes.Buffer
+	for i := range entries {
+		message := k.message(&entries[i])
+		if isStream {
+			fmt.Fprintf(&frames, "%d %s", len(message), message) // RFC 6587, 3.4.1
+			continue
+		}
+		if len(message) > maxDatagram {
+			e := entries[i]
+			e.Detail, e.Before, e.After = json.RawMessage(`{"too_large":true}`), nil, nil
+			message = k.message(&e)
+		}
+		if _, err := conn.Write(message); err != nil {
+			return err
+		}
+	}
+	if !isStream {
+		return nil
+	}
+	if _, err := conn.Write(frames.Bytes()); err != nil {
+		return err
+	}
+	// Syslog acknowledges nothing: a receiver that has read everything closes, and one that has not resets.
+	err := errors.Join(stream.CloseWrite(), conn.SetReadDeadline(time.Now().Add(sinkClose)))
+	if err == nil {
+		_, err = io.Copy(io.Discard, conn)
+	}
+	if errors.Is(err, os.ErrDeadlineExceeded) {
+		return nil
+	}
+	return err
+}
+
+func (k *Sink) message(e *inspect.AuditEntry) []byte {
+	return fmt.Appendf(nil, "<%d>1 %s %s tranche %d audit - %s", auditNotice, e.At.UTC().Format(syslogTime), k.host,
+		os.Getpid(), jsonOf(e))
+}
+
+func jsonOf(e *inspect.AuditEntry) []byte {
+	doc, _ := json.Marshal(e) // texts, numbers and documents of PostgreSQL
+	return doc
+}

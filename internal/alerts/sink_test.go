@@ -1,0 +1,79 @@
+package alerts_test
+
+import (
+	"io"
+	"net"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue/retention"
+)
+
+// The audit log is carried away in order, from where it was; what a receiver does not take is sent again.
+func TestTheAuditLogIsCarriedAway(t *testing.T) {
+	t.Parallel()
+	heard := make(chan string, 9)
+	tcp := testenv.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = tcp.Close() })
+	go func() {
+		for {
+			conn, err := tcp.Accept()
+			if err != nil {
+				return
+			}
+			text, _ := io.ReadAll(conn)
+			_ = conn.Close()
+			heard <- string(text)
+		}
+	}()
+	udp := testenv.Must(net.ListenPacket("udp", "127.0.0.1:0"))(t)
+	t.Cleanup(func() { _ = udp.Close() })
+	unknown := httptest.NewTLSServer(nil)
+	t.Cleanup(unknown.Close)
+	file := filepath.Join(t.TempDir(), "audit.ndjson")
+	b := storetest.Setup(t)
+	carry := func(target string) error {
+		t.Helper()
+		b.Exec(`INSERT INTO audit_log (actor, action) VALUES ('ann', 'x')`)
+		testenv.NoError(t, retention.New(b.Store).SealAudit(t.Context()))
+		_, err := testenv.Must(alerts.NewSink(b.Store, target))(t).Run(t.Context(), b.Lead())
+		return err
+	}
+	testenv.NoError(t, carry("syslog://"+tcp.Addr().String()))
+	frame := regexp.MustCompile(`^(\d+) <109>1 \d{4}-\S+Z \S+ tranche \d+ audit - \{"id":1,.*"seal":1,"hash":"[0-9a-f]{64}"\}$`)
+	text := <-heard
+	if parts := frame.FindStringSubmatch(text); parts == nil || len(text)-len(parts[1])-1 != testenv.Must(
+		strconv.Atoi(parts[1]))(t) {
+		t.Errorf("by TCP came %q", text)
+	}
+	for target, says := range map[string]string{"syslog+tls://" + unknown.Listener.Addr().String(): "certificate",
+		"file:///no/such/directory/file": "no such", "syslog://127.0.0.1:1": "refused"} {
+		if err := carry(target); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", target, err)
+		}
+	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_sink WHERE seal = 1 AND error <> ''`), 1, "says why it stands")
+	testenv.NoError(t, carry("syslog+udp://"+udp.LocalAddr().String()))
+	datagram := make([]byte, 65536)
+	n, _, err := udp.ReadFrom(datagram)
+	if err != nil || !strings.HasPrefix(string(datagram[:n]), "<109>1 ") || !strings.Contains(string(datagram[:n]), `"seal":2,`) {
+		t.Errorf("by UDP came %q, %v", datagram[:n], err)
+	}
+	testenv.NoError(t, carry("file://"+file))
+	if text := string(testenv.Must(os.ReadFile(file))(t)); strings.Count(text, "\n") != 1 || !strings.Contains(text, `"seal":6,`) {
+		t.Errorf("the file has %q", text)
+	}
+	for _, target := range []string{"", "http://x", "syslog://host", "file:relative", "syslog://u:p@h:1", "syslog+tls://h:1/x"} {
+		if _, err := alerts.NewSink(b.Store, target); err == nil || !strings.Contains(err.Error(), "syslog+tls://HOST:6514") {
+			t.Errorf("%q: %v", target, err)
+		}
+	}
+}
