@@ -6368,13 +6368,13 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 // ExportRun: All items with their outcomes.
 //
 // A stream with constant memory. CSV has the columns key, state, result, error_code, error_message, accepted; a cell
-// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; keys and numbers never
-// do. XLSX has the same columns. For a flat table all items are read once before the first is sent. Results that are
-// no text are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet
-// they are bytes. Of a run with several steps the results are those of one; with parts there are those of all that
-// count, as columns parts.STEP.result, .state … or in NDJSON as parts, an object by step. Where a cell of a
-// workbook cannot hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held
-// has the number of such cells. A stream that does not end properly is not whole.
+// that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; numbers never do. XLSX
+// has the same columns. For a flat table all items are read once before the first is sent. Results that are no text
+// are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are
+// bytes. Of a run with several steps the results are those of one; with parts there are those of all that count, as
+// columns parts.STEP.result, .state … or in NDJSON as parts, an object by step. Where a cell of a workbook cannot
+// hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number
+// of such cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -7040,4 +7040,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of a7a379b9a125a3c9ab56fd2954319785, is 082e993c268d7c36e28b0b90061c5231ce2bbaa4928f589e5f7a46d16115c227.
+// Of f42c22194850ce61006341ca2a6ef26a, is 140174be8c3d7cf38b35b68d92e2adf369be49044d9f8bade56923a1b793f5c9.

@@ -129,7 +129,7 @@ func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func
 	if known, err := s.byIdempotencyKey(ctx, tx, l); err != nil || known.Existing {
 		return known, err
 	}
-	if err := req.checkDoneBy(); err != nil {
+	if err := s.checkDoneBy(ctx, &req); err != nil {
 		return Loaded{}, err
 	}
 	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return l.makeWithin(ctx, tx) }) // a savepoint
