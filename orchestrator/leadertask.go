@@ -64,7 +64,7 @@ func checkLeaderTasks(tasks []LeaderTask) error {
 	for _, d := range tasks {
 		if d.Name == "" || d.Run == nil || seen[d.Name] {
 			return fmt.Errorf("orchestrator: Config.LeaderTasks has %q; each needs a unique name and a function "+
-				"(%q, %q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, taskSweep, taskStalled, taskClear,
+				"(%q, %q, %q, %q, %q, %q, %q, %q, %q, %q, %q and %q are taken)", d.Name, taskSweep, taskStalled, taskClear,
 				taskReconcile, TaskStreams, taskWritable, taskLost, taskPace, taskDeadlines, TaskRetention, taskCollectors,
 				taskAudit)
 		}

@@ -266,7 +266,7 @@ func TestSecretsInResults(t *testing.T) {
 		slots := testenv.Must(get(t, b.client, settings(b.server.URL+path, func(h *gather.HTTP) {
 			h.Headers = map[string]string{"X-Token": "{secret.token}"}
 		}), &fetch.Request{Items: items(1)}))(t)
-		testenv.Same(t, codeOf(slots[100].Err)+string(slots[100].Data), "secret_in_result", path)
+		testenv.Same(t, codeOf(slots[100].Err)+string(slots[100].Data), "secret_in_result", "%s", path)
 	}
 	slots := testenv.Must(get(t, b.client, settings(b.server.URL+"/", func(h *gather.HTTP) {
 		h.Headers, h.WholeChunk = map[string]string{"X-Token": "{secret.token}"}, true
