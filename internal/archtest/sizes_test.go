@@ -30,10 +30,10 @@ const (
 // totals are what the whole may have. They may only go down: lower them with what a change removes; who raises one
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
-	packages: 110, // those with files that are not tests
-	files:    650, // without tests and generated code, as are lines
-	lines:    146376,
-	tests:    80430, // lines of them
+	packages: 111, // those with files that are not tests
+	files:    659, // without tests and generated code, as are lines
+	lines:    148353,
+	tests:    79310, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
