@@ -47,7 +47,8 @@ func TestWhatIsSaidWhilePostgreSQLIsAmiss(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := apitest.Setup(t)
+			t.Parallel()
+			b := apitest.Alone(t)
 			run := b.Start("name=r")
 			config := b.Pool.Config().ConnConfig
 			database := config.Database
