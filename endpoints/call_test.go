@@ -229,12 +229,11 @@ func TestCallThatIsCancelled(t *testing.T) {
 }
 
 func TestCallThatTheStreamDoesNotTake(t *testing.T) {
-	t.Parallel()
 	for says, spoil := range map[string]func(*bundle){
 		"start a Tranche node":    func(b *bundle) { check(b.t, b.js.DeleteStream(b.ctx, wire.StreamWork)) },
 		"services do not keep up": func(b *bundle) { b.bound(wire.StreamWork, 1) },
 	} {
-		b := alone(t)
+		b := setup(t)
 		spoil(b)
 		ctx, cancel := context.WithTimeout(b.ctx, 2*time.Second)
 		_, err := Call[number, square](ctx, b.nc, "square", "k", number{1})

@@ -270,8 +270,7 @@ func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(st
 
 // An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
 func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
-	t.Parallel()
-	b := apitest.Alone(t)
+	b := apitest.Setup(t)
 	b.Start("name=it")
 	b.Server.LetStall(time.Hour) // so that an answer that waits for the body never comes
 	for name, c := range map[string]struct {

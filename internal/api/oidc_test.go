@@ -306,11 +306,10 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 		"the key is another now": {func(p *apitest.Provider) { p.Key, p.Other = p.Other, p.Key }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			p := apitest.NewProvider(t)
 			p.Refreshes = true
 			p.SaysOf(staff, nil)
-			b := apitest.Alone(t).Identified(p, access.OIDCConfig{
+			b := apitest.Setup(t).Identified(p, access.OIDCConfig{
 				Roles: map[string]access.Role{"staff": access.Viewer, "ops": access.Operator}})
 			browser := b.LogInBy(p)
 			p.Mu.Lock()
