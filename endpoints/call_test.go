@@ -59,6 +59,7 @@ func callItems(n int) []CallItem[number] {
 }
 
 func TestCallGivesTheAnswer(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveEach(b, "square", func(ctx context.Context, in number) (square, error) {
 		info := ItemOf(ctx)
@@ -97,6 +98,7 @@ func TestCallGivesTheAnswer(t *testing.T) {
 }
 
 func TestCallListOfManyItems(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveList(b, "list", each(func(item *Item[number, square]) {
 		switch item.In.N % 5000 {
@@ -130,6 +132,7 @@ func TestCallListOfManyItems(t *testing.T) {
 }
 
 func TestCallListCutsByMaxPayload(t *testing.T) {
+	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	var requests atomic.Int64
 	serveList(b, "echo", func(_ context.Context, chunk *Chunk[string, string]) error {
@@ -162,6 +165,7 @@ func TestCallListCutsByMaxPayload(t *testing.T) {
 }
 
 func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveList(b, "list", func(_ context.Context, chunk *Chunk[number, square]) error {
 		chunk.Items()[0].Reply(square{1})
@@ -178,6 +182,7 @@ func TestFailureOfAChunkIsTheErrorOfItsItems(t *testing.T) {
 }
 
 func TestCallWithoutListeners(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	begun := time.Now()
 	_, err := Call[number, square](b.ctx, b.nc, "nobody", "k", number{1}, Direct())
@@ -205,6 +210,7 @@ func TestCallWithoutListeners(t *testing.T) {
 }
 
 func TestCallThatIsCancelled(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	begun, end := make(chan struct{}, 2), make(chan struct{})
 	serveEach(b, "slow", func(context.Context, number) (square, error) {
@@ -229,6 +235,7 @@ func TestCallThatIsCancelled(t *testing.T) {
 }
 
 func TestCallThatTheStreamDoesNotTake(t *testing.T) {
+	t.Parallel()
 	for says, spoil := range map[string]func(*bundle){
 		"start a Tranche node":    func(b *bundle) { check(b.t, b.js.DeleteStream(b.ctx, wire.StreamWork)) },
 		"services do not keep up": func(b *bundle) { b.bound(wire.StreamWork, 1) },
@@ -246,6 +253,7 @@ func TestCallThatTheStreamDoesNotTake(t *testing.T) {
 }
 
 func TestCallWithoutPermission(t *testing.T) {
+	t.Parallel()
 	b := setup(t, func(o *server.Options) {
 		o.Users, o.NoAuthUser = []*server.User{{Username: "all", Password: "p"}}, "all"
 		for user, hears := range map[string][]string{"mute": {"_INBOX.>", "tranche.call.web.>"},
@@ -303,6 +311,7 @@ func slotsMsg(body string, header ...string) *nats.Msg {
 }
 
 func TestCallTakesTheFirstOfSeveralAnswers(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.answerer("odd", func(*nats.Msg) []*nats.Msg {
 		return []*nats.Msg{
@@ -321,6 +330,7 @@ func TestCallTakesTheFirstOfSeveralAnswers(t *testing.T) {
 }
 
 func TestCallNamesAReplyThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.answerer("broken", func(*nats.Msg) []*nats.Msg {
 		return []*nats.Msg{slotsMsg(`{"slots":[{`, wire.HeaderService, "broken@1.0.0 x")}
@@ -334,6 +344,7 @@ func TestCallNamesAReplyThatCannotBeRead(t *testing.T) {
 }
 
 func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	nc := b.connect()
 	var depth atomic.Int64
@@ -354,6 +365,7 @@ func TestHandlerThatCallsItselfIsStopped(t *testing.T) {
 }
 
 func TestCallRefusesWhatCannotBe(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for name, call := range map[string]func() error{
 		"endpoint": func() error { _, err := Call[int, int](b.ctx, b.nc, "a.b", "k", 1); return err },
@@ -404,6 +416,7 @@ func FuzzAnswerBox(f *testing.F) {
 }
 
 func TestFlowsAnswerCallers(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	serveFlow(b, "flow", joined())
@@ -437,6 +450,7 @@ func TestFlowsAnswerCallers(t *testing.T) {
 }
 
 func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	stages := joined()
@@ -447,6 +461,7 @@ func TestAFailedLaterStageOfASingleRequestIsTold(t *testing.T) {
 }
 
 func TestWrappersSeeEachStage(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	var mu sync.Mutex
@@ -477,6 +492,7 @@ func TestWrappersSeeEachStage(t *testing.T) {
 }
 
 func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	serveFlow(b, "flow", joined(), Wrap(
@@ -491,6 +507,7 @@ func TestAWrapperThatFailsHasNothingAsked(t *testing.T) {
 }
 
 func TestAFullFlowStreamHoldsChunksUp(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	_, err := stream.Ensure(b.ctx, b.js, stream.Config{FlowMaxBytes: 64 << 10}) // for about two states

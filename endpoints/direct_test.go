@@ -15,6 +15,7 @@ import (
 )
 
 func TestDirectRequestsAreBounded(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	end := make(chan struct{})
 	serveEach(b, "slow", func(context.Context, number) (square, error) {
@@ -42,6 +43,7 @@ func TestDirectRequestsAreBounded(t *testing.T) {
 }
 
 func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	begun, end := make(chan struct{}, 1), make(chan struct{})
@@ -80,6 +82,7 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 }
 
 func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "work", func(_ context.Context, in number) (square, error) {
@@ -114,6 +117,7 @@ func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
 }
 
 func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveEach(b, "square", squares)
 	b.listening("square")

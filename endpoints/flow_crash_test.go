@@ -125,6 +125,7 @@ func TestAFlowSurvivesADeathAtEveryStep(t *testing.T) {
 		for _, step := range steps {
 			// In a world of its own, so that what a death leaves behind comes late to no one else.
 			t.Run(fmt.Sprintf("%s %d", step, times), func(t *testing.T) {
+				t.Parallel()
 				setup(t).dieAt(step, times)
 			})
 		}
@@ -195,6 +196,7 @@ func (b *bundle) drainReplies() (left []*wire.Reply) {
 }
 
 func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	one, two := b.service(), b.service()
@@ -241,6 +243,7 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 }
 
 func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	b.shortAckWait("flow")

@@ -60,6 +60,7 @@ func part(request jetstream.Msg, final int, slots ...string) *nats.Msg {
 }
 
 func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for range 2 {
 		serveFlow(b, "flow", twoStages(true))
@@ -104,6 +105,7 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 }
 
 func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := serveFlow(b, "flow", twoStages(false))
 	meta := b.ask("flow", numbers(1))
@@ -138,6 +140,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 }
 
 func TestVersionsOfAFlowSideBySide(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	instance := func(revision string) *Service {
 		svc := b.service()
@@ -178,6 +181,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 // TestLegsOfAJoinArriveTogether has the replies to both requests of many chunks come at once, one whole and the other
 // in parts, to two instances. No chunk is lost, and none goes on without a leg.
 func TestLegsOfAJoinArriveTogether(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for range 2 {
 		serveFlow(b, "flow", twoStages(true), Concurrency(8))
@@ -226,6 +230,7 @@ func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, b
 // TestSpoiledStatesAndHeads has someone write into the stream of suspended chunks. No service dies of it, and the
 // asker is told, as long as it stands there who he is.
 func TestSpoiledStatesAndHeads(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(true))
 	replace := func(from, to string) func(nats.Header, []byte) []byte {
@@ -303,6 +308,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 // TestRepliesOfEveryWrongKind has the callee of a flow answer in ways that it should not. The flow's own asker has an
 // outcome for each item anyway.
 func TestRepliesOfEveryWrongKind(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(false))
 	one := func(n int) string { return fmt.Sprintf(`{"i":%d,"d":{"n":%d}}`, n, n) }
@@ -357,6 +363,7 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 // TestAChunkThatIsNotThereYet has replies come before the state that they are for can be read: a replica that is behind
 // shows nothing of it, and of one that is being written again only a part is there.
 func TestAChunkThatIsNotThereYet(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveFlow(b, "flow", twoStages(false))
 	stream := testenv.Must(b.js.Stream(b.ctx, wire.StreamFlow))(t)

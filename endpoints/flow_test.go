@@ -72,6 +72,7 @@ func (b *bundle) nothingLeft() {
 }
 
 func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -88,6 +89,7 @@ func TestFlowTakesAChunkThroughThreeStages(t *testing.T) {
 }
 
 func TestFlowsAskFlowsThreeDeep(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -134,6 +136,7 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 }
 
 func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	serveFlow(b, "flow", numberStages{
@@ -174,6 +177,7 @@ func TestItemsOfAFlowEndAndGoOnOneByOne(t *testing.T) {
 }
 
 func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	more := toDouble.As("more")
@@ -201,6 +205,7 @@ func TestJoinOfTwoTargetsAndTwoQuestionsToOne(t *testing.T) {
 }
 
 func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleList(svc, "double", func(_ context.Context, chunk *Chunk[number, number]) error {
@@ -226,6 +231,7 @@ func TestFailureOfACalleesChunkIsTheFlowsFailure(t *testing.T) {
 }
 
 func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -265,6 +271,7 @@ func TestErrorsPanicsAndMistakesOfStages(t *testing.T) {
 }
 
 func TestBinaryAnswers(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "pdf", func(_ context.Context, in number) (any, error) {
@@ -288,6 +295,7 @@ func TestBinaryAnswers(t *testing.T) {
 }
 
 func TestQuestionsAndStatesOfAnySize(t *testing.T) {
+	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	type big struct{ Text string }
 	text := func(n int) string { return strings.Repeat("x", n) }
@@ -341,6 +349,7 @@ func TestQuestionsAndStatesOfAnySize(t *testing.T) {
 }
 
 func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	self := To[number, number]("self")
@@ -366,6 +375,7 @@ func TestAFlowThatAsksItselfIsStopped(t *testing.T) {
 
 // TestTargetsOfOneName has a package mix up the names of its targets, and ask with and without KeepErrors.
 func TestTargetsOfOneName(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	double, squared := To[number, number]("double").As("x"), To[number, square]("square").As("x")
@@ -408,6 +418,7 @@ func TestTargetsOfOneName(t *testing.T) {
 // TestAStageThatAsksInAnotherOrderMakesTheSameRequests repeats a stage whose items are asked for in another order, and
 // of another target first.
 func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	var times atomic.Int64
 	stages := twoStages(true)
@@ -456,6 +467,7 @@ func TestAStageThatAsksInAnotherOrderMakesTheSameRequests(t *testing.T) {
 // TestItemsThatOutliveTheirStage hands the items of a stage to goroutines that continue after it has returned, and
 // keeps them for the next stage.
 func TestItemsThatOutliveTheirStage(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	var late sync.WaitGroup
@@ -525,6 +537,7 @@ func waitsInTheEnd() numberStages {
 }
 
 func TestAStageThatOutlastsItsTime(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.callees()
 	svc := b.service()
@@ -540,6 +553,7 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 // No one serves the endpoint that a flow asks. What the flow has stored and asked goes when its time is over, and
 // nothing is said to the node: the slice's deadline brings the items back.
 func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	asked := testenv.Must(b.nc.SubscribeSync(wire.WorkSubject("double")))(t)
 	serveFlow(b, "flow", waitsInTheEnd(), Timeout(2*time.Second))

@@ -30,7 +30,7 @@ type load struct {
 // under runs a service under a load, as endpoint busy, and counts the items of the run that are done.
 func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 	t.Helper()
-	b, done := alone(t), &atomic.Int64{}
+	b, done := setup(t), &atomic.Int64{}
 	work := func(in number) square {
 		_ = backoff.Sleep(context.Background(), l.item)
 		if in.N >= 0 {
@@ -117,6 +117,7 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 
 // A flow that someone waits for goes before its chunks in each stage, and what it asks before those of its callee.
 func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	done := &atomic.Int64{}
@@ -195,6 +196,7 @@ func (b *bundle) callsAmongChunks(endpoints ...string) func() bool {
 
 // A service of another language reads no lane: calls come with the chunks.
 func TestACallToWhoHasNoLane(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
@@ -211,6 +213,7 @@ func TestACallToWhoHasNoLane(t *testing.T) {
 
 // Of those who gave up, a service works for the few whose requests it had fetched by then.
 func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	g := newGate(t)
 	serveList(b, "square", g.handle, Concurrency(1))
@@ -258,6 +261,7 @@ func TestNobodyWorksForCallersWhoAreGone(t *testing.T) {
 // it was not asked. Permissions forbid both; without them a call ends in its time, with an error that says so, and
 // takes no answer that is not of its slice.
 func TestAHostileServiceCostsACallNoMoreThanItsTime(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	liar := b.connect()
 	_, err := liar.Subscribe(wire.StatusSubject("square"), func(m *nats.Msg) { _ = m.Respond([]byte(`{"lane":true}`)) })

@@ -142,6 +142,7 @@ func TestSchemaOfTypes(t *testing.T) {
 }
 
 func TestContractIsAnnounced(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveEach(b, "square", squares)
 	eventually(t, "the contract is told", func() bool {

@@ -56,6 +56,7 @@ func (g *gate) handle(_ context.Context, chunk *Chunk[number, square]) error {
 
 // TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch has ended: the next one goes by it.
 func TestFetchCountsWhatItHasTaken(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc, g := b.service(), newGate(t)
 	const chunks = 64
@@ -80,6 +81,7 @@ func TestFetchCountsWhatItHasTaken(t *testing.T) {
 
 // TestSlowHandlersHoldFewLargeRequests has far more bytes wait than an instance should hold.
 func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc, g := b.service(), newGate(t)
 	const slots, requests = 4, 20
@@ -132,6 +134,7 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 
 // TestWatchdogGivesALostPullUp has the server lose a pull whose heartbeats go on.
 func TestWatchdogGivesALostPullUp(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.shortWait("square", 300*time.Millisecond) // so that the service asks for the consumer often
 	lost, end := b.deaf("square")
@@ -162,6 +165,7 @@ func TestWatchdogGivesALostPullUp(t *testing.T) {
 
 // TestConsumerThatRefusesPulls has an operator set a limit that every pull passes.
 func TestConsumerThatRefusesPulls(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	config := stream.ConsumerConfig("square", wire.WorkSubject("square"))
 	config.MaxRequestBatch = 1

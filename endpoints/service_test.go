@@ -34,6 +34,7 @@ type square struct {
 func squares(_ context.Context, in number) (square, error) { return square{in.N * in.N}, nil }
 
 func TestErrorsAndPanicsOfItems(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveEach(b, "each", func(ctx context.Context, in number) (square, error) {
 		switch in.N {
@@ -78,6 +79,7 @@ func TestErrorsAndPanicsOfItems(t *testing.T) {
 
 // TestLateFlushSendsNothing flushes a chunk whose final message is on its way.
 func TestLateFlushSendsNothing(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	kept := make(chan *Chunk[number, square], 1)
 	serveList(b, "list", func(ctx context.Context, chunk *Chunk[number, square]) error {
@@ -114,6 +116,7 @@ func (m moody) MarshalJSON() ([]byte, error) {
 }
 
 func TestResultsOfEveryKind(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	pdf := []byte("%PDF-1.7\x00\xff")
 	nested := func(deep int) jsontext.Value {
@@ -163,6 +166,7 @@ func (b *bundle) nak(endpoint string, times int) {
 }
 
 func TestDrainTimeoutGivesTheRestBack(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service(func(c *Config) { c.DrainTimeout = 20 * time.Millisecond })
 	begun := make(chan struct{})
@@ -204,6 +208,7 @@ func (b *bundle) listed(what string, as func(wire.Listener) bool) wire.Listener 
 
 // A service says that it waits, listens, drains and is gone, and is ready while it listens.
 func TestListenersSayHowTheyAre(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	svc := b.service()
@@ -263,6 +268,7 @@ func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
 
 // Lines about a chunk, and about an item of it, say which.
 func TestLinesAboutChunksSayWhich(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "each", func(context.Context, map[string]int) (int, error) { panic("each") }))
@@ -292,6 +298,7 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 
 // A service says how long it worked: without the time that the chunk waited its turn, and in a flow over all stages.
 func TestRepliesSayHowLongTheServiceWorked(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const nap = 150 * time.Millisecond
 	svc := b.service()
@@ -360,6 +367,7 @@ func (f *finished) len() int {
 // TestCleanStopsRepeatNothing has instances come and go under load, as in a deployment. What is redelivered is what was
 // not begun.
 func TestCleanStopsRepeatNothing(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	names := []string{"one", "two", "three"}
 	const rounds, each = 3, 150
@@ -418,6 +426,7 @@ func (b *bundle) set(endpoint string, settings stream.ConsumerSettings) {
 }
 
 func TestConcurrencyChangesWhileRunning(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.shortWait("list", 300*time.Millisecond)
 	svc, g := b.service(), newGate(t)
@@ -456,6 +465,7 @@ func stepwise(steps <-chan struct{}) func(context.Context, number) (square, erro
 
 // TestConcurrencyOfItemsChangesWithinAChunk has a chunk in progress get more workers, and fewer.
 func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	steps := make(chan struct{})
 	svc := serveEach(b, "each", stepwise(steps), Concurrency(1))
@@ -479,6 +489,7 @@ func TestConcurrencyOfItemsChangesWithinAChunk(t *testing.T) {
 }
 
 func TestSetConcurrencyRefuses(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))

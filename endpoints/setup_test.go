@@ -51,15 +51,8 @@ type bundle struct {
 // own is for a test that stops its server.
 func own(*server.Options) {}
 
-// setup is alone, and makes the test parallel.
-func setup(t *testing.T, change ...func(*server.Options)) *bundle {
-	t.Helper()
-	t.Parallel()
-	return alone(t, change...)
-}
-
-// alone is on the server of all tests, or on one of its own where something is to be changed about it.
-func alone(t testing.TB, change ...func(*server.Options)) *bundle {
+// setup is on the server of all tests, or on one of its own where something is to be changed about it.
+func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	t.Helper()
 	b := newBundle(t)
 	if len(change) == 0 {

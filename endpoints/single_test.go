@@ -41,6 +41,7 @@ func (b *bundle) mark(endpoint string, slice uuid.UUID) int {
 
 // TestSuspectThatKillsTwiceIsGivenUp has services lose all they have while they run a request.
 func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.shortWait("killer", time.Second)
 	meta := b.ask("killer", numbers(2))
@@ -76,6 +77,7 @@ func TestSuspectThatKillsTwiceIsGivenUp(t *testing.T) {
 }
 
 func TestSuspectRunsWithoutAMark(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamFlow))
 	serveEach(b, "square", squares)
@@ -86,6 +88,7 @@ func TestSuspectRunsWithoutAMark(t *testing.T) {
 }
 
 func TestSuspectIsHandedBackAtTheEnd(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc, other := b.service(), b.service()
 	bystander := newGate(t)
@@ -109,6 +112,7 @@ func TestSuspectIsHandedBackAtTheEnd(t *testing.T) {
 
 // TestSuspectFlowWaitsForNothingOfItsOwn has a flow and what it asks in one process, all of it suspect.
 func TestSuspectFlowWaitsForNothingOfItsOwn(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleFlow(svc, "flow", joined()))
@@ -163,6 +167,7 @@ func (b *bundle) settled(endpoint string) {
 
 // Requests of one item are tried again where that may help, and leave a letter where the handler did not decide.
 func TestSingleRequestsThatDie(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	var mu sync.Mutex
 	tries := map[string]int{}
@@ -280,6 +285,7 @@ func TestSingleRequestsThatDie(t *testing.T) {
 // TestCallIsAnsweredWhenNoFurtherTryFits has a call be tried that was delivered so often that it would rest for longer
 // than its caller waits.
 func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	check(t, stream.EnsureConsumer(b.ctx, b.js, "work", stream.ConsumerSettings{}))
 	ctx, cancel := context.WithTimeout(b.ctx, serve.LongestRetry*2/3) // it rests for three quarters at least
@@ -298,6 +304,7 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 }
 
 func TestUnreadableRequestsAreBuried(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	serveEach(b, "work", squares)
 	single, batch := newMeta(), newMeta()
@@ -328,6 +335,7 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 }
 
 func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.bound(wire.StreamDead, 1)
 	serveEach(b, "work", func(context.Context, number) (square, error) { panic("boom") })
@@ -349,6 +357,7 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 
 // TestSingleRequestThatKillsItsService delivers a request to services that die with it, until the next one gives it up.
 func TestSingleRequestThatKillsItsService(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.shortWait("deadly", 50*time.Millisecond)
 	const deliveries = 2

@@ -22,6 +22,7 @@ import (
 )
 
 func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	first := testenv.Must(stream.Ensure(b.ctx, b.js, stream.Config{}))(t)
 	second := testenv.Must(stream.Ensure(b.ctx, b.js, stream.Config{WorkMaxBytes: 5 << 20}))(t)
@@ -41,6 +42,7 @@ func TestEnsureStreamsIsIdempotentAndUpdates(t *testing.T) {
 }
 
 func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamReply))
 	testenv.Must(b.js.CreateStream(b.ctx, jetstream.StreamConfig{Name: wire.StreamReply,
@@ -53,6 +55,7 @@ func TestEnsureStreamsRefusesAnotherKind(t *testing.T) {
 }
 
 func TestMisuseIsReported(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, config := range []Config{{}, {Name: "a b"}, {Name: "a", Version: "one"}, {Name: "a", DrainTimeout: -1},
 		{Name: "a", Wrap: []Wrapper{nil}}} {
@@ -79,6 +82,7 @@ func TestMisuseIsReported(t *testing.T) {
 }
 
 func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	check(t, HandleEach(svc, "square", squares))
@@ -90,6 +94,7 @@ func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
 }
 
 func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service(func(c *Config) { c.DrainTimeout = 10 * time.Millisecond })
 	svc.grace = 10 * time.Millisecond
@@ -113,6 +118,7 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 
 // TestConsumerOfAServiceIsKept has a service make its consumer with what JetStream cannot change later.
 func TestConsumerOfAServiceIsKept(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamWork, jetstream.ConsumerConfig{
 		Durable: "square", FilterSubject: wire.WorkSubject("square"), AckPolicy: jetstream.AckExplicitPolicy, MaxWaiting: 7,
@@ -127,6 +133,7 @@ func TestConsumerOfAServiceIsKept(t *testing.T) {
 }
 
 func TestConsumerThatLosesWhatItDeliversIsRefused(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	// A work queue takes no other consumer than an explicit one; the stream of states would.
 	testenv.Must(b.js.CreateConsumer(b.ctx, wire.StreamEvent, jetstream.ConsumerConfig{
@@ -145,6 +152,7 @@ func (b *bundle) unacknowledged() int {
 
 // A service whose stream is missing, and then its server, logs why it waits, and works once both are there.
 func TestEachReasonForAWaitIsLogged(t *testing.T) {
+	t.Parallel()
 	b := setup(t, own)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	serveEach(b, "square", squares)
@@ -163,6 +171,7 @@ func TestEachReasonForAWaitIsLogged(t *testing.T) {
 
 // A service that is refused says how it gets in, in its log and in what its readiness probe is told.
 func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
+	t.Parallel()
 	b := setup(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "u", "p"
@@ -182,7 +191,7 @@ func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
 }
 
 func TestConnectByContext(t *testing.T) {
-	b := alone(t)
+	b := setup(t)
 	home := t.TempDir()
 	t.Setenv("XDG_CONFIG_HOME", home)
 	t.Setenv("NATS_URL", "")
@@ -198,6 +207,7 @@ func TestConnectByContext(t *testing.T) {
 }
 
 func TestLogToTellsOfDeniedPermissions(t *testing.T) {
+	t.Parallel()
 	b := setup(t, own)
 	b.stop()
 	b.opts.Users = []*server.User{{Username: "u", Password: "p", Permissions: &server.Permissions{
@@ -214,7 +224,7 @@ func TestLogToTellsOfDeniedPermissions(t *testing.T) {
 // A server that starts may refuse users for a while: the service that says who they are is not up yet.
 // The environment says who they are.
 func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Parallel
-	b := alone(t, own)
+	b := setup(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "u", "p"
 	b.start()
@@ -281,7 +291,7 @@ func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
 
 // The server that serve runs is found in its data directory, with the password for it, which no other server is told.
 func TestConnectToTheLocalServer(t *testing.T) {
-	b := alone(t, own)
+	b := setup(t, own)
 	b.stop()
 	b.opts.Username, b.opts.Password = "tranche", "secret"
 	b.start()

@@ -28,6 +28,7 @@ func double(_ context.Context, chunk *wrapChunk) error {
 }
 
 func TestWrappersNest(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	calls := make(chan string, 8)
 	named := func(name string) Wrapper {
@@ -52,6 +53,7 @@ func TestWrappersNest(t *testing.T) {
 }
 
 func TestWrapperSeesTheWork(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	type sight struct {
 		work          *Work
@@ -157,6 +159,7 @@ func keepsItsOwn(ctx context.Context, w *Work, next func(context.Context) error)
 // What wrappers answer, hold, refuse and end with, and what they see of the handler's end. Each endpoint is asked twice
 // and has one slot, which is given back each time.
 func TestWrappersDecideWhatIsAnswered(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	plain := errors.New("no")
 	ends := make(chan error, 100)
@@ -229,6 +232,7 @@ func TestWrappersDecideWhatIsAnswered(t *testing.T) {
 // While answers are held, none but those that are not the handler's are sent, and the wrapper sees them in their order;
 // then they are sent as it saw them, those in pieces among them, or taken back.
 func TestHold(t *testing.T) {
+	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	held, released := make(chan []wire.Slot, 1), make(chan struct{})
 	hold := func(ctx context.Context, w *Work, next func(context.Context) error) error {
@@ -296,6 +300,7 @@ func TestHold(t *testing.T) {
 }
 
 func TestHoldIsBounded(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	text := strings.Repeat("x", 512<<10)
 	handler := func(ctx context.Context, chunk *Chunk[number, string]) error {
@@ -319,6 +324,7 @@ func TestHoldIsBounded(t *testing.T) {
 }
 
 func TestSetTrace(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	svc := b.service()
 	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -346,6 +352,7 @@ func TestSetTrace(t *testing.T) {
 
 // A result of the most bytes that fit a message stands in one; a byte more, and it comes in pieces.
 func TestTheLargestResultThatFits(t *testing.T) {
+	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
 	serveList(b, "exact", func(_ context.Context, chunk *Chunk[number, any]) error {
 		limit := chunk.job.Answers.Limit
@@ -404,6 +411,7 @@ func TestPartOf(t *testing.T) {
 
 // Handlers of every form see the parts; a flow in its first stage only.
 func TestHandlersSeeParts(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	type none struct{}
 	type stage = Stage[none, string, string, None]

@@ -82,6 +82,7 @@ enrich:
 `
 
 func TestStoringAddsDataOnce(t *testing.T) {
+	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":100},"n":2}}`
@@ -104,6 +105,7 @@ func TestStoringAddsDataOnce(t *testing.T) {
 }
 
 func TestOneQueryForManyOperations(t *testing.T) {
+	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	var text strings.Builder
@@ -119,6 +121,7 @@ func TestOneQueryForManyOperations(t *testing.T) {
 
 // Whatever is wrong, nothing is stored, and it is told whose fault it is.
 func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
+	t.Parallel()
 	b, _ := withSource(t)
 	good := `{"payload":{"customer":{"id":7},"n":1}}`
 	query := `{source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}`
@@ -161,6 +164,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 
 // That a source fails is told with the collector, whatever node is asked, until an add is taken.
 func TestRefusalsAreTold(t *testing.T) {
+	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched)
 	refused := func() *collectorstore.CollectorReason {
@@ -200,6 +204,7 @@ func TestRefusalsAreTold(t *testing.T) {
 
 // A dry run says what an add would, and shows what would be stored.
 func TestTryingAddsNothing(t *testing.T) {
+	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched+"fold: last\n")
 	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":7},"n":1}}`))(t)

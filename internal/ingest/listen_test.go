@@ -29,6 +29,7 @@ func (b *bench) listen() *nats.Conn {
 }
 
 func TestProducersOverNATS(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	nc := b.listen() // the first tries may find no one
 	p := testenv.Must(endpoints.NewProducer(nc, "c"))(t)
@@ -59,6 +60,7 @@ func TestProducersOverNATS(t *testing.T) {
 }
 
 func TestProducersAreToldWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	nc := b.listen()
 	ok := testenv.Must(endpoints.NewProducer(nc, "c"))(t)

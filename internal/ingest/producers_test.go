@@ -55,10 +55,8 @@ func (a *adder) AddOps(
 	return out, err
 }
 
-// setup makes the test parallel.
 func setup(t *testing.T) *bench {
 	t.Helper()
-	t.Parallel()
 	pool := testenv.Pool(t)
 	store := database.New(pool)
 	b := &bench{T: t, pool: pool, store: store, adder: &adder{store: store}}
@@ -94,6 +92,7 @@ func op(id, key string) []collectorstore.Op {
 
 // Adds that come while a commit is in progress share the next one, and each is told of its own operations.
 func TestAddsShareCommits(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
@@ -130,6 +129,7 @@ func TestAddsShareCommits(t *testing.T) {
 
 // When PostgreSQL does not like what one add brought, the others of its commit go on.
 func TestErrorsGoToWhomTheyBelong(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
@@ -163,6 +163,7 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 
 // Keys are made for the definition of the moment, also when it has just changed.
 func TestKeysFollowTheDefinition(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.apply("o", "endpoint: echo\norder_by: n\n")
 	add := func() (collectorstore.AddedOps, error) {
@@ -178,6 +179,7 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 }
 
 func TestAddSaysWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.apply("o", "endpoint: echo\norder_by: n\nvalues: [x]\n")
 	for _, tc := range []struct {
@@ -209,6 +211,7 @@ func TestAddSaysWhatIsWrong(t *testing.T) {
 
 // Who leaves does not break off what others share, and gives room back in the end.
 func TestLeavingEarly(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	b.adder.before = func([][]collectorstore.Op) error { close(begun); <-gate; return nil }
@@ -230,6 +233,7 @@ func TestLeavingEarly(t *testing.T) {
 }
 
 func TestRoomIsBounded(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	_, err := b.it.AddFrom(t.Context(), "c", endless{})
 	if _, ok := errors.AsType[*ingest.TooManyError](err); !ok {

@@ -52,6 +52,7 @@ func (c *opsBench) isOpen() bool {
 // Flushes that fail open the breaker of their endpoint: runs know of it, and the next flush is a probe of one
 // operation. A collector that rests goes on as soon as the breaker is closed.
 func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	since := time.Now()
 	c.failKeys(6, retried(collector.CodeNoListeners))
@@ -108,6 +109,7 @@ func TestAFlushIsAProbe(t *testing.T) {
 		"silent":      {func(c *opsBench, f *flushOf) { c.fail(f, retried("deadline")) }, false, 1},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := collect(t, gatherOps())
 			c.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), breaker_reason = 'x',
 				probe_at = tranche_now()`)
@@ -122,6 +124,7 @@ func TestAFlushIsAProbe(t *testing.T) {
 
 // What a run probes with while a flush that is a probe fails is judged anyway.
 func TestAFlushThatFailsLeavesTheProbeOfARun(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	c.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), breaker_reason = 'x',
 		probe_at = tranche_now()`)
@@ -161,6 +164,7 @@ func TestFlushesThatAreNoOutage(t *testing.T) {
 		"... found alone": {func(c *opsBench) { c.complainOfKeys(6, 4) }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := collect(t, gatherOps())
 			if tc.fail(c); c.isOpen() != tc.open {
 				t.Errorf("the breaker is open: %v, want %v", !tc.open, tc.open)
@@ -212,6 +216,7 @@ func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 		"another had ended": {first: "shutdown", rest: "incomplete"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			spec := gatherOps()
 			spec.NoRetryCodes = tc.never
 			c := collect(t, spec)
@@ -236,6 +241,7 @@ func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 // A collector's failures are forgotten by what was begun after them, and those of flushes that ended together count as
 // of the latest.
 func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	failures := func(want int, when string) {
 		t.Helper()
@@ -267,6 +273,7 @@ func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
 
 // A flush of which no one was asked leaves its key as it was.
 func TestAFlushThatAsksNobodyChangesNothing(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("k", "a", "b")
 	c.fail(c.one("a", "b"), retried("crash"))
@@ -316,6 +323,7 @@ func TestWhatTheServiceSaysIsAVerdict(t *testing.T) {
 	spec.MinSize, spec.MaxAttempts = 1, 3
 	for name, refuses := range map[string]bool{"refused": true, "silent": false} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			c := collect(t, spec)
 			c.add("k", "a")
 			tries := 0
@@ -332,6 +340,7 @@ func TestWhatTheServiceSaysIsAVerdict(t *testing.T) {
 
 // Flushes of two claims, between which the collector changed, are recorded together.
 func TestEachFlushIsJudgedByItsOwnClaim(t *testing.T) {
+	t.Parallel()
 	spec := gatherOps()
 	spec.MinSize, spec.MaxAttempts = 1, 1
 	c := collect(t, spec)
@@ -354,6 +363,7 @@ func TestEachFlushIsJudgedByItsOwnClaim(t *testing.T) {
 
 // Keys are kept for flushes that are sent again, unless they are someone else's by now.
 func TestFlushesAreProlonged(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("k", "a", "b")
 	f := c.one("a", "b")

@@ -16,6 +16,7 @@ import (
 )
 
 func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("k", "a")
 	c.none("it has fewer than min_size, none of them old")
@@ -44,6 +45,7 @@ func TestKeysAreFlushedByNumberByAgeAndWhenDrained(t *testing.T) {
 }
 
 func TestIdsAreRememberedByAllWhoAdd(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	ops := func(from int) (ops []collector.Op) {
 		for i := range 50 {
@@ -105,6 +107,7 @@ func (c *opsBench) one1(key string) *flushOf {
 }
 
 func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
+	t.Parallel()
 	spec := gatherOps()
 	spec.OrderBy = &collector.OpKeying{Field: "user", Partitions: 2}
 	c := collect(t, spec)
@@ -137,6 +140,7 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 }
 
 func TestUrgentOperationsGoFirst(t *testing.T) {
+	t.Parallel()
 	spec := gatherOps()
 	spec.Order, spec.InFlight = collector.OrderPriority, 1
 	c := collect(t, spec)
@@ -150,6 +154,7 @@ func TestUrgentOperationsGoFirst(t *testing.T) {
 }
 
 func TestPausedAndDeletedCollectors(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	ctx := t.Context()
 	c.add("k", "a", "b")
@@ -188,6 +193,7 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 }
 
 func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
+	t.Parallel()
 	spec := gatherOps()
 	spec.Rate, spec.MinSize = "5/h", 1
 	c := collect(t, spec)
@@ -247,6 +253,7 @@ func TestFlushRoomIsKeptForOthers(t *testing.T) {
 
 // Keys that fail whenever they are tried are always due before one that was added later. It goes first anyway.
 func TestKeysThatFailDoNotHoldUpOthers(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	for i := range 4 {
 		c.add(fmt.Sprint("bad", i), fmt.Sprint("a", i), fmt.Sprint("b", i))
@@ -267,6 +274,7 @@ func TestKeysThatFailDoNotHoldUpOthers(t *testing.T) {
 
 // A flush of an older key version is waited for also when its operations are dropped in progress.
 func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("old", "x", "y")
 	f := c.one("x", "y")

@@ -30,6 +30,7 @@ func (c *opsBench) update(ids ...string) {
 // What a flush has sent may have been carried out although no one has heard of it: what is sent after that stands for
 // the same, or more. Else a service that knows the newer one would do the older one, and leave the newer one out.
 func TestWhatStoodForOthersIsNotFollowedByThem(t *testing.T) {
+	t.Parallel()
 	spec := foldOps(collector.FoldLast)
 	spec.Backoff, spec.MaxBackoff = collector.Span(time.Hour), collector.Span(time.Hour)
 	c := collect(t, spec)
@@ -52,6 +53,7 @@ func TestWhatStoodForOthersIsNotFollowedByThem(t *testing.T) {
 }
 
 func TestBoundsOfFolding(t *testing.T) {
+	t.Parallel()
 	spec := foldOps(collector.FoldMerge)
 	spec.MaxSize = 2
 	c := collect(t, spec)

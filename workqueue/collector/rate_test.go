@@ -12,6 +12,7 @@ import (
 // Nodes look late, always: by a fifth of the time between calls here, and once by much more. Calls come to what the
 // rate allows anyway, and no minute has more than one call beyond it.
 func TestLateLooksDoNotCostCalls(t *testing.T) {
+	t.Parallel()
 	const calls, late, idle = 25, 1200 * time.Millisecond, 2 * time.Minute
 	spec := gatherOps()
 	spec.Rate, spec.MinSize = "10/m", 1
@@ -61,6 +62,7 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 
 // Of a fast rate a tenth of a second's worth passes at once, however long no one called.
 func TestABurstOfCallsIsSmall(t *testing.T) {
+	t.Parallel()
 	spec := gatherOps()
 	spec.Rate, spec.MinSize = "100/s", 1
 	c := collect(t, spec)

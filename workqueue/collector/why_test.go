@@ -41,6 +41,7 @@ func (c *opsBench) wantWhy(when string, codes ...string) map[string]collector.Co
 
 // Operations that wait behind a flush are told of it, with the time at which their key is free again.
 func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("k", "a", "b")
 	begun := c.one("a", "b")
@@ -63,6 +64,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 
 // When no node has a place left for a collector, that is told, with the collector that has most of them.
 func TestThatNoNodeHasRoomIsTold(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	const most = 96
 	for i := range most + 1 {
@@ -80,6 +82,7 @@ func TestThatNoNodeHasRoomIsTold(t *testing.T) {
 // TestDoctorChecksCollectors breaks a collector in each way that the doctor looks for. Before that, and after each is
 // fixed, it finds nothing.
 func TestDoctorChecksCollectors(t *testing.T) {
+	t.Parallel()
 	c := collect(t, gatherOps())
 	c.add("a", "1", "2", "3")
 	c.record(c.one("1", "2", "3"), map[string]workqueue.SlotError{"1": refused("BAD"), "2": retried("BUSY")})

@@ -43,6 +43,7 @@ func (b *bench) released() workqueue.RunID {
 
 // Items are chosen by who made their parts, when, and what payloads and results say: for re-runs, resets and exports.
 func TestItemsAreChosenByEvidence(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.released()
 	at := func(hour int) time.Time { return time.Date(2026, 11, 1, hour, 0, 0, 0, time.UTC) }
@@ -121,6 +122,7 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 
 // In a run of several steps a release is redone where it made the parts.
 func TestEvidenceNamesTheSteps(t *testing.T) {
+	t.Parallel()
 	g := gather(t, 3)
 	g.work()
 	g.WantState(g.run, "completed", 1)
@@ -139,6 +141,7 @@ func TestEvidenceNamesTheSteps(t *testing.T) {
 
 // Evidence is looked for before the steps are locked; what is recorded until they are counts as well.
 func TestEvidenceIsSoughtWithoutLocks(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 12)
 	slices := b.Claim(run, 3)

@@ -22,6 +22,7 @@ import (
 // What failed of an open run of several steps is run again while items are still coming, also behind a barrier. The run
 // completes once, with the generation that the re-run opened.
 func TestRerunOfAnOpenRun(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.OpenRun(func(r *start.OpenRequest) {
 		r.LoadRequest = storetest.Collecting()
@@ -61,6 +62,7 @@ func TestRerunOfAnOpenRun(t *testing.T) {
 
 // Settings that a step has no use for, or that do not say which step they are for, are refused, and change nothing.
 func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Collecting()
 	req.Steps[storetest.Statement].Kind = workqueue.KindLocal
@@ -101,6 +103,7 @@ func TestStepsAfterFollowACorrection(t *testing.T) {
 	t.Parallel()
 	for _, cascade := range []bool{false, true} {
 		t.Run(fmt.Sprint("cascade ", cascade), func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			req := storetest.Collecting()
 			for i := range req.Steps {
@@ -155,6 +158,7 @@ func (b *bench) wantAccepted(run workqueue.RunID, failed, accepted int64) {
 
 // What is accepted while the last reply completes the run, and has counted its failures already, is counted too.
 func TestAcceptWhileTheRunCompletes(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(bitfield.Size), bitfield.Size+8) // in two blocks, each with its own lock
 	out := b.Claim(run, storetest.Plenty)
@@ -186,6 +190,7 @@ func TestAcceptWhileTheRunCompletes(t *testing.T) {
 // Looking for what is to be accepted, which takes long in a large run, holds up no one; what changes before the locks
 // are there is seen under them: who is not failed any more, and who has failed otherwise, is not accepted.
 func TestAcceptFindsBeforeItLocks(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Request(), 24)
 	out := b.Claim(run, storetest.Plenty)

@@ -120,6 +120,7 @@ func all(r *redo.ResetRequest) { r.Select.All = true }
 // A part that is bad fails the step that reads it: a re-run there would give it the same part. The part is made again,
 // chosen by how it failed the other step, and what was told of it is told no more.
 func TestResetAPartThatFailedAnotherStep(t *testing.T) {
+	t.Parallel()
 	g := gather(t, 8)
 	g.fail(storetest.Statement, 2, 5, 7)
 	g.err = workqueue.SlotError{Code: "bad_part", Message: `part "accounts": it is text/plain, which does not fit`}
@@ -172,6 +173,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 
 // Of a claimed slice that turns out too large, only what was not withdrawn meanwhile is sent on.
 func TestSplitOfWhatWasWithdrawn(t *testing.T) {
+	t.Parallel()
 	g := gather(t, 8)
 	claimed := g.take(storetest.Accounts)[0]
 	g.reset(storetest.Accounts, byKey("C0", "C1", "C2"))
@@ -186,6 +188,7 @@ func TestSplitOfWhatWasWithdrawn(t *testing.T) {
 }
 
 func TestResetRefusals(t *testing.T) {
+	t.Parallel()
 	g := gather(t, 8)
 	reset := func(step workqueue.Step, change func(*redo.ResetRequest), says ...string) {
 		t.Helper()

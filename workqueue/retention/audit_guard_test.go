@@ -38,6 +38,7 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 		"not at all":                        {`age = NULL`, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := aged(t, 20)
 			b.Exec(`INSERT INTO audit_log (actor, action) VALUES ('ann', 'new')`)
 			if name == "by size" || name == "by count" {
@@ -76,6 +77,7 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 
 // What is shown beforehand is what goes.
 func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
+	t.Parallel()
 	b := aged(t, 20)
 	for _, limits := range []string{`age = interval '12 hours'`, `age = NULL, max_count = 6`,
 		`max_count = NULL, max_bytes = 500`} {
@@ -98,6 +100,7 @@ func TestTheAuditLogGoesAsItIsForetold(t *testing.T) {
 // PROOF: who may do what, 18.
 // No one changes what is written, nor makes up when; the owner's trigger binds a superuser, too.
 func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
+	t.Parallel()
 	b := aged(t, 3)
 	b.Exec(`UPDATE audit_expiry SET min_age = '365 days'`)
 	hour := time.Hour

@@ -25,6 +25,7 @@ func (b *bench) deleteByHand(run workqueue.RunID, dry bool) (retention.Deletion,
 // What is not finished, or has only just ended, is not deleted, nor what someone is at work on: neither by its limits
 // nor by hand, which says why and what to do, also in a dry run. Nothing of it changes.
 func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	cancelFirst := "tranche run cancel"
@@ -97,6 +98,7 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 
 // A load of more than a batch goes where no one is, and the others together.
 func TestALargeLoadHasAPartitionForItself(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	taken := map[int]bool{}
 	for range 2 {
@@ -113,6 +115,7 @@ func TestALargeLoadHasAPartitionForItself(t *testing.T) {
 // A partition is emptied when all in it is of runs that are being deleted, and else left as it is: by the role that
 // serves, and while others are at work.
 func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, partition := range []string{"work_result_00", "work_queue_00"} { // else autovacuum may be at work in it
 		b.Exec(`ALTER TABLE ` + partition + ` SET (autovacuum_enabled = off)`)

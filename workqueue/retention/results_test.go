@@ -20,6 +20,7 @@ import (
 // Of the last two pieces that come at the same time, one sees both, however they meet. That a result is complete is
 // said again when a piece comes again, until it is recorded: a node may have died before it was.
 func TestTheLastPieceIsSeen(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const items = 20
 	run := b.Load(storetest.Chunked(1), items)
@@ -61,6 +62,7 @@ func TestTheLastPieceIsSeen(t *testing.T) {
 
 // A result over the step's limit fails its item, in whatever way it came, and what was kept of it is swept.
 func TestResultsOverTheirLimitFail(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(1)
 	req.Steps[0].MaxResult = 2000
@@ -88,6 +90,7 @@ func TestResultsOverTheirLimitFail(t *testing.T) {
 
 // What a service can pile up is bounded by what it says, and goes with its slice.
 func TestOpenResultsAreBoundedAndSwept(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 10)
 	s := b.One(run)
@@ -117,6 +120,7 @@ func TestOpenResultsAreBoundedAndSwept(t *testing.T) {
 
 // A recorded result is read from any place on, and deleted with its run.
 func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 1)
 	s := b.One(run)

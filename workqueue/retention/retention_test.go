@@ -72,6 +72,7 @@ func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
 // A run is gone for everybody at once, and then in pieces, whoever leads; what is of others stays, and every invariant
 // holds all the while.
 func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	other, run := b.Ended(30, time.Hour), b.Ended(30, time.Hour)
@@ -130,6 +131,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 
 // A re-run and a deletion that begin at the same time: one of them wins, and the other one has done nothing.
 func TestARerunAndADeletionAtOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	won := map[bool]int{}
@@ -166,6 +168,7 @@ func TestARerunAndADeletionAtOnce(t *testing.T) {
 
 // Limits of age, number and size, of runs and of what else there is.
 func TestRetentionLimits(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	ctx := t.Context()
@@ -224,6 +227,7 @@ func TestRetentionLimits(t *testing.T) {
 // The run that could not be measured is guessed, and no other, by its own items and steps alone; sizes of deleted runs
 // are not in the way of measuring.
 func TestTheSizeOfARunIsGuessed(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	ctx := t.Context()
@@ -271,6 +275,7 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 // PROOF: who may do what, 17.
 // What is old goes, but for what something still needs.
 func TestOldThingsAreDeleted(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	ctx := t.Context()
@@ -314,6 +319,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 
 // A leader whose lease has passed on deletes nothing, whatever it does.
 func TestRetentionIsFencedByTheEpoch(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	old := b.Lead()
 	run := b.Ended(9, time.Hour)
