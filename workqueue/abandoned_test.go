@@ -53,6 +53,7 @@ func (b *bench) rowsOf(name string) int {
 // Two loading nodes fall asleep. While the leader clears the load of one, the other wakes up and seals its run: the
 // leader, who had seen it as abandoned, leaves it alone.
 func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	const items = 20
@@ -108,6 +109,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 // A load that is being taken back still has its idempotency key. Who asks with the key is told to wait, and is never
 // told of a run that will be gone.
 func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.IdempotencyKey, req.Session = "k", b.Session

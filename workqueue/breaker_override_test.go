@@ -24,6 +24,7 @@ func (b *bench) closeBreaker() {
 // The last items of a run all fail alone, which looks like an outage. An operator who knows better says so, and then
 // they use up their attempts; what is left to do is told where it is asked for.
 func TestOperatorClosesTheBreaker(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 20)
 	d := b.drive(run, down, 3)
@@ -63,6 +64,7 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 // While an operator keeps the breaker closed items whose server is not there lose no attempt, be it that their chunk
 // fails or that some of its slots do; what a server answers counts.
 func TestNoServerCostsNoAttemptWhileTheBreakerIsForcedClosed(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(2), 12)
 	b.closeBreaker()
@@ -90,6 +92,7 @@ func TestNoServerCostsNoAttemptWhileTheBreakerIsForcedClosed(t *testing.T) {
 
 // What an operator said holds for ten minutes, also when the breaker was closed.
 func TestOperatorsTrustEnds(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 60)
 	b.closeBreaker()
@@ -112,6 +115,7 @@ func TestOperatorsTrustEnds(t *testing.T) {
 // Items that fail in slots of their own are no culprits of a chunk that one of its items fails, whether the service
 // wants them to be retried or not.
 func TestCulpritsAreWhatFailsChunks(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(64), 64)
 	bad := map[workqueue.Ordinal]bool{3: false, 17: true, 40: true, 41: false, 63: true} // whether it may be retried
@@ -144,6 +148,7 @@ func throttled(s workqueue.Slice) settle.Answer {
 
 // What the step says of a code goes before that too.
 func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(1)
 	req.Steps[0].MaxAttempts = 1
@@ -158,6 +163,7 @@ func TestThrottlingAndThePolicyOfTheStep(t *testing.T) {
 
 // A service that never has time does not keep a run indefinitely.
 func TestThrottlingEnds(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].MaxAttempts = 2
@@ -173,6 +179,7 @@ func TestThrottlingEnds(t *testing.T) {
 
 // A service that says it has too much to do is not down: neither do its refusals open the breaker nor keep it open.
 func TestThrottlingIsNoOutage(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 40)
 	for i, s := range b.Claim(run, 20) {
@@ -201,6 +208,7 @@ func TestThrottlingIsNoOutage(t *testing.T) {
 
 // A half that is refused because it came at a bad time says nothing of what is wrong in its chunk.
 func TestThrottledPiecesAreNoFailures(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(8), 8)
 	busy := map[int]bool{}

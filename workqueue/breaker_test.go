@@ -80,6 +80,7 @@ func (b *bench) drive(run workqueue.RunID, serve service, rounds int) (d driven)
 }
 
 func TestBreakerOpensProbesAndCloses(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Request(), 80)
 	var look settle.FollowUp
@@ -137,6 +138,7 @@ func TestOutageLosesNothing(t *testing.T) {
 	for name, serve := range map[string]service{"chunks fail": down, "every item is to be retried": refusing} {
 		for _, chunk := range []int{500, 50, 1} {
 			t.Run(fmt.Sprintf("%s, chunks of %d", name, chunk), func(t *testing.T) {
+				t.Parallel()
 				b := setup(t)
 				req := storetest.Chunked(chunk)
 				req.Steps[0].MaxAttempts = 2
@@ -197,6 +199,7 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 		"five new ones":                  {items: 5, chunk: 1, serve: down, opens: true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			good := b.Load(storetest.Chunked(1), 39)
 			var run workqueue.RunID
@@ -222,6 +225,7 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 // Many pieces of several items that failed before and fail again may be an outage: then an item of another run that has
 // not failed decides, and among items that failed before the next probe follows within a second.
 func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.failedBefore(200, 20)
 	for _, s := range b.Claim(run, 5) {
@@ -263,6 +267,7 @@ func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
 		"one": {1234}, "two adjacent": {1249, 1250}, "one every chunk": each,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			req := storetest.Chunked(chunk)
 			run := b.Load(req, items)
@@ -289,6 +294,7 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, good := range map[string]int{"after others": 30, "and nothing ever worked": 0} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			const bad = 12
 			run := b.Load(storetest.Chunked(1), good+bad)
@@ -307,6 +313,7 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 
 // Chunks that work in pieces only are too big, when there are several of them; the next ones are cut smaller.
 func TestTooBigChunksAreCutSmaller(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(400), 8000)
 	d := b.drive(run, func(s workqueue.Slice) settle.Answer {

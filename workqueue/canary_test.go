@@ -32,6 +32,7 @@ func (b *bench) held(run workqueue.RunID) int {
 }
 
 func TestCanaryWaitsForApproval(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(9000, false, "")
 	testenv.Same(t, b.held(run), 8990, "items are held back")
@@ -99,6 +100,7 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 	}
 	for _, c := range cases {
 		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			run := b.withCanary(100, true, c.maxFailed)
 			for _, s := range b.Claim(run, storetest.Plenty) {
@@ -123,6 +125,7 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 }
 
 func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.withCanary(100, false, "")
 	b.Check()
@@ -141,6 +144,7 @@ func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 
 // A canary takes one of each ⌈items/n⌉ items of the run, not always the same one, and holds the others back.
 func TestCanarySampleIsSpread(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct{ items, canary, sample, stride int }{
 		{20_000, 100, 100, 200}, {20_000, 1, 1, 20_000}, {20_000, 3, 3, 6667}, {1000, 999, 500, 2}, {16_385, 2, 2, 8193},
@@ -175,6 +179,7 @@ func TestCanarySampleIsSpread(t *testing.T) {
 }
 
 func TestCanaryOfAllItemsIsNone(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, canary := range []int{0, 10, 11} {
 		req := storetest.Chunked(4)

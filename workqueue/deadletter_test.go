@@ -43,6 +43,7 @@ func (b *bench) newest() deadletter.DeadLetter {
 }
 
 func TestBuryOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run, slice := workqueue.NewRunID(), workqueue.NewSliceID()
 	first := letter("m", "accounts")
@@ -73,6 +74,7 @@ func TestBuryOnce(t *testing.T) {
 
 // What a service sends may be anything.
 func TestBuryWhatPostgreSQLCannotHold(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for name, l := range map[string]deadletter.DeadLetter{
 		"texts":   {MsgID: "a\x00\xff", Endpoint: "e\x00", Cause: "\xff", Message: "\x00", Mode: "\x00", Service: "\xff"},
@@ -121,6 +123,7 @@ func (b *bench) unsent() []deadletter.UnsentLetter {
 }
 
 func TestReissuedLettersAreNotRequeued(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := workqueue.NewRunID()
 	l := letter("m", "a")
@@ -138,6 +141,7 @@ func TestReissuedLettersAreNotRequeued(t *testing.T) {
 
 // Two operators requeue all there is while a third drops it: each letter goes one way.
 func TestLettersMoveOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const letters = 200
 	for i := range letters {
@@ -168,6 +172,7 @@ func TestLettersMoveOnce(t *testing.T) {
 
 // The outbox is read in portions, however large the letters are.
 func TestUnsentLettersAreBounded(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for i := range 4 {
 		l := letter(strconv.Itoa(i), "a")

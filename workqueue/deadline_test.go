@@ -28,6 +28,7 @@ func (b *bench) pace(lease workqueue.Lease, run workqueue.RunID) *inspect.RunVie
 // A gentle run gets a cap by which claims go, one that will be late says so once, with what would be enough, and takes
 // it back once; each change is in the endpoint's history and in the audit log, and none when nothing changes.
 func TestARunIsPacedToItsTime(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(10)
 	req.Steps[0].InFlight = 8
@@ -93,6 +94,7 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 
 // What was said of a run is withdrawn with its time, and a re-run after its time has none, and is not gentle.
 func TestATimeIsTakenAway(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(10)
 	req.DoneBy, req.Gentle = new(time.Now().Add(time.Hour)), true
@@ -123,6 +125,7 @@ func TestATimeIsTakenAway(t *testing.T) {
 
 // What requests cost outlives the run that they were of.
 func TestADeletedRunLeavesItsProfile(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run, lease := b.Load(storetest.Chunked(10), 100), b.Lead()
 	b.Finish(run)
@@ -143,6 +146,7 @@ func TestADeletedRunLeavesItsProfile(t *testing.T) {
 
 // A run with twice the share gets two thirds of a budget.
 func TestSharesOfABudget(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(1)
 	req.Steps[0].InFlight = 100

@@ -176,6 +176,7 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 
 // What the steps of a run say of each other is checked too: each case does one kind of harm, and takes it back.
 func TestDoctorComparesSteps(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Optional(storetest.Need("b")),
 		storetest.Need("c", 0, 1)), 10)
@@ -217,6 +218,7 @@ func TestDoctorComparesSteps(t *testing.T) {
 
 // TestDoctorChecksTrackers breaks trackers in each way that the doctor looks for. Before that it finds nothing.
 func TestDoctorChecksTrackers(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	ctx := t.Context()
 	open := func() (id uuid.UUID) {

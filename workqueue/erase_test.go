@@ -213,6 +213,7 @@ func (b *bench) operation(id string) {
 
 // Nothing that is kept has anything of the person, in no table, and the books are right as they were.
 func TestErase(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.collectorOfPerson()
 	run, other := b.personal(), b.personal()
@@ -293,6 +294,7 @@ func TestErase(t *testing.T) {
 // An item that has no outcome yet keeps its run, and all others, from being touched; one that has does not, whatever
 // else the run is at.
 func TestEraseWhileRunsAreUnderWay(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	done := b.personal()
 	run := b.LoadKeys(storetest.Chunked(1), person, "C1")
@@ -321,6 +323,7 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 // Errors of other items are erased a page at a time, however many a run has: what was interrupted between two pages is
 // finished by doing it again.
 func TestErasurePagesErrors(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.LoadKeys(storetest.Chunked(1), "C1")
 	const all = 5_100
@@ -405,6 +408,7 @@ api_request.fingerprint api_token.hash audit_gone.hash audit_head.hash audit_log
 
 // What the audit log says of tokens and settings is not about a person's item, whatever key is erased.
 func TestErasureLeavesWhatTheLogSaysOfTokens(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.Exec(`INSERT INTO audit_log (actor, action, subject, detail, after) VALUES
 		('ann', 'token_create', 'backdoor', '{"note":"backdoor"}', '{"role":"backdoor"}'),
@@ -416,6 +420,7 @@ func TestErasureLeavesWhatTheLogSaysOfTokens(t *testing.T) {
 
 // Every column in which text can stand is searched, or there is a reason why it is not.
 func TestErasureKnowsAllColumns(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	there, err := pg.Collect(t.Context(), b.Pool, pgx.RowTo[string], `SELECT c.relname || '.' || a.attname
 		FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
@@ -448,6 +453,7 @@ func TestErasureKnowsAllColumns(t *testing.T) {
 
 // A run that read items of another before they were erased there does not bring them back.
 func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	from := b.personal()
 	req := storetest.Request()
@@ -475,6 +481,7 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 
 // What came in while the rest was erased is told of.
 func TestAKeyThatComesInWhileItIsErased(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.personal()
 	release := b.HoldRows(`SELECT FROM run_step WHERE run_id = $1 FOR UPDATE`, run)
@@ -499,6 +506,7 @@ func TestAKeyThatComesInWhileItIsErased(t *testing.T) {
 
 // A run that is not done and has the key in a parameter is left alone, and what has it as a name is told.
 func TestEraseParametersAndNames(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.LoadKeys(storetest.Chunked(1), "C1")
 	b.Exec(`UPDATE batchrun SET params = jsonb_build_object('of', $2::text), idempotency_key = $2 WHERE id = $1`, run,
@@ -518,6 +526,7 @@ func TestEraseParametersAndNames(t *testing.T) {
 
 // The key of an item is erased from texts in each form that has no other sign of an escape, and from no other word.
 func TestErasedText(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for said, want := range map[string]string{
 		"GET /q?name=Zoe+Muster&x=1": "GET /q?name=MARK&x=1",

@@ -462,6 +462,7 @@ func TestExplain(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			run := c.make(b)
 			e := b.wantTold(run, c.want...)
@@ -544,6 +545,7 @@ func (b *bench) handed(s ...workqueue.Slice) {
 }
 
 func TestExplainARunThatLoads(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.Session = b.Session
@@ -565,6 +567,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 }
 
 func TestExplainWhatIsNotThere(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	_, err := health.New(b.Store).Explain(t.Context(), workqueue.NewRunID())
 	testenv.Is(t, err, workqueue.ErrNotFound, "an unknown run")
@@ -578,6 +581,7 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 }
 
 func TestExplainAnEndpoint(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	first, second := b.Load(limited(1), 10), b.Load(limited(1), 20)
 	b.Send(b.One(first), b.One(second))

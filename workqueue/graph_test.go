@@ -32,6 +32,7 @@ func (b *bench) approveSend(run workqueue.RunID, actor string) (control.Controll
 }
 
 func TestFourEyes(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveOther, storetest.Need("send", 0))),
 		10)
@@ -55,6 +56,7 @@ func TestFourEyes(t *testing.T) {
 
 // The schema itself lets no step begin that no one has approved, and the doctor sees what was asked for before.
 func TestNothingPassesAGateUnseen(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveAnyone, storetest.Need("send", 0))),
 		10)

@@ -48,6 +48,7 @@ func (b *bench) wantHold(run workqueue.RunID, want string) {
 }
 
 func TestPauseAndResumeAll(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	first, second, paused, done := b.Load(storetest.Request(), 4), b.Load(storetest.Request(),
 		4), b.Load(storetest.Request(), 4), b.Load(storetest.Request(), 4)
@@ -80,6 +81,7 @@ func TestPauseAndResumeAll(t *testing.T) {
 }
 
 func TestThreshold(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Request(), 40)
 	b.checkThreshold(run, false)
@@ -159,6 +161,7 @@ func (b *bench) resumeCancelled(run workqueue.RunID) (control.Controlled, error)
 
 // What cannot go on says why, and what to do instead.
 func TestACancelledRunThatCannotGoOn(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct {
 		says string
@@ -206,6 +209,7 @@ func (b *bench) failFastSteps(run workqueue.RunID) int {
 }
 
 func TestFailFastHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(failFast(4, 10, 20), 100)
 	b.Record(storetest.Whole(b.One(run)), storetest.Faulty(b.One(run), badPayload))
@@ -229,6 +233,7 @@ func TestFailFastHoldsARunWhoseFirstOutcomesFail(t *testing.T) {
 }
 
 func TestFailFastLetsOthersGo(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	retry, other := badPayload, badPayload
 	retry.Retry, other.Code = true, "missing"
@@ -287,6 +292,7 @@ func TestFailFastLetsOthersGo(t *testing.T) {
 // A fail-fast limit that decides while the run is held for another reason waits for its turn, unless an operator reruns
 // items.
 func TestFailFastWaitsForItsTurn(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	trip := func() workqueue.RunID {
 		run := b.Load(failFast(10, 10, 20), 100)
@@ -316,6 +322,7 @@ func TestFailFastWaitsForItsTurn(t *testing.T) {
 
 // Each step has its own first outcomes, and an optional one none that count.
 func TestFailFastOfSteps(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := failFast(10, 10, 20)
 	first, second := req.Steps[0], req.Steps[0]
@@ -346,6 +353,7 @@ func TestFailFastOfSteps(t *testing.T) {
 // Recorders that commit side by side, each in a block of its own, count every outcome once: with one failure less than
 // is enough nothing is held, whatever their order, and with that one the run is.
 func TestFailFastIsExactAmongRecorders(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const blocks, each, failures = 6, 10, 30
 	for _, enough := range []bool{false, true} {

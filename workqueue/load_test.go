@@ -38,6 +38,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 		"in the second of several batches": {apart, 34_000, 35_000},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			_, err := b.TryLoad(storetest.Request(), storetest.Keys(tc.keys...))
 			var dup *workqueue.DuplicateKeyError
@@ -58,6 +59,7 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct{ repeat, base int }{"one batch": {3, 100}, "several": {2, 20_000}} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			var all []string
 			for range tc.repeat {
@@ -91,6 +93,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 	broken := errors.New("line 17: broken")
 	for name, size := range map[string]int{"small": 16, "large": 70_000} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			source := storetest.Keys(storetest.Names(size)...)
 			_, err := b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
@@ -119,6 +122,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 }
 
 func TestLoadRefusesWhatCannotRun(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	if loaded, err := b.TryLoad(storetest.Request(), storetest.Keys()); err == nil {
 		t.Errorf("a run without items was loaded: %+v", loaded)
@@ -152,6 +156,7 @@ func TestLoadRefusesWhatCannotRun(t *testing.T) {
 }
 
 func TestLoadIsIdempotentByKey(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.IdempotencyKey, req.Spec = "year-end-2026", []byte(`{"chunk":4}`)
@@ -198,6 +203,7 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 	t.Parallel()
 	for name, n := range map[string]int{"in one transaction": 50, "in parts": storetest.Several} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			req := storetest.Request()
 			req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
@@ -235,6 +241,7 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 
 // No one claims of a run that is still loading, and nothing of it shows as an item.
 func TestLoadShowsNothingBeforeTheSeal(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	source := storetest.Keys(storetest.Names(2 * storetest.Several)...)
 	count := 0
@@ -273,6 +280,7 @@ func (b *bench) abandoned(name string) {
 
 // Payloads may be so large that what is deleted at once takes too long: it is rolled back, and would be indefinitely.
 func TestClearingTakesFewerRowsWhenTheyTakeTooLong(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.abandoned("large")
 	b.Exec(`CREATE FUNCTION takes_long() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
@@ -287,6 +295,7 @@ func TestClearingTakesFewerRowsWhenTheyTakeTooLong(t *testing.T) {
 }
 
 func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.abandoned("stuck")
 	b.abandoned("free")
@@ -311,6 +320,7 @@ func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) er
 
 // A run of several batches of which nothing fits has ended with its seal.
 func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	next := storetest.Keys(storetest.Names(storetest.Several)...)
 	loaded := b.loadInvalid(storetest.Request(), func(item *start.LoadItem) error {
@@ -326,6 +336,7 @@ func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 }
 
 func TestTooManyInvalidItemsAreRefused(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	i := 0
 	req := storetest.Request()
@@ -343,6 +354,7 @@ func TestTooManyInvalidItemsAreRefused(t *testing.T) {
 
 // What is invalid says nothing about how the sample of a canary does: no one was asked about it.
 func TestInvalidItemsAreNoCanary(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for name, c := range map[string]struct {
 		sample int

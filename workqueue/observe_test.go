@@ -31,6 +31,7 @@ func (b *bench) observe() pacestore.Observation {
 }
 
 func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.auto(40)
 	claimed := b.Claim(run, 8)
@@ -74,6 +75,7 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 }
 
 func TestObserveLeavesFixedPacesAlone(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.Send(b.Claim(b.Load(storetest.Request(), 20), 2)...)
 	testenv.Same(t, len(b.observe().Endpoints), 0, "endpoints")
@@ -87,6 +89,7 @@ func TestObserveLeavesFixedPacesAlone(t *testing.T) {
 }
 
 func TestAPaceIsSavedWithItsChanges(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.auto(8)
 	lease := b.Lead()
@@ -135,6 +138,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			for _, r := range []requests{tc.before, tc.now} {
 				run := b.Load(storetest.Chunked(r.chunk), 5*r.chunk)

@@ -22,6 +22,7 @@ import (
 
 // Full blocks are worked on while the run is open, the rest from the seal on, and the run completes once.
 func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.OpenRun(func(r *start.OpenRequest) { r.MaxFailed = "1%" })
 	all := storetest.Names(17_000)
@@ -54,6 +55,7 @@ func TestAnOpenRunIsWorkedOnBlockByBlock(t *testing.T) {
 }
 
 func TestOpeningIsIdempotent(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := start.OpenRequest{LoadRequest: storetest.Request(), SealWithin: time.Hour}
 	req.IdempotencyKey = "k"
@@ -68,6 +70,7 @@ func TestOpeningIsIdempotent(t *testing.T) {
 }
 
 func TestAddsAndDuplicates(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	strict := b.OpenRun(nil)
 	b.Add(strict, []string{"a", "b"})
@@ -97,6 +100,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 
 // An add that breaks off in the middle, by its source or with its connection, leaves nothing.
 func TestAnAddIsAllOrNothing(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.OpenRun(nil)
 	broken := errors.New("the source broke")
@@ -149,6 +153,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 // A run that no one adds anything to completes with its seal. What was sealed or cancelled is no load that was given
 // up, whatever becomes of its node.
 func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	empty, open, cancelled := b.OpenRun(nil), b.OpenRun(nil), b.OpenRun(nil)
 	if sealed := b.Seal(empty); !sealed.Completed || sealed.Items != 0 {
@@ -175,6 +180,7 @@ func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 }
 
 func TestOverdueRuns(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	within := func(what start.OnOverdue) func(*start.OpenRequest) {
 		return func(r *start.OpenRequest) { r.OnOverdue = what }
@@ -212,6 +218,7 @@ func TestOverdueRuns(t *testing.T) {
 
 // An open run ends when it is overdue and no one has done anything with it for a week; what keeps it keeps only that.
 func TestAnAbandonedOpenRunEnds(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	left, added, paused, fresh := b.OpenRun(nil), b.OpenRun(nil), b.OpenRun(nil), b.OpenRun(nil)
@@ -248,6 +255,7 @@ func TestOpenRunRaces(t *testing.T) {
 	t.Parallel()
 	for _, end := range []string{"seal", "cancel", "both"} {
 		t.Run(end, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			run := b.OpenRun(nil)
 			ctx, stop := context.WithCancel(t.Context())

@@ -128,6 +128,7 @@ func addressOf(config *pgx.ConnConfig) string {
 // The host of PostgreSQL is gone without a word, and a standby is there. A read that has no time of its own must find
 // out by itself that its idle connection leads nowhere.
 func TestAnIdleConnectionThatHasGoneSilentIsGivenUp(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	config := b.Pool.Config().ConnConfig
 	first, standby := testenv.NewProxy(t, addressOf(config)), testenv.NewProxy(t, addressOf(config))

@@ -18,6 +18,7 @@ import (
 )
 
 func TestRecordStoresAnyText(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Request(), 4)
 	s := b.One(run)
@@ -39,6 +40,7 @@ func TestRecordStoresAnyText(t *testing.T) {
 
 // Whoever records is told in how long there is something to claim again, and only then.
 func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].RetryBackoff = 10 * time.Second
@@ -61,6 +63,7 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 
 // What commits is counted once, by endpoint: outcomes by replies, and what failed since its time was over.
 func TestWhatIsSettledIsCounted(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	req := storetest.Request()
@@ -102,6 +105,7 @@ func exhausted(s workqueue.Slice) settle.Answer {
 // A chunk that kills its services is not tried whole again: it is cut in four, and its pieces are suspects until a
 // service has answered them.
 func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	run := b.Load(storetest.Chunked(8), 8)
@@ -211,6 +215,7 @@ func TestFewRowsAreWrittenLikeMany(t *testing.T) {
 		"few and large": {20, 300 << 10, "COPY", "COPY"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			b.Exec(noteWays)
 			req := storetest.Chunked(tc.rows)

@@ -27,6 +27,7 @@ func ids(slices ...workqueue.Slice) []workqueue.SliceID {
 
 // Many nodes see the same new streams: one of them opens the epoch.
 func TestStreamEpochGrowsOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	now := time.Now()
 	for epoch := int64(1); epoch <= 3; epoch++ {
@@ -55,6 +56,7 @@ func TestStreamEpochGrowsOnce(t *testing.T) {
 // A leader that stops in the middle of its work keeps no one from taking over, and nothing of that work is committed
 // afterwards; nor does its work keep itself from prolonging the lease.
 func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	run := b.Load(storetest.Request(), 4)
@@ -84,6 +86,7 @@ func TestLeaseIsCheckedAtTheEndOfItsWork(t *testing.T) {
 // Between its last look at the lease and its commit, no one takes it over from a leader: whatever it commits, it
 // commits before the next epoch.
 func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	release := b.HoldRows(`SELECT 1 FROM leader WHERE epoch = $1 FOR KEY SHARE`, lease.Epoch) // as the last look does
@@ -104,6 +107,7 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 
 // A request that is cut in pieces must not become more requests than an endpoint or a step may have.
 func TestSplitKeepsToTheLimits(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	budget := 1
 	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: storetest.Endpoint,
@@ -141,6 +145,7 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 		"an empty piece": {bitfield.Full(4), bitfield.Set{}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			run := b.Load(storetest.Request(), 8)
 			s := b.One(run)
@@ -201,6 +206,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			run := b.Load(storetest.Chunked(1), 2)
 			claimed := b.Claim(run, storetest.Plenty)
@@ -215,6 +221,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 // An item whose services never answer anybody is reissued without blame, five times; from then on each silence
 // costs it an attempt, and it comes to its end. So does one whose replies are lost again and again.
 func TestSilenceComesToAnEnd(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	req := storetest.Chunked(1)
@@ -241,6 +248,7 @@ func TestSilenceComesToAnEnd(t *testing.T) {
 }
 
 func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lease := b.Lead()
 	run := b.Load(storetest.Chunked(1), 1)
@@ -275,6 +283,7 @@ func (b *bench) raise(known session.Mark) session.Mark {
 
 // A mark of another database says nothing of this one; a timeline that has changed says that another server took over.
 func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	here := b.raise(b.readMark())
 	other := session.Mark{Lineage: uuid.New(), Beat: 1000, Epoch: 9}

@@ -133,6 +133,7 @@ func TestOverridesLieOverSettings(t *testing.T) {
 
 // The first of all says what the streams are like; later ones, and no one's change of nothing, leave no trace.
 func TestStreamSettings(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	audits := func() int { return b.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'streams_%'`) }
 	first := session.StreamValues{WorkBytes: 64 << 20}
@@ -297,6 +298,7 @@ func (b *bench) apply(plan workqueue.Document) workqueue.AppliedDocument {
 }
 
 func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.apply(planOf("p", "one"))
 	b.apply(planOf("p", "two"))
@@ -309,6 +311,7 @@ func TestADeletedPlanKeepsItsNumbers(t *testing.T) {
 }
 
 func TestPlansAreListed(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, name := range []string{"c", "a", "b", "a", "gone"} {
 		b.apply(planOf(name, fmt.Sprint("e", b.Number(`SELECT count(*) FROM plan`))))
@@ -347,6 +350,7 @@ func TestPlansAreListed(t *testing.T) {
 
 // However many put plans on record at once, each version is there once, and the numbers have no gaps.
 func TestPlansAppliedAtOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const people, each = 4, 5
 	var wg sync.WaitGroup

@@ -148,6 +148,7 @@ func (s *source) statements() map[string]string {
 
 // Every statement in the source of the store is one that PostgreSQL can parse and plan against the schema.
 func TestEveryStatementIsPrepared(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	conn, err := b.Pool.Acquire(t.Context())
 	if err != nil {

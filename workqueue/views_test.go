@@ -24,6 +24,7 @@ func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 
 // What a run starts with is on record, although it may be set otherwise later.
 func TestStartIsAuditedWithSettings(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(7)
 	req.MaxFailed, req.Priority, req.PlanVersion = "1%", 3, 4
@@ -44,6 +45,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 }
 
 func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := limited(2)
 	req.MaxFailed, req.PlanVersion = "1%", 3
@@ -69,6 +71,7 @@ func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
 }
 
 func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.One(b.Load(storetest.Request(), 10))
 	b.openBreaker()
@@ -100,6 +103,7 @@ func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
 // A run that goes on has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
 // run of the same plan borrows what is known; what is supposed changes nothing.
 func TestRunsAreForetold(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 400)
 	look := inspect.New(b.Store)

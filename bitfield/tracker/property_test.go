@@ -425,6 +425,7 @@ func (m *machine) checkTracker(t *rapid.T, n *naive) {
 }
 
 func TestTrackerAgainstAnOracle(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	rapid.Check(t, func(t *rapid.T) {
 		m := &machine{bench: b}

@@ -152,6 +152,7 @@ func TestForcedRaces(t *testing.T) {
 	t.Parallel()
 	for name, tc := range meetings() {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			id := b.run(tc.sizes...)
 			for _, before := range tc.before {
@@ -175,6 +176,7 @@ func TestForcedRaces(t *testing.T) {
 // TestAcksShareNoRow holds an ack open, and acks other groups of the same batch under a lock_timeout that would end any
 // wait: only acks that empty a group may meet.
 func TestAcksShareNoRow(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	id := b.run(10, 10, 10)
 	testenv.Must(acking(id, some(0, 1))(t.Context(), b.begin()))(t)
@@ -210,6 +212,7 @@ func (b *bench) together(calls ...call) int64 {
 // TestAcksInAnyOrderNeverDeadlock lets several callers ack overlapping groups, given in random order, while the batch
 // is sealed: no call fails, and exactly one completes. So again with what is rearmed.
 func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for round := range 20 {
 		id := b.run(3, 3, 3, 3)
@@ -231,6 +234,7 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 
 // TestTwoDoTheSame has a second caller open, and add, under the same key while the first has not committed.
 func TestTwoDoTheSame(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for name, back := range map[string]bool{"the first commits": false, "the first goes back": true} {
 		r := tracker.OpenRequest{Owner: "o", Key: name}
@@ -266,6 +270,7 @@ func TestTwoDoTheSame(t *testing.T) {
 
 // TestPurgeBehindALateAck deletes a tracker while an ack of it is not committed: nothing is left behind.
 func TestPurgeBehindALateAck(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	id := b.open(9000)
 	tx := b.begin()
@@ -287,6 +292,7 @@ func TestPurgeBehindALateAck(t *testing.T) {
 // TestWholeGroupsRaceMasks lets an ack of everything meet acks by masks, of several trackers in one call: no one waits
 // in a circle, and each item is acknowledged once.
 func TestWholeGroupsRaceMasks(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const groups = 40
 	ids := []uuid.UUID{b.open(groups * 8192), b.open(groups * 8192)}
@@ -320,6 +326,7 @@ func TestWholeGroupsRaceMasks(t *testing.T) {
 // TestSealRacesTheLastAck lets the seal and the last ack of a tracker meet, in both orders, and over and over in none:
 // exactly one of them reports completion, and there is one event.
 func TestSealRacesTheLastAck(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	both := func(id uuid.UUID) (seal, ack call) {
 		return func(ctx context.Context, tx pgx.Tx) (bool, error) { return tracker.SealTracker(ctx, tx, id) },

@@ -17,6 +17,7 @@ import (
 )
 
 func TestReapByLastActivity(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	hooked := tracker.OpenRequest{Owner: "test", Webhook: tracker.Hook{URL: "https://example.org/"}}
 	minute := tracker.OpenRequest{Owner: "test", OpenIdle: time.Minute}
@@ -109,6 +110,7 @@ func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 
 // TestReapWaitsForNobody leaves out a batch that someone is sealing, and looks at it again.
 func TestReapWaitsForNobody(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	id := b.open(5)
 	b.age(id, 2*day)
@@ -123,6 +125,7 @@ func TestReapWaitsForNobody(t *testing.T) {
 
 // TestReapOfLargeBatches ends as many at a time as have few groups together, and each of them in the end.
 func TestReapOfLargeBatches(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const group = 8192
 	var ids []uuid.UUID
@@ -157,6 +160,7 @@ func TestReapOfLargeBatches(t *testing.T) {
 
 // TestAcksWriteTheServiceRowSeldom has many acks write it once.
 func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	id := b.open(100)
 	version := func() (xmin string) {
@@ -193,6 +197,7 @@ func TestAcksWriteTheServiceRowSeldom(t *testing.T) {
 // Calls are handed out host by host: of each no more than there is room for, the longest due first, and none that is
 // in progress. Who has the fewest in progress comes first.
 func TestWebhooksAreHandedOutByHost(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for i, url := range []string{
 		"https://one/1", "https://one/2", "HTTPS://One?3", "https://one:8443/4", "http://two#5", "https://two/6",
@@ -236,6 +241,7 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 
 // Some room is only for hosts with none in progress: others, however many calls they are owed, leave it free.
 func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, url := range []string{"https://one/1", "https://one/2", "https://one/3", "https://one/4", "https://two/1"} {
 		b.seal(b.openAs(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{URL: url, Secret: "s"}}))
@@ -267,6 +273,7 @@ func TestRoomIsKeptForHostsWithNoneUnderWay(t *testing.T) {
 
 // A host is the same however its usual port, its dot and its letters are written.
 func TestHostsOfWebhooks(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for url, host := range map[string]string{
 		"https://h/x": "h", "https://h:443/x:443": "h", "HTTPS://H.:443?a": "h", "https://h.": "h", "https://h:": "h",

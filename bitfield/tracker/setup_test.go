@@ -24,10 +24,8 @@ type bench struct {
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// setup makes the test parallel.
-func setup(t *testing.T) *bench {
+func setup(t testing.TB) *bench {
 	t.Helper()
-	t.Parallel()
 	return &bench{TB: t, pool: testenv.Pool(t)}
 }
 

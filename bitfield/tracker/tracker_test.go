@@ -23,6 +23,7 @@ func (b *bench) tryOpen(r tracker.OpenRequest) (tracker.Opened, error) {
 }
 
 func TestOneBatchFromOpenToDeleted(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	id := b.openAs(tracker.OpenRequest{Owner: "billing", Key: "2026-11", CreatedBy: "ann"})
 	added, err := b.add(id, 8192+100, "")
@@ -78,6 +79,7 @@ func TestOneBatchFromOpenToDeleted(t *testing.T) {
 
 // An end is noted once, and not of what was deleted.
 func TestAnEndIsNotedOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	sealed, deleted := b.open(), b.open()
 	b.seal(sealed)
@@ -128,6 +130,7 @@ func (b *bench) touchAll(id uuid.UUID) map[string]error {
 
 // TestBatchesOfRunsAreOutOfReach tries everything with the batch of a run, which stays as it was.
 func TestBatchesOfRunsAreOutOfReach(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.run(10)
 	b.inTurn(sealing(run))
@@ -141,6 +144,7 @@ func TestBatchesOfRunsAreOutOfReach(t *testing.T) {
 }
 
 func TestOpenAgain(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	asked := tracker.OpenRequest{
 		Owner: "o", Key: "k", OpenIdle: time.Hour, Webhook: tracker.Hook{URL: "https://h", Secret: "s"},
@@ -179,6 +183,7 @@ func TestOpenAgain(t *testing.T) {
 }
 
 func TestWhatNoTrackerCanDo(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	id := b.open(10)
 	open := func(r tracker.OpenRequest) error { _, err := b.tryOpen(r); return err }
@@ -238,6 +243,7 @@ func TestWhatNoTrackerCanDo(t *testing.T) {
 }
 
 func TestList(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	var want []uuid.UUID
 	for i := range 6 {
@@ -274,6 +280,7 @@ func TestList(t *testing.T) {
 
 // TestBitsMeanTheSameInSQL shows on a real server that member i in Go is bit i of get_bit, set_bit and bit_count.
 func TestBitsMeanTheSameInSQL(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for _, i := range []int{0, 1, 7, 8, 63, 64, 65, 127, 128, 4095, 4096, 8127, 8128, 8190, 8191} {
 		set := bitfield.Of(i)

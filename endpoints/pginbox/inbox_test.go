@@ -30,6 +30,7 @@ func TestNewValidates(t *testing.T) {
 }
 
 func TestCreateInASchemaByManyAtOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.exec(`CREATE SCHEMA "Ledger"`)
 	inbox := testenv.Must(pginbox.New(b.pool, pginbox.Config{Table: "Ledger.Seen"}))(t)
@@ -52,6 +53,7 @@ func TestCreateInASchemaByManyAtOnce(t *testing.T) {
 }
 
 func TestPrune(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.serve(book)
 	old := b.kit.Send("book", items(3)...)
@@ -144,6 +146,7 @@ func TestFlowStagesWriteOnce(t *testing.T) {
 		"before the reply": func(k *endpointstest.Kit) *endpointstest.Kill { return k.KillBeforeReply("transfer") },
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			b.kit.Stub("rates", rate)
 			var kill *endpointstest.Kill
@@ -189,6 +192,7 @@ func (b *bundle) through(watch func(*testenv.Proxy)) *pgxpool.Pool {
 
 // TestCommitOfUnknownOutcome has PostgreSQL commit, and the service never hear of it.
 func TestCommitOfUnknownOutcome(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	var lost atomic.Bool
 	var healing sync.WaitGroup
@@ -223,6 +227,7 @@ func TestCommitOfUnknownOutcome(t *testing.T) {
 
 // TestWaitingEndsWithTheChunk has a delivery run out of time while it waits for the one before it.
 func TestWaitingEndsWithTheChunk(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	entered, release := make(chan struct{}, 1), make(chan struct{})
 	slow := b.serve(func(ctx context.Context, c *chunk) error {

@@ -16,6 +16,7 @@ import (
 )
 
 func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "book", func(ctx context.Context, c *endpoints.Chunk[string, any]) error {
@@ -40,6 +41,7 @@ func TestRedeliveredChunkAnswersFromMemory(t *testing.T) {
 }
 
 func TestOtherItemsAreNotConfused(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.kit.Serve(func(svc *endpoints.Service) error {
 		for _, endpoint := range []string{"book", "other"} {
@@ -70,6 +72,7 @@ func TestOtherItemsAreNotConfused(t *testing.T) {
 }
 
 func TestConcurrentDeliveries(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	entered, release := make(chan struct{}, 4), make(chan struct{})
 	handler := func(ctx context.Context, c *chunk) error {
@@ -113,6 +116,7 @@ func (b *bundle) await(what string, ok func() bool) {
 }
 
 func TestFailuresLeaveNothing(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.exec(`CREATE TABLE parents (id int PRIMARY KEY);
 		CREATE TABLE children (parent int REFERENCES parents DEFERRABLE INITIALLY DEFERRED)`)
@@ -188,6 +192,7 @@ CREATE TRIGGER slow BEFORE INSERT ON tranche_inbox FOR EACH ROW EXECUTE FUNCTION
 
 // TestOverlapsInAnyOrder sends chunks that overlap, with the items in opposite orders, at the same time.
 func TestOverlapsInAnyOrder(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.exec(slowClaims)
 	for range 3 {
@@ -217,6 +222,7 @@ func TestOverlapsInAnyOrder(t *testing.T) {
 }
 
 func TestBiggestChunk(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.serve(func(ctx context.Context, c *chunk) error {
 		if err := book(ctx, c); err != nil {
@@ -237,6 +243,7 @@ func TestBiggestChunk(t *testing.T) {
 }
 
 func TestHandleEachIsRefused(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "each", func(context.Context, string) (string, error) {
@@ -251,6 +258,7 @@ func TestHandleEachIsRefused(t *testing.T) {
 }
 
 func TestOnlyTheInboxEndsTheTransaction(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.serve(func(ctx context.Context, c *chunk) error {
 		tx := pginbox.Tx(ctx)

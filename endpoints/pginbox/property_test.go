@@ -112,6 +112,7 @@ func (s *scripted) settled() {
 // TestOnceWhateverHappens compares an inbox with what should be: each item's effect and its answer are there once, from
 // the first delivery that ended well on, whatever is delivered again, overlaps, fails, or crashes.
 func TestOnceWhateverHappens(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	js := testenv.Must(jetstream.New(b.kit.Conn()))(t)
 	s := &scripted{b: b, js: js}

@@ -32,10 +32,8 @@ type bundle struct {
 	inbox *pginbox.Inbox
 }
 
-// setup makes the test parallel.
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	t.Parallel()
 	pool := testenv.Connect(t, testenv.EmptyDatabase(t))
 	inbox := testenv.Must(pginbox.New(pool, pginbox.Config{}))(t)
 	testenv.NoError(t, inbox.Create(t.Context()))

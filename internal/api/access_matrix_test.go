@@ -43,6 +43,7 @@ func expected(pattern string) access.Role {
 // Who may do what: every way into the server with the token of each role and without one, and one way of each role and
 // method with every kind of credential. A new route is in it by itself, and fails it until it says which role it needs.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	routes := routesOf(b)
@@ -71,6 +72,7 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 
 // A refusal says what is missing, and where to get it; never more.
 func TestRefusalsSayWhatIsMissing(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t).Locked()
 	viewer := []string{"Authorization", "Bearer " + b.Token("vic", access.Viewer, 0).Secret}
 	b.Refused(http.StatusUnauthorized, "tranche token create", http.MethodGet, api.Prefix+"/runs", nil)
@@ -89,6 +91,7 @@ func TestRefusalsSayWhatIsMissing(t *testing.T) {
 // PROOF: who may do what, 5.
 // What a page of another site may make a browser do: follow a link, and nothing else.
 func TestOtherSitesMayLinkHere(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	path := api.Prefix + "/runs/it/export"
@@ -112,6 +115,7 @@ func TestOtherSitesMayLinkHere(t *testing.T) {
 // The secret of a token is in the answer that makes it, and nowhere else: not in logs, not in the database, not in what
 // repeats a request that went wrong.
 func TestSecretsStayInTheirPlace(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t).Locked()
 	admin := []string{"Authorization", "Bearer " + b.Token("ann", access.Admin, 0).Secret,
 		"Content-Type", "application/json", "Idempotency-Key", "again"}

@@ -25,6 +25,7 @@ import (
 )
 
 func TestTheCookieIsForThisServersPagesOnly(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	for _, secure := range []bool{false, true} {
 		b.LockedWith(api.Config{SecureCookies: secure}, access.Config{})
@@ -50,6 +51,7 @@ func TestTheCookieIsForThisServersPagesOnly(t *testing.T) {
 }
 
 func TestWithoutAuthEverybodyIsAnAdmin(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	doc := b.Session("Authorization", "Bearer nonsense")
 	if !doc.Authenticated || doc.Auth != "off" || doc.Role != access.Admin || doc.User != kernel.Anonymous {
@@ -60,6 +62,7 @@ func TestWithoutAuthEverybodyIsAnAdmin(t *testing.T) {
 }
 
 func TestLoggingOutEndsTheSession(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t).Locked()
 	w := b.LogIn(b.Token("ann", access.Viewer, 0).Secret)
 	if doc := b.Session(w.Headers()...); !doc.Authenticated {
@@ -78,6 +81,7 @@ func TestLoggingOutEndsTheSession(t *testing.T) {
 // Sessions end by themselves: when no one has used them, in any case after a time, and with their token, whatever
 // became of their row.
 func TestSessionsExpire(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const past = `tranche_now() - interval '61 minutes'`
 	for name, c := range map[string]struct{ change, says string }{
@@ -96,6 +100,7 @@ func TestSessionsExpire(t *testing.T) {
 
 // PROOF: who may do what, 19.
 func TestLoginsAreThrottled(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	secret := b.Token("ann", access.Viewer, 0).Secret
 	var spoofed atomic.Int32
@@ -133,6 +138,7 @@ func TestLoginsAreThrottled(t *testing.T) {
 // streams that are open, by the token itself and by a browser that had logged in with it. So is one that expires.
 // Others go on.
 func TestARevokedTokenEndsEverywhere(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	admin := b.Token("ann", access.Admin, 0)
@@ -193,6 +199,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 
 // A change that is in progress when its token is revoked is interrupted, and leaves nothing.
 func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t).Locked()
 	token := b.Token("ann", access.Operator, 0)
 	// Not by a client of net/http, which may see that the connection is gone before it sees the answer.
@@ -247,6 +254,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 // Logins that fail are in the audit log, by the role that serves, which cannot take them out
 // again; who has a token that is good is let in anyway, from the same address.
 func TestFailedLoginsAreAudited(t *testing.T) {
+	t.Parallel()
 	database := testenv.Database(t)
 	b := apitest.Setup(t)
 	b.Pool = testenv.Connect(t, database)
@@ -292,6 +300,7 @@ const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
 // Who may not try to log in is told so before he has sent his token, and others are not waited for as long as other
 // senders are.
 func TestLoginsAreNotWaitedFor(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.LockedWith(api.Config{}, access.Config{Throttle: access.ThrottleConfig{Burst: 1, Every: time.Hour}})
 	b.Server.LetStall(time.Hour) // other senders are waited for that long
@@ -317,6 +326,7 @@ func TestLoginsAreNotWaitedFor(t *testing.T) {
 // Of requests of whom no one knows who makes them, an address has a few in progress. That bounds neither those of other
 // addresses, nor those of who has a token.
 func TestStrangersAreBounded(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	many := access.ThrottleConfig{Burst: 1000, TotalBurst: 1000}
 	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{apitest.Loopback}}, access.Config{Throttle: many})

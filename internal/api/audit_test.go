@@ -125,6 +125,7 @@ func mutations() []mutation {
 // Every operation that may change something leaves a row in the audit log: who, what, before and after. Who it was says
 // the token, whatever the client says. One that is refused leaves none.
 func TestEveryMutationIsAudited(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	old := b.Start("name=old").Run
 	b.Finish(old)

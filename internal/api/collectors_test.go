@@ -16,6 +16,7 @@ import (
 const collectorNotify = "name: notify # customers\nendpoint: echo\nmin_size: 3\nmax_age: 1h\n"
 
 func TestTheWayOfACollector(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	got := b.Collect(collectorNotify)
 	if got.Previous != 0 || got.Name != "notify" || got.Version != 1 || got.ChangedBy != "ann" {
@@ -68,6 +69,7 @@ func TestTheWayOfACollector(t *testing.T) {
 }
 
 func TestParkedOperationsAreLookedAfter(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Collect(collectorNotify)
 	var added api.AddedOperations
@@ -115,6 +117,7 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 }
 
 func TestCollectorsRefuseWhatIsWrong(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Collect(collectorNotify)
 	for _, tc := range []struct {

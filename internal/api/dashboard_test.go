@@ -13,6 +13,7 @@ import (
 
 // What no route takes is the dashboard's, but for what is below the API's prefix.
 func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	pages := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Cache-Control", "no-cache")

@@ -21,6 +21,7 @@ import (
 
 // What someone says of a condition is seen by whoever asks next, and what cannot be said is refused.
 func TestWhatIsSaidOfConditions(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.AddLetter("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
 	for _, r := range []struct {
@@ -49,6 +50,7 @@ func TestWhatIsSaidOfConditions(t *testing.T) {
 
 // Requests are told apart by the pattern of their route, and by who asked; /metrics is for who may look.
 func TestRequestsAreMeasured(t *testing.T) {
+	t.Parallel()
 	m := apitest.NewMeasured()
 	b := apitest.Setup(t).LockedWith(api.Config{Metrics: m}, access.Config{})
 	viewer := []string{"Authorization", "Bearer " + b.Token("v", access.Viewer, 0).Secret}
@@ -79,6 +81,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 
 // What waits in the lane of calls is told beside what waits of chunks.
 func TestCallsAreCountedApart(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	nc := testenv.Conn(t, testenv.NATS(t))
 	b.ServeWith(nc, api.Config{})
@@ -107,6 +110,7 @@ func TestCallsAreCountedApart(t *testing.T) {
 
 // Settings are shown beside what the streams have, and changed; what would lose something is refused.
 func TestStreamSettings(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.JSON(http.MethodPost, "/streams/settings", `{"replicas":3}`, 422, nil) // no node has started
 	testenv.Must(session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}))(t)

@@ -22,6 +22,7 @@ import (
 )
 
 func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", apitest.Three)
 	testenv.Same(t, b.Sent(201, true, `"items":3`, "k1", "/runs?name=n&endpoint=echo", apitest.Three), first,
@@ -58,6 +59,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 
 // While a request is in progress, another with its key has to wait, and is told so.
 func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	body, sender := io.Pipe()
 	t.Cleanup(func() { _ = sender.Close() })
@@ -82,6 +84,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 
 // A node may die at any point of a request. What it had committed is not done again, and what it had not is.
 func TestANodeThatDiesInARequest(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	dead := func(key, carriedOut string) { // as a node leaves it that died before it could keep the answer
 		t.Helper()
@@ -115,6 +118,7 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 
 // A node that was thought dead commits nothing of a request that another has taken over.
 func TestAClaimThatIsLostChangesNothing(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	ctx := t.Context()
 	key := workqueue.RequestKey{User: "ann", Key: "k"}
@@ -150,6 +154,7 @@ func TestAClaimThatIsLostChangesNothing(t *testing.T) {
 
 // Who has not logged in learns nothing of the keys of others, and keeps no one from theirs.
 func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t).Locked()
 	ann := []string{"Authorization", "Bearer " + b.Token("ann", access.Operator, 0).Secret}
 	b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo", apitest.Three, ann...)
@@ -163,6 +168,7 @@ func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
 
 // The key of a run with other items, or asked for otherwise, is a conflict that says in what.
 func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const path = "/runs?endpoint=echo&idempotency_key=k"
 	b.Want(path, "id,a\n1,x\n2,y\n", 201, `"existing":false`)

@@ -19,6 +19,7 @@ import (
 )
 
 func TestTheWayOfADeadLetter(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	var ids []workqueue.LetterID
 	for i := range 5 {
@@ -81,6 +82,7 @@ func TestTheWayOfADeadLetter(t *testing.T) {
 }
 
 func TestBodiesAreShown(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	packer := testenv.Must(zstd.NewWriter(nil))(t)
 	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
@@ -133,6 +135,7 @@ func TestBodiesAreShown(t *testing.T) {
 }
 
 func TestQuarantineIsShown(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Stray(deadletter.Quarantined{Reason: "other", Body: []byte("x")})
@@ -172,6 +175,7 @@ func TestQuarantineIsShown(t *testing.T) {
 }
 
 func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.AddLetter("echo", deadletter.DeadLetter{})
 	post := func(status int, detail, path, body string, header ...string) {

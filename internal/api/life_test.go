@@ -70,6 +70,7 @@ func (e slowEngine) Start(
 
 // Deadlines are about what a caller sends. Work that takes longer than them succeeds.
 func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	b.Over(apitest.NodeOf(slowEngine{b.Engine}), testenv.Conn(t, testenv.NATS(t)),
@@ -95,6 +96,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 
 // A sender that goes silent is not waited for.
 func TestASilentSenderIsGivenUp(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: apitest.Silence})
 	stalled, feed := io.Pipe()
@@ -104,6 +106,7 @@ func TestASilentSenderIsGivenUp(t *testing.T) {
 }
 
 func TestWhatIsAwayIsNamed(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	unready := b.Engine
@@ -146,6 +149,7 @@ func TestWhatIsAwayIsNamed(t *testing.T) {
 
 // What is used up is named, with what helps, while nodes meet it.
 func TestWhatIsUsedUpIsNamed(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	started := b.Start("name=it&chunk=2&in_flight=1")
 	b.Answer(started.Run, "", func(workqueue.Ordinal) []byte { return []byte("{}") }) // the first chunk
@@ -208,6 +212,7 @@ func (fullEngine) Cancel(context.Context, control.Control) (control.Cancelled, e
 // A body that trickles in is not waited for, although its sender is never silent; one that is
 // read as it comes may take as long as it likes when it comes.
 func TestABodyThatTricklesIsEnded(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	const csv = "Content-Type: text/csv\r\n"
@@ -270,6 +275,7 @@ func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(st
 
 // An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
 func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	b.Server.LetStall(time.Hour) // so that an answer that waits for the body never comes
@@ -315,6 +321,7 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 
 // What is too large is answered, not reset, however much of it has been sent.
 func TestALargeBodyIsAnswered(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	large := `{"reason":"` + strings.Repeat("x", 17<<20) + `"}`
@@ -331,6 +338,7 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 
 // Other items under the same key are refused, however many there are, and the connection is not reset.
 func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 2 * time.Minute})
 	b.Start("idempotency_key=k")

@@ -31,6 +31,7 @@ import (
 // However often a viewer asks for all of a run, most are told to come back, and there are
 // connections left for an operator.
 func TestReadersLeaveOperatorsRoom(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return nil })
@@ -82,6 +83,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 
 // What reads of a run, and is neither bounded nor a stream, reads little, as those that stand here do.
 func TestWhatReadsARunIsBounded(t *testing.T) {
+	t.Parallel()
 	little := []string{"GET /api/v1/runs/{run}", "GET /api/v1/runs/{run}/events"}
 	routes := apitest.Setup(t).Server.Routes()
 	for i := range routes {
@@ -152,6 +154,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 // has come of them does. Who comes on top waits a while and is told to come again, and finds room once others have
 // gone.
 func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Server.LetStall(time.Hour)
 	var opened trackerclient.BatchOpened
@@ -189,6 +192,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 
 // A body that is too large, or that breaks off, is answered as any other is.
 func TestBulkyBodiesThatAreWrong(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	for size, want := range map[int]int{8<<20 + 1: http.StatusRequestEntityTooLarge, 100: http.StatusUnprocessableEntity} {
 		code, text := b.Ask(http.MethodPost, api.Prefix+"/trackers/ack", strings.NewReader(`{`+strings.Repeat(" ", size)))
@@ -200,6 +204,7 @@ func TestBulkyBodiesThatAreWrong(t *testing.T) {
 // Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often he asks,
 // and an operator gets his own meanwhile.
 func TestSlowReadersOfLargeAnswers(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const many, each, size = 24, 4, 6 << 20
 	run := b.Start("name=it").Run
@@ -234,6 +239,7 @@ func TestSlowReadersOfLargeAnswers(t *testing.T) {
 // PROOF: who may do what, 19.
 // What is kept on disk of uploads is bounded, and one user has half of it.
 func TestOneUserHasHalfOfTheDisk(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	path := api.Prefix + "/runs/" + b.Open(`{"endpoint":"echo","name":"open"}`).Run.String() + "/items"
 	b.Locked()
@@ -258,6 +264,7 @@ func TestOneUserHasHalfOfTheDisk(t *testing.T) {
 // Of the connections on which nothing is asked, from one address, the oldest are closed when
 // they are too many; those on which something is asked go on.
 func TestIdleConnectionsAreBounded(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{})

@@ -69,6 +69,7 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 
 // By TLS, with HTTP/2 and without: uploads, answers that come before their end, exports, streams, and a stop.
 func TestServeByTLS(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	gate := testenv.Must(access.New(identity.New(b.Store), access.Config{}))(t)
 	config := api.Config{Access: gate, SecureCookies: true}

@@ -23,6 +23,7 @@ import (
 
 // What PostgreSQL cannot store is refused by the name of its field, and nothing is written.
 func TestOddParametersAreRefused(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const runs = api.Prefix + "/runs"
 	for query, detail := range map[string]string{
@@ -99,6 +100,7 @@ func TestOddParametersAreRefused(t *testing.T) {
 
 // An answer that says no does not grow with what was asked.
 func TestErrorsRepeatLittle(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	long := strings.Repeat("x", 30_000)
@@ -134,7 +136,7 @@ func TestErrorsRepeatLittle(t *testing.T) {
 //
 //nolint:paralleltest // see above
 func TestALargeSelectionIsCheap(t *testing.T) {
-	b := apitest.Alone(t)
+	b := apitest.Setup(t)
 	b.Start("name=it")
 	var before, after runtime.MemStats
 	runtime.GC()
@@ -151,6 +153,7 @@ func TestALargeSelectionIsCheap(t *testing.T) {
 
 // However odd what stands in a path, a query or a body is, no operation fails for it.
 func TestOddRequests(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=last-but-one")
 	b.AddLetter("accounts", deadletter.DeadLetter{Body: []byte("x"),

@@ -24,6 +24,7 @@ import (
 // Logins that are in progress in one browser at once all end, in whatever order they are gone on with; of too many the
 // oldest is given up.
 func TestTabsLogInAtOnce(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
 	var browser []*http.Cookie
@@ -65,6 +66,7 @@ func TestTabsLogInAtOnce(t *testing.T) {
 }
 
 func TestLogInByAProvider(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{
 		RoleClaim: "realm.roles", Roles: map[string]access.Role{"staff": access.Viewer, "ops": access.Operator},
@@ -123,6 +125,7 @@ func TestLogInByAProvider(t *testing.T) {
 // PROOF: who may do what, 18.
 // What a provider did not say, or said to someone else, or said about someone without a role, lets no one in.
 func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{Roles: map[string]access.Role{"staff": access.Admin}})
 	b.Token("robot", access.Viewer, 0)
@@ -207,6 +210,7 @@ func swap(parameter string) func(back string) string {
 // A provider that is unavailable keeps no one from working who is logged in, or has a token; when it is back, so is the
 // login.
 func TestAProviderThatIsAway(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	p.GoAway(true)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
@@ -243,6 +247,7 @@ func TestSettingsOfAProvider(t *testing.T) {
 // Whatever comes back from no login of ours leaves nothing behind that could be full: who
 // logs in meanwhile is let in at once. It is told to the audit log, in a few rows.
 func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	b := apitest.Setup(t).IdentifiedWith(p, access.OIDCConfig{DefaultRole: access.Viewer}, access.Config{UnknownBurst: 50})
 	const many = 500
@@ -279,6 +284,7 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 
 // Of an attempt that did begin here each way back is asked for at the provider, so an address has only a few of them.
 func TestWaysBackAreThrottled(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	b := apitest.Setup(t).IdentifiedWith(p, access.OIDCConfig{DefaultRole: access.Viewer},
 		access.Config{Throttle: access.ThrottleConfig{Burst: 3, Every: time.Hour}})
@@ -306,6 +312,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 		"the key is another now": {func(p *apitest.Provider) { p.Key, p.Other = p.Other, p.Key }, true},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			p := apitest.NewProvider(t)
 			p.Refreshes = true
 			p.SaysOf(staff, nil)
@@ -331,6 +338,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 // A provider that cannot be asked for five minutes vouches for no one; when it is back, so are those for whom it does.
 // One that gives no refresh token cannot be asked at all.
 func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
 	short := b.Session(b.LogInBy(p)...)
@@ -363,6 +371,7 @@ func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 // PROOF: who may do what, 4.
 // An admin ends the sessions of a user at once, whoever vouches for him, on all nodes.
 func TestRevokingSessions(t *testing.T) {
+	t.Parallel()
 	p := apitest.NewProvider(t)
 	p.Refreshes = true
 	open := apitest.Setup(t)

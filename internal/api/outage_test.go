@@ -47,6 +47,7 @@ func TestWhatIsSaidWhilePostgreSQLIsAmiss(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := apitest.Setup(t)
 			run := b.Start("name=r")
 			config := b.Pool.Config().ConnConfig

@@ -17,6 +17,7 @@ import (
 )
 
 func TestABadPlanIsNotPutOnRecord(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	post := func(status int, detail, plan string) apitest.Problem {
 		t.Helper()
@@ -38,6 +39,7 @@ func TestABadPlanIsNotPutOnRecord(t *testing.T) {
 
 // A run keeps the version that it started with, and what is laid over it.
 func TestARunOfAPlanOnRecord(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Apply(apitest.YearEnd, "")
 	run := func(query string) runs.Started {
@@ -82,6 +84,7 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 }
 
 func TestMistakesInSettingsAreNamed(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Apply(apitest.YearEnd, "")
 	for query, detail := range map[string]string{
@@ -112,6 +115,7 @@ func TestMistakesInSettingsAreNamed(t *testing.T) {
 
 // A start that is repeated gives the run that is there, whatever has become of its plan, and of this program.
 func TestARepeatedStartFindsItsRun(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Apply(apitest.YearEnd, "")
 	start := func(code int, query string) (out runs.Started) {

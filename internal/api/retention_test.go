@@ -15,6 +15,7 @@ import (
 
 // Limits are set and shown; what they would delete is told; and a run that they have deleted is told as one.
 func TestRetention(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	old := b.Start("name=old").Run
 	b.Finish(old)

@@ -21,6 +21,7 @@ import (
 )
 
 func TestTheWayOfASchedule(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Schedule("/schedules?name=night", apitest.Nightly)
 	for _, want := range []string{`"version":1`, "plan: year-end is not saved", "start nodes with: tranche serve " +
@@ -75,6 +76,7 @@ func TestTheWayOfASchedule(t *testing.T) {
 
 // What is wrong is said with its place, and nothing is stored.
 func TestMistakesInSchedulesAreNamed(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	if code, text := b.Schedule("/plans?name=p", "steps: [{endpoint: echo}]"); code != 200 {
 		t.Fatal(text)
@@ -122,6 +124,7 @@ func TestMistakesInSchedulesAreNamed(t *testing.T) {
 // An occurrence starts one run, with the parameters of its due time, the items of its file, and a key
 // by which the next leader finds it again.
 func TestAnOccurrenceStartsOneRun(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	dir := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(apitest.Three), 0o600))

@@ -17,6 +17,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestStartByMultipart(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	send := func(head, items string) (int, string) {
 		t.Helper()
@@ -57,6 +58,7 @@ func TestStartByMultipart(t *testing.T) {
 }
 
 func TestMistakesAreNamed(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	runs := api.Prefix + "/runs"
 	post := func(detail, query, items string) {
@@ -104,6 +106,7 @@ func TestMistakesAreNamed(t *testing.T) {
 
 // PROOF: who may do what, 5 and 6.
 func TestForeignersAreRefused(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	runs := api.Prefix + "/runs"
 	b.Refused(403, "another origin", http.MethodPost, runs+"?endpoint=echo", strings.NewReader(apitest.Three),
@@ -130,6 +133,7 @@ func TestForeignersAreRefused(t *testing.T) {
 // PROOF: who may do what, 5.
 // No GET changes anything: the whole description is walked.
 func TestGETsChangeNothing(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=it")
 	letter := b.AddLetter("echo", deadletter.DeadLetter{Body: []byte(`{}`)})

@@ -20,6 +20,7 @@ import (
 
 // The whole way of a batch over HTTP.
 func TestTrackers(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	var opened trackerclient.BatchOpened
 	const set = `{"owner":"billing","key":"nov","sealed_idle":"48h"}`
@@ -74,6 +75,7 @@ func TestTrackers(t *testing.T) {
 
 // A problem of the tracker service has a code in its type, and points at the text that is wrong.
 func TestTrackerProblems(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	var opened trackerclient.BatchOpened
 	b.Tracked(http.MethodPost, "", `{"owner":"o"}`, http.StatusCreated, &opened)
@@ -125,6 +127,7 @@ func TestTrackerProblems(t *testing.T) {
 // A webhook's URL may hold a secret, and a receiver may repeat it: viewers are told whose it is, operators all of it,
 // and the audit log and the node's log nothing that is secret.
 func TestViewersSeeWhoseAWebhookIs(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const origin, secret = "https://api.bank.example", "T0PSECRET"
 	dir := t.TempDir()

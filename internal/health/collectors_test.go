@@ -13,6 +13,7 @@ import (
 
 // Operations that are parked, or that no one flushes, are told of until it is over.
 func TestCollectorsInTrouble(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	for _, name := range []string{"parks", "late"} {
 		spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
@@ -57,6 +58,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 
 // A flush that is in progress for longer than it may, or for long after one that came to nothing, is told of.
 func TestFlushesThatHang(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: collector.Span(time.Hour)}.WithDefaults()
 	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},

@@ -21,6 +21,7 @@ import (
 
 // Whatever is unavailable, there is a report, which says so; and since when, when it is there again.
 func TestWithoutPostgreSQLAndNATS(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	url, toDatabase := testenv.Through(t, w.pool.Config().ConnString())
 	db := database.New(testenv.Connect(t, url))
@@ -47,6 +48,7 @@ func TestWithoutPostgreSQLAndNATS(t *testing.T) {
 // What only a server itself can see stands in the report of each: it can be muted through
 // any of them.
 func TestWhatAnotherServerSeesOfItself(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.leads()
 	w.calms()
@@ -80,6 +82,7 @@ func TestWhatAnotherServerSeesOfItself(t *testing.T) {
 }
 
 func TestAStreamIsNearlyFull(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	js := testenv.Must(jetstream.New(w.nc, jetstream.WithDefaultTimeout(soon)))(t)
 	stream := testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
@@ -103,6 +106,7 @@ func TestAStreamIsNearlyFull(t *testing.T) {
 }
 
 func TestTheAccountIsNearlyFull(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	guarded := testenv.NATSByConfig(t, `
 		jetstream {}
@@ -119,6 +123,7 @@ func TestTheAccountIsNearlyFull(t *testing.T) {
 }
 
 func TestADiskWithLittleRoom(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	full := w.look(health.Config{DataDir: t.TempDir(), DiskFree: math.MaxUint64})
 	w.appearsTo(full, store.Disk, "here", store.Critical, "are free on the disk of here", "The database has")
@@ -137,6 +142,7 @@ func TestADiskWithLittleRoom(t *testing.T) {
 }
 
 func TestConnectionsAreNearlyUsedUp(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	cluster := testenv.Postgres(t) // of 100 connections, 3 for superusers
 	db := database.New(testenv.Connect(t, cluster.URL()))
@@ -170,6 +176,7 @@ func occupy(t *testing.T, url string, n int) (free func()) {
 
 // Many who ask cause one look.
 func TestOneLookForAll(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	watch := testenv.Must(health.New(health.Config{Store: w.store, NC: w.nc, Every: time.Hour}))(t)
 	t.Cleanup(watch.Wait)

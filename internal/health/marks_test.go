@@ -61,6 +61,7 @@ func (w *world) stands(kind store.Kind, subject string, want store.MarkState) *h
 
 // What is muted does not count until there is more of it, or it is worse, or the time is up.
 func TestWhatIsPutAsideComesBack(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.leads()
 	w.calms()
@@ -130,6 +131,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 // What got worse than it was when it was muted, and better, and worse again, is told of all the while, until
 // someone puts it muted again or it is over: alerts would tell each turn.
 func TestWhatGotWorseStaysSo(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.calms()
@@ -158,6 +160,7 @@ func TestWhatGotWorseStaysSo(t *testing.T) {
 // What was said of something that no one has seen for a season is forgotten, and what was said of what is still there,
 // or was there lately, is not.
 func TestMarksOfLongAgoAreForgotten(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.calms()
@@ -178,6 +181,7 @@ func TestMarksOfLongAgoAreForgotten(t *testing.T) {
 
 // What is muted takes no place in the lists, and what is said of all of a kind leaves it alone.
 func TestWhatIsPutAsideHidesNothing(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.calms()
@@ -207,6 +211,7 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 
 // Who changes what is said does not read what was so before.
 func TestAgainWaitsForANewLook(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	seldom := testenv.Must(health.New(health.Config{Store: w.store, NC: w.nc, Host: "here", Every: time.Hour}))(t)
 	t.Cleanup(seldom.Wait)
@@ -220,6 +225,7 @@ func TestAgainWaitsForANewLook(t *testing.T) {
 // Since when something has been so outlives a restart, and is forgotten when it was over while the process that had
 // seen it was stalled.
 func TestSinceOutlivesPauses(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	nc, toNATS := testenv.DialThrough(t, w.ns)
 	watch := w.look(health.Config{NC: nc})
@@ -238,6 +244,7 @@ func TestSinceOutlivesPauses(t *testing.T) {
 // A connection that was cut a moment ago looks whole. What NATS is asked on it then is not waited for as long as the
 // database is.
 func TestALookDoesNotWaitForNATS(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	nc, toNATS := testenv.DialThrough(t, w.ns)
 	watch := w.look(health.Config{NC: nc})

@@ -12,6 +12,7 @@ import (
 )
 
 func TestNodesThatAreSilent(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.appears(store.LeaderMissing, "leader", store.Critical, "No node leads", "tranche serve")
 	session := w.session()
@@ -40,6 +41,7 @@ func TestNodesThatAreSilent(t *testing.T) {
 
 // A JetStream without a quorum is one condition, not one of each node, and no one is said not to listen.
 func TestJetStreamWithoutAQuorum(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	one, other := w.session(), w.session()
 	// However slow this machine is, they have just begun: it is not certain what they say.
@@ -83,6 +85,7 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 }
 
 func TestANodeThatCannotReachNATS(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	session := w.session()
 	beat := func(nats bool) {
@@ -98,6 +101,7 @@ func TestANodeThatCannotReachNATS(t *testing.T) {
 
 // A receiver that could not be told anything for ten minutes is told of, unless its alert is paused.
 func TestReceiversThatCannotBeTold(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	const sql = `INSERT INTO alert (name, spec, source, state, created_by, changed_by, failures, failing_since, error)
 		VALUES ($1, '{}', '', $2, 'a', 'a', 7, tranche_now() - $3::interval, E'mail: no connection\nand what it said')`

@@ -20,6 +20,7 @@ import (
 )
 
 func TestFailedItemsWantARerun(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	var well atomic.Bool
@@ -59,6 +60,7 @@ func (w *world) failing() (goOn func()) {
 
 // More runs than can be listed are counted.
 func TestManyFailedRunsAreSummedUp(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.exec(`INSERT INTO batchrun (id, plan, spec, state, items, done, failed, sealed_at, finished_at)
 		SELECT gen_random_uuid(), 'p', '{}', 'completed', 10, 7, 3, tranche_now(), tranche_now()
@@ -77,6 +79,7 @@ func TestManyFailedRunsAreSummedUp(t *testing.T) {
 }
 
 func TestHeldRunsWantADecision(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	goOn := w.failing()
@@ -106,6 +109,7 @@ func TestHeldRunsWantADecision(t *testing.T) {
 
 // A fail-fast limit, and a gate: someone has to look, and the health says who may not.
 func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	goOn := w.failing()
@@ -132,6 +136,7 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 }
 
 func TestAnOpenRunIsOverdue(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	opened := testenv.Must(w.node.Runs().OpenRun(t.Context(), start.OpenRequest{
@@ -144,6 +149,7 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 
 // A run whose items no one sends for long is told of, and not one that has just gone on.
 func TestARunThatDoesNotMove(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	session := w.session()
 	run := w.load(session, 20)

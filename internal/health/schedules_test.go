@@ -16,6 +16,7 @@ import (
 
 // Schedules that fail, that no one serves, or whose runs are late are told of until it is over.
 func TestSchedulesInTrouble(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	session := w.session()
 	lease := testenv.Must(sessionstore.New(w.store).Lead(t.Context(), session, time.Hour))(t)

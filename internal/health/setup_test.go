@@ -41,10 +41,8 @@ type world struct {
 	watch *health.Watch
 }
 
-// setup makes the test parallel.
 func setup(t *testing.T) *world {
 	t.Helper()
-	t.Parallel()
 	w := &world{T: t, pool: testenv.Pool(t), ns: testenv.NATS(t)}
 	w.store, w.nc = database.New(w.pool), testenv.Conn(t, w.ns)
 	w.watch = w.look(health.Config{})

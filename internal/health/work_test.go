@@ -22,6 +22,7 @@ import (
 
 // Since when no service listens is told alike by a server that starts later.
 func TestNobodyListens(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.start(request("bills"), 20)
@@ -61,6 +62,7 @@ func TestNobodyListens(t *testing.T) {
 
 // A list of runs says what each stands for, and a name with a slip in it finds the one that was meant.
 func TestRunsThatStand(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
@@ -101,6 +103,7 @@ func TestRunsThatStand(t *testing.T) {
 }
 
 func TestAnEndpointThatIsDown(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Retry("down", "the ledger is unavailable") })
@@ -114,6 +117,7 @@ func TestAnEndpointThatIsDown(t *testing.T) {
 }
 
 func TestAServiceThatBecameSlow(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	run := w.start(request("bills"), 20)
@@ -128,6 +132,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 }
 
 func TestRequestsThatNobodySeesTo(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	session := w.session()
 	loaded := w.load(session, 10)
@@ -147,6 +152,7 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 
 // Requests wait in the stream while those who listen are busy.
 func TestRequestsWaitForBusyServices(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	w.withNode()
 	free := make(chan struct{})
@@ -167,6 +173,7 @@ func TestRequestsWaitForBusyServices(t *testing.T) {
 }
 
 func TestWhatIsPutAside(t *testing.T) {
+	t.Parallel()
 	w := setup(t)
 	for range 3 {
 		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "bills", Cause: "handler_error",

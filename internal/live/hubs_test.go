@@ -19,6 +19,7 @@ func (w *world) looksIn(d time.Duration) int64 {
 }
 
 func TestWatchersShareOneHub(t *testing.T) {
+	t.Parallel()
 	config := quick()
 	config.PollInterval, config.RestedInterval = 50*time.Millisecond, 50*time.Millisecond
 	w := setup(t, config)
@@ -51,6 +52,7 @@ func TestWatchersShareOneHub(t *testing.T) {
 }
 
 func TestASlowWatcherGetsChangesPutTogether(t *testing.T) {
+	t.Parallel()
 	w := setup(t, quick())
 	run := w.load(3000, 100, "only")
 	slow, quick := w.page(run, ""), w.page(run, "")
@@ -77,6 +79,7 @@ func TestASlowWatcherGetsChangesPutTogether(t *testing.T) {
 }
 
 func TestAnOutageIsTold(t *testing.T) {
+	t.Parallel()
 	w := setup(t, quick())
 	run := w.load(100, 100, "only")
 	p := w.page(run, "")
@@ -98,6 +101,7 @@ func TestAnOutageIsTold(t *testing.T) {
 
 // An outage is told even if it is the first thing of all that there is to tell.
 func TestAnOutageAtTheBeginningIsTold(t *testing.T) {
+	t.Parallel()
 	config := quick()
 	config.Settle = time.Hour
 	w := setup(t, config)
@@ -111,6 +115,7 @@ func TestAnOutageAtTheBeginningIsTold(t *testing.T) {
 }
 
 func TestWatchesThatCannotBe(t *testing.T) {
+	t.Parallel()
 	config := quick()
 	config.MaxItems = 250
 	w := setup(t, config)

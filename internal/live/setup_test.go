@@ -67,10 +67,8 @@ func quick() live.Config {
 	}
 }
 
-// setup makes the test parallel.
 func setup(t *testing.T, config live.Config) *world {
 	t.Helper()
-	t.Parallel()
 	store := database.New(testenv.Pool(t))
 	w := &world{T: t, store: store, source: &counted{Store: inspect.New(store)}}
 	var err error

@@ -144,6 +144,7 @@ func (s *story) tell(acts int) {
 }
 
 func TestChangesLeadToTheTruth(t *testing.T) {
+	t.Parallel()
 	w := setup(t, quick())
 	resumed, resyncs, deltas := 0, 0, 0
 	for seed := range uint64(6) {
@@ -175,6 +176,7 @@ func TestChangesLeadToTheTruth(t *testing.T) {
 
 // What changes and changes back between two looks of a hub was seen by who read the planes in between.
 func TestWhatCameAndWentIsSetRight(t *testing.T) {
+	t.Parallel()
 	config := quick()
 	config.PollInterval, config.RestedInterval = time.Second, time.Second
 	config.Settle = time.Millisecond
@@ -194,6 +196,7 @@ func TestWhatCameAndWentIsSetRight(t *testing.T) {
 }
 
 func TestAServerThatRestartsIsToldApart(t *testing.T) {
+	t.Parallel()
 	w := setup(t, quick())
 	run := w.load(100, 10, "only")
 	p := w.page(run, "only")

@@ -22,6 +22,7 @@ import (
 // Each item counts for one caller, exactly one caller is told of each end, each mistake is told to who made it, and the
 // callers share transactions.
 func TestAcksThatComeTogether(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	const items, callers = 8192 + 700, 300
 	batches := []uuid.UUID{b.open(trackerclient.BatchSettings{}, items), b.open(trackerclient.BatchSettings{}, items)}
@@ -107,6 +108,7 @@ func asRefused(err error) *trackerclient.Error {
 
 // Each mistake has a code, a place and a text that helps, and changes nothing.
 func TestMistakes(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	id := b.open(trackerclient.BatchSettings{}, 8192+10)
 	other := b.open(trackerclient.BatchSettings{}, 5)

@@ -11,6 +11,7 @@ import (
 
 // Ranges, ids, whole groups and everything mean the items that one thinks of.
 func TestRanges(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	const size = 2*8192 + 100
 	for _, c := range []struct {

@@ -47,6 +47,7 @@ func (b *bench) overNATS() (*trackerclient.Client, *nats.Conn) {
 
 // The whole way of a batch over NATS: many callers acknowledge its items one by one, and one is told of the end.
 func TestOverNATS(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	client, _ := b.overNATS()
 	ctx := t.Context()
@@ -121,6 +122,7 @@ func ackEach(t *testing.T, client *trackerclient.Client, ids []bitfield.ItemID) 
 
 // What cannot be read is refused with its place, and answered in any case.
 func TestRequestsThatAreRefused(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	client, nc := b.overNATS()
 	for _, c := range []struct{ subject, body, want string }{
@@ -157,6 +159,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 
 // With the configuration of docs/security.md the application may ask, the node answers it, and a service may not ask.
 func TestWithTheDocumentedPermissions(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	system := testenv.Must(natsaccess.New(natsaccess.Roles{Trackers: []string{"web"},
 		Services: []natsaccess.Grant{{Name: "accounts", To: []string{"accounts"}}}}))(t)
@@ -187,6 +190,7 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 
 // What was idle for too long expires, what ended long ago is deleted, and both only by the leader.
 func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	id := b.open(trackerclient.BatchSettings{}, 2*bitfield.Size)
 	old := b.lease()
@@ -213,6 +217,7 @@ func TestTheLeaderEndsWhatEverybodyForgot(t *testing.T) {
 
 // A call that meets an add or an ack of a billion items waits for longer than one statement may wait for a lock.
 func TestCallsWaitForLargeOnes(t *testing.T) {
+	t.Parallel()
 	b := setup(t, nil)
 	ctx, id := t.Context(), b.open(trackerclient.BatchSettings{}, 1)
 	config := b.pool.Config().Copy()

@@ -36,10 +36,8 @@ type bench struct {
 	ended    atomic.Int64
 }
 
-// setup makes the test parallel.
 func setup(t *testing.T, conns *connections.Connections) *bench {
 	t.Helper()
-	t.Parallel()
 	pool := testenv.Pool(t)
 	b := &bench{T: t, pool: pool, db: database.New(pool)}
 	b.sessions = session.New(b.db)

@@ -105,6 +105,7 @@ func oddReceivers(t *testing.T) map[string]struct{ url, want string } {
 // Receivers that go wrong cost an attempt at most, and the reason is told. A status says what counts, whatever
 // stands behind it. An attempt after which nothing more comes has its end in time.
 func TestReceiversThatGoWrong(t *testing.T) {
+	t.Parallel()
 	receivers := oddReceivers(t)
 	slow := rawHost(t, hangs("HTTP/1.1 200 OK\r\nX-A: "))
 	hosts := []string{slow}
@@ -137,6 +138,7 @@ func TestReceiversThatGoWrong(t *testing.T) {
 // What a receiver says is quoted to operators, without secrets, and to viewers not at all: it may repeat what it was
 // asked for. These see of the URL whose it is.
 func TestWhatIsToldOfReceivers(t *testing.T) {
+	t.Parallel()
 	const path = "/hooks/T0PSECRET?key=K3Y"
 	said := strings.Repeat("x", 150) + hookSecret + "\n no " + path + strings.Repeat("y", 1000)
 	host := rawHost(t, says("HTTP/1.1 404 Not Found\r\n\r\n"+said))
@@ -219,6 +221,7 @@ func (b *bench) delivered() int {
 // A host that hangs has its own webhooks wait, those of others go out, also those that become due meanwhile. None is
 // handed out twice. When the leader task ends what hangs is cut off, and stays due.
 func TestAHostThatHangsDelaysNoOther(t *testing.T) {
+	t.Parallel()
 	hung, live := newHanging(t), newReceiver(t)
 	conns := operator(t, true, hung.URL, live.URL)
 	b := setup(t, conns)
@@ -266,6 +269,7 @@ func (broken) RoundTrip(*http.Request) (*http.Response, error) { panic("a mistak
 // A panic in an attempt is an error of the leader task, which the node shows, and no end of the process. The webhook
 // stays due.
 func TestAPanicOfAnAttemptIsAnErrorOfTheTask(t *testing.T) {
+	t.Parallel()
 	host := newReceiver(t)
 	conns := operator(t, true, host.URL)
 	b := setup(t, conns)

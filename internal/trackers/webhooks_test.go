@@ -144,6 +144,7 @@ func delivered(w *trackerclient.WebhookView) bool { return w.State == "delivered
 // A receiver that fails twice, with a redirect between, gets the same event until it takes it, signed each time, under
 // one id; then no more.
 func TestWebhookUntilItIsTaken(t *testing.T) {
+	t.Parallel()
 	host := newReceiver(t, 500, 307, 429)
 	conns := operator(t, true, host.URL)
 	b := setup(t, conns)
@@ -201,6 +202,7 @@ func checkEvent(t *testing.T, b *bench, body, id string) {
 
 // Where the operator's file does not allow it nothing is sent: refused when the batch is opened, and when it is sent.
 func TestWebhooksThatAreRefused(t *testing.T) {
+	t.Parallel()
 	host := newReceiver(t)
 	open := operator(t, true, host.URL, "http://127.0.0.1:1")
 	b := setup(t, open)
@@ -254,6 +256,7 @@ func (b *bench) age(id uuid.UUID, by time.Duration, attempts int) {
 
 // A webhook that no one could send for more than a day is tried as often as others.
 func TestWebhooksAfterADowntime(t *testing.T) {
+	t.Parallel()
 	host := newReceiver(t, 503, 200)
 	conns := operator(t, true, host.URL)
 	b := setup(t, conns)
@@ -269,6 +272,7 @@ func TestWebhooksAfterADowntime(t *testing.T) {
 
 // A receiver that says that it is gone is told no more, and one that has failed for a day, twelve times, neither.
 func TestWebhooksThatAreGivenUp(t *testing.T) {
+	t.Parallel()
 	gone, broken := newReceiver(t, 410), newReceiver(t, 500)
 	conns := operator(t, true, gone.URL, broken.URL)
 	b := setup(t, conns)

@@ -19,6 +19,7 @@ import (
 const hourly = "cron: 0 * * * *\n"
 
 func TestDueTimeStartsOneRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"run_name: x\n")
 	l := w.lead()
@@ -45,6 +46,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 // TestNoClockButTheDatabases has the database's clock an hour behind that of the node, and then an hour before it: what
 // is due follows the database.
 func TestNoClockButTheDatabases(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:00:00")
 	l := w.lead()
 	for name, off := range map[string]time.Duration{"behind": -time.Hour, "before": time.Hour} {
@@ -71,6 +73,7 @@ func dieAfterTheLoad(w *world, _ *leader, kill func()) { w.after = kill }
 // TestStoppedLeaderComesBack stops a leader in the middle of a start for longer than its lease, has the next one start
 // the run, and lets the first go on.
 func TestStoppedLeaderComesBack(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly)
 	first := w.lead()
@@ -101,6 +104,7 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 }
 
 func TestDowntime(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	for name, lines := range map[string]string{
 		"once": "", "none": "misfire: none\n", "all": "misfire: all\nmisfire_limit: 2\noverlap: queue\n",
@@ -124,6 +128,7 @@ func TestDowntime(t *testing.T) {
 }
 
 func TestOverlap(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("skip", hourly)
 	w.apply("queue", hourly+"overlap: queue\n")
@@ -146,6 +151,7 @@ func TestOverlap(t *testing.T) {
 
 // TestOverlapWhileARunIsLoaded has the next due time come before the items of the run have.
 func TestOverlapWhileARunIsLoaded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("skip", hourly)
 	w.apply("queue", hourly+"overlap: queue\n")
@@ -189,6 +195,7 @@ func (w *world) become(name string, state string) {
 }
 
 func TestPaused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("s", hourly)
 	w.apply("waits", hourly+"not_before: '22:00'\n")
@@ -219,6 +226,7 @@ func TestPaused(t *testing.T) {
 }
 
 func TestWindowAndLate(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "20:30:00")
 	for _, policy := range []string{"report", "pause", "cancel"} {
 		w.apply(policy, "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '06:00'\non_late: "+policy+"\n")
@@ -250,6 +258,7 @@ func TestWindowAndLate(t *testing.T) {
 }
 
 func TestStartsThatFail(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("later", hourly+"start_attempts: 3\n")
 	w.apply("wrong", hourly)
@@ -300,6 +309,7 @@ func TestStartsThatFail(t *testing.T) {
 
 // TestOneScheduleThatCannotBeRead keeps no other waiting, and is told.
 func TestOneScheduleThatCannotBeRead(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	w.apply("a", hourly)
 	w.apply("b", hourly)

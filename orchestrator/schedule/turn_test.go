@@ -41,6 +41,7 @@ func (l *leader) look() {
 // TestTurnsAreTold has the items of four runs come slowly. Those that wait for their turn say so, until the slow ones
 // make room, or it is too late.
 func TestTurnsAreTold(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	for _, name := range []string{"a", "b", "c", "d", "e", "g"} {
 		w.apply(name, hourly)
@@ -95,6 +96,7 @@ func (w *world) comes(name, occurrences string) {
 
 // TestSlowLoadsAreBounded has the items of all runs come slowly.
 func TestSlowLoadsAreBounded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	for i := range 20 {
 		w.apply(fmt.Sprintf("s%02d", i), hourly)
@@ -114,6 +116,7 @@ func TestSlowLoadsAreBounded(t *testing.T) {
 
 // A note changes the reason of an occurrence that waits as it was read, and nothing else.
 func TestNotesAreFenced(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"not_before: '22:00'\n")
 	l := w.lead()
@@ -139,6 +142,7 @@ func TestNotesAreFenced(t *testing.T) {
 // TestStartOfADeadLeaderIsOutOfTime leaves starts that a leader had begun for half an hour, until their windows and
 // deadlines are over.
 func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("deadline", hourly+"start_deadline: 30m\n")
 	w.apply("window", hourly+"not_before: \"08:00\"\ndone_by: \"09:30\"\n")
@@ -163,6 +167,7 @@ func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
 
 // TestDeletionEndsAStart deletes a schedule while a run of it is loaded, and applies it again.
 func TestDeletionEndsAStart(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly)
 	l := w.lead()
@@ -182,6 +187,7 @@ func TestDeletionEndsAStart(t *testing.T) {
 
 // TestAQueueIsBounded has more occurrences come due together than a queue takes.
 func TestAQueueIsBounded(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"overlap: queue\n")
 	w.exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at)
@@ -202,6 +208,7 @@ SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() F
 
 // TestStartThatEndsItsNodes is taken up again and again, and in the end no more.
 func TestStartThatEndsItsNodes(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly)
 	w.dieStarting()
@@ -277,6 +284,7 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 		"after the load, before it knew": dieAfterTheLoad,
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t, "08:59:00")
 			w.apply("s", hourly+"overlap: cancel_old\n")
 			first := w.lead()
@@ -313,6 +321,7 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 // TestLateRunsWithOthersBehindThem has a run last beyond later due times and the end of its window. What waits behind
 // it is started when the window opens again, in its order, each once.
 func TestLateRunsWithOthersBehindThem(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t, "08:30:00")
 	const window = "cron: 0 9-11 * * *\nnot_before: '09:00'\ndone_by: '11:30'\n"
 	w.apply("cancel", window+"overlap: queue\non_late: cancel\n")

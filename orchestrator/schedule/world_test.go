@@ -43,10 +43,8 @@ type starter struct {
 	starts atomic.Int32
 }
 
-// newWorld makes the test parallel.
 func newWorld(t *testing.T, now string) *world {
 	t.Helper()
-	t.Parallel()
 	pool := testenv.Pool(t)
 	w := &world{T: t, pool: pool, store: database.New(pool)}
 	w.starter.store = w.store

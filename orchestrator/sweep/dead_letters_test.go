@@ -41,6 +41,7 @@ func (b *bundle) publish(t *testing.T, msgs ...*nats.Msg) {
 
 // Whatever lies in the stream of dead letters is taken in once, and the stream runs empty.
 func TestDeadLettersAreCollected(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	good := dead(t, uuid.New())
@@ -75,6 +76,7 @@ func TestDeadLettersAreCollected(t *testing.T) {
 // A letter that is requeued is sent as it came, and once, although the node that did so died before it could send it
 // and two others find it.
 func TestRequeueSurvivesACrash(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	slice := uuid.New()
@@ -103,6 +105,7 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 
 // A letter whose endpoint cannot be sent to waits, and holds up no other.
 func TestRequeueToAnEndpointInTheWay(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	js := b.JS(t)
 	const obstacle = "somebody"
@@ -129,6 +132,7 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 
 // Dead letters that come while PostgreSQL is unavailable wait in their stream.
 func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.Exec(t, `ALTER TABLE dead_letter RENAME TO away`)
 	b.publish(t, dead(t, uuid.New()))
@@ -149,6 +153,7 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 // What dies every time comes back as a letter every time, until it takes force to send it again: the count goes with
 // the request, and force counts on.
 func TestRequeueLoopsOfAServiceAreStopped(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	var runs atomic.Int64
 	b.Serve(t, "accounts", func(context.Context, *nodetest.Chunk) error {

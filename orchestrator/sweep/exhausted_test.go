@@ -90,6 +90,7 @@ func (b *bundle) lying(t *testing.T, stream, subject string) uint64 {
 // A request that kills whoever takes it is removed and recorded once, although two nodes run, and its items go on in
 // four pieces that get few deliveries.
 func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	req := nodetest.Patient()
@@ -165,6 +166,7 @@ func (b *bundle) ask(t *testing.T, msg *nats.Msg) {
 
 // A flow that waits for a request which no one can answer is told.
 func TestExhaustedRequestOfAFlow(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.StartNode(t)
 	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Root: uuid.New(), Stack: "statement:1"}
@@ -186,6 +188,7 @@ func TestExhaustedRequestOfAFlow(t *testing.T) {
 
 // A caller who waits is told, and the request waits for an operator.
 func TestExhaustedRequestOfACaller(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	to := "tranche.call.edge.token.accounts"
 	answers := testenv.Must(b.NC.SubscribeSync(to))(t)
@@ -199,6 +202,7 @@ func TestExhaustedRequestOfACaller(t *testing.T) {
 
 // A reply that kills the flow it is for gives the whole chunk back to the node that asked for it.
 func TestExhaustedReplyOfAFlow(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	js := b.JS(t)
 	testenv.NoError(t, stream.EnsureStageConsumer(t.Context(), js, "statement"))
@@ -259,6 +263,7 @@ func (b *bundle) take(t *testing.T, endpoint string) (msg jetstream.Msg) {
 
 // A service that gives a chunk up by itself, because it was delivered too often, leaves a letter for operators to see.
 func TestServiceThatGivesAChunkUp(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
 		if len(chunk.Items()) > 1 {
@@ -286,6 +291,7 @@ func TestServiceThatGivesAChunkUp(t *testing.T) {
 // An advisory that someone made up, or that is about a stream of before, takes nothing away; nor does one about a
 // request that no one has taken yet.
 func TestAdvisoriesThatAreNotTrue(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Start(t, nodetest.Patient(), 10)
 	b.Sent(t, run, 1)

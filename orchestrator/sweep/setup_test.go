@@ -14,10 +14,8 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // bundle is a node, a server and a database for one test.
 type bundle struct{ *nodetest.Bundle }
 
-// setup makes the test parallel.
 func setup(t *testing.T) *bundle {
 	t.Helper()
-	t.Parallel()
 	return &bundle{nodetest.Setup(t)}
 }
 

@@ -46,6 +46,7 @@ func automatic(chunk int) start.LoadRequest {
 }
 
 func TestBudgetAndPaceBoundClaims(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	auto, fixed := b.Load(automatic(4), 400), b.Load(storetest.Chunked(4), 400)
 	b.Exec(`UPDATE endpoint_pace SET in_flight = 5`)
@@ -63,6 +64,7 @@ func TestBudgetAndPaceBoundClaims(t *testing.T) {
 
 // A step that was loaded before endpoints had paces gets one with its first claim.
 func TestClaimMakesAMissingPace(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(automatic(4), 400)
 	b.Exec(`DELETE FROM endpoint_pace`)
@@ -72,6 +74,7 @@ func TestClaimMakesAMissingPace(t *testing.T) {
 
 // While others have work, what becomes free goes to who has the least, whoever asks first.
 func TestFreedSlotsGoToTheRunWithTheFewest(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.budget(12)
 	x := b.Load(storetest.Chunked(4), 4000)
@@ -109,6 +112,7 @@ func (b *bench) runnable() []dispatch.Runnable {
 
 // Slots are not kept for runs that cannot use them.
 func TestSharesLeaveNothingIdle(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.budget(10)
 	x := b.Load(storetest.Chunked(4), 4000)
@@ -136,6 +140,7 @@ func TestSharesLeaveNothingIdle(t *testing.T) {
 }
 
 func TestUrgentRunsComeFirst(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.budget(10)
 	low := b.Load(storetest.Chunked(4), 4000)
@@ -158,6 +163,7 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 
 // What nodes do themselves stays claimed for as long as the step allows it, and is found by those only who can do it.
 func TestClaimOfOwnKinds(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	local := storetest.Need("render", 0)
 	local.Kind, local.Timeout = workqueue.KindLocal, time.Hour
@@ -202,6 +208,7 @@ func TestClaimOfOwnKinds(t *testing.T) {
 
 // The parts that a step sees count in how large its requests get.
 func TestCutBySizeOfParts(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	large, small := storetest.Need("sees", 0), storetest.Need("blind", 0)
 	large.Chunk, small.Chunk, small.Inputs = 100, 100, nil
@@ -227,6 +234,7 @@ func TestCutBySizeOfParts(t *testing.T) {
 
 // A node of a version that knows single requests only would complete such runs with their first step.
 func TestOldNodesAndSteps(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const old = `INSERT INTO node_session (id, host, pid, version, expires_at)
 		VALUES (gen_random_uuid(), 'web1', 7, 'v0.4', tranche_now() + interval '1 hour')`
@@ -281,6 +289,7 @@ func (b *bench) wantProbe(run workqueue.RunID) workqueue.Slice {
 
 // At an endpoint that is down one item goes out at a time, when a probe is due.
 func TestProbeIsCutFromReadyItems(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run, other := b.Load(storetest.Chunked(10), 100), b.Load(storetest.Chunked(10), 100)
 	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
@@ -307,6 +316,7 @@ func TestProbeIsCutFromReadyItems(t *testing.T) {
 
 // With nothing ready a probe is carved from a slice that waits, due or not; a slice of one item goes as it is.
 func TestProbeIsCarvedFromAScheduledSlice(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(3)
 	req.Steps[0].RetryBackoff = time.Hour
@@ -331,6 +341,7 @@ func TestProbeIsCarvedFromAScheduledSlice(t *testing.T) {
 // What became of a probe's item before is found through its parent, which must not be a slice that vanishes when it is
 // put together with others.
 func TestProbeOutlivesTheSliceItWasCarvedFrom(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	for _, s := range b.Claim(run, storetest.Plenty) {
@@ -351,6 +362,7 @@ func TestProbeOutlivesTheSliceItWasCarvedFrom(t *testing.T) {
 
 // The limits hold for probes too.
 func TestProbeKeepsToTheBudget(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.budget(1)
 	run := b.Load(storetest.Chunked(10), 100)

@@ -32,6 +32,7 @@ func itemsOf(slices []workqueue.Slice) (n int) {
 // Over a time that is told to pass exactly the rate passes, a second's worth at once at most, and no chunk is
 // larger than half a second's worth.
 func TestRateOfAStep(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(rated(500, 100), 8000)
 	started := time.Now()
@@ -64,6 +65,7 @@ func TestRateOfAStep(t *testing.T) {
 
 // The operator's rate of an endpoint holds over all runs, and each gets its part of what has come in.
 func TestRateOfAnEndpoint(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	rate := 80.0
 	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: storetest.Endpoint,
@@ -89,6 +91,7 @@ func TestRateOfAnEndpoint(t *testing.T) {
 
 // What throttling taught holds for steps that leave it to the nodes.
 func TestLearnedRateHoldsForAutomaticSteps(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	auto, fixed := b.Load(automatic(10), 4000), b.Load(storetest.Chunked(10), 400)
 	b.Exec(`UPDATE endpoint_pace SET rate = 10`)
@@ -102,6 +105,7 @@ func TestLearnedRateHoldsForAutomaticSteps(t *testing.T) {
 
 // Claimers of several sessions that ask as soon as they are told to get what the rate says.
 func TestRateIsExactOverSessions(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const rate, chunk, long = 400, 20, 2 * time.Second
 	run := b.Load(rated(chunk, rate), 8000)

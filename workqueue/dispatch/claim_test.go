@@ -16,6 +16,7 @@ import (
 )
 
 func TestClaimCutsEvenly(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(500), 4*455)
 	claimed := b.Claim(run, storetest.Plenty)
@@ -31,6 +32,7 @@ func TestClaimCutsEvenly(t *testing.T) {
 }
 
 func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.Steps[0].RetryBackoff = time.Hour
@@ -55,6 +57,7 @@ func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
 
 // With every ready block locked by recorders a claim waits for one of them instead of coming back empty.
 func TestClaimWaitsForLockedBlocks(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(100), 8192)
 	release := b.HoldRows(`SELECT 1 FROM work_block WHERE run_id = $1 FOR NO KEY UPDATE`, run)
@@ -79,6 +82,7 @@ func TestClaimWaitsForLockedBlocks(t *testing.T) {
 
 // Chunks are of the size that was learned, as far as the step allows, and never above a cap while it holds.
 func TestSizeOfAutomaticChunks(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(8192)
 	req.Steps[0].ChunkAuto = true
@@ -131,6 +135,7 @@ func taken(claimed []dispatch.Claimed) (all []workqueue.Slice) {
 // One transaction takes of many runs, as if each had been claimed of by itself: no run more than its share, all
 // together no more than the endpoint may have, or the claim was to take.
 func TestClaimAllTakesAsOneByOne(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.budget(12)
 	runs := []workqueue.RunID{b.Load(storetest.Chunked(4), 4000), b.Load(storetest.Chunked(4), 4000),
@@ -154,6 +159,7 @@ func TestClaimAllTakesAsOneByOne(t *testing.T) {
 // A look finds steps by the endpoint that they have now, the most urgent first however many there are, and passes by
 // those that are full and those whose runs are over.
 func TestLookGoesByEndpoints(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	var runs []workqueue.RunID
 	for range 70 {
@@ -192,6 +198,7 @@ func TestLookGoesByEndpoints(t *testing.T) {
 // What waits for its time goes to the endpoint that its step has when it is due, also when its reply is recorded, or it
 // is given back, after the change.
 func TestWhatWaitsMovesWithItsStep(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 12)
 	out := b.Claim(run, storetest.Plenty)
@@ -211,6 +218,7 @@ func TestWhatWaitsMovesWithItsStep(t *testing.T) {
 
 // A slice that its recorder holds is left over for another mark, and waits for no one.
 func TestMarkSentWaitsForNobody(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	out := b.Claim(run, storetest.Plenty)
@@ -243,6 +251,7 @@ func again(s workqueue.Slice, n int) settle.Answer {
 
 // Retries that are due at the same time come back together, up to a chunk, and keep their counts.
 func TestDueRetriesArePutTogether(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 200)
 	for _, s := range b.Claim(run, storetest.Plenty) {
@@ -276,6 +285,7 @@ func TestDueRetriesArePutTogether(t *testing.T) {
 
 // Chunks that failed as a whole stay as they are: how they are grouped is how the culprits are found.
 func TestHalvesAreNotPutTogether(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(8)
 	req.Steps[0].MaxAttempts = 1
@@ -293,6 +303,7 @@ func TestHalvesAreNotPutTogether(t *testing.T) {
 
 // A size that was turned down holds for what is retried as well.
 func TestDueSlicesAreCutToTheChunk(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(100), 100)
 	crash := &workqueue.SlotError{Code: "crash", Message: "m", Retry: true}

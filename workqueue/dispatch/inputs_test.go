@@ -30,6 +30,7 @@ func (b *bench) inputsOf(want dispatch.InputRequest) (all []dispatch.Input) {
 
 // Scattered items are found by their ordinals, and large parts come a few at a time, in order and whole.
 func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const n = 2600
 	run := b.Load(storetest.Chunked(n), n)

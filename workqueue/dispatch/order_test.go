@@ -77,6 +77,7 @@ func wholes(claimed []workqueue.Slice) (all []settle.Answer) {
 }
 
 func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.Order = &workqueue.RunOrder{Rule: order.Rule{By: "v", Partitions: 2}}
@@ -104,6 +105,7 @@ func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
 }
 
 func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	for name, change := range map[string]func(*start.LoadRequest){
 		"a canary": func(r *start.LoadRequest) { r.Canary = 1 },
@@ -131,6 +133,7 @@ func TestWhatDoesNotGoWithAnOrderIsRefused(t *testing.T) {
 
 // A lane that no one moved on stands until the leader sees that nothing else is left.
 func TestALostFollowerIsFound(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
 	b.Record(wholes(b.wantClaims(run, 0, 2))...)
@@ -158,6 +161,7 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 	t.Parallel()
 	for _, adderFirst := range []bool{true, false} {
 		t.Run(fmt.Sprint("the adder first ", adderFirst), func(t *testing.T) {
+			t.Parallel()
 			b := setup(t)
 			run := b.OpenRun(func(r *start.OpenRequest) {
 				r.LoadRequest = storetest.Chunked(8192)
@@ -212,6 +216,7 @@ func (b *bench) addValued(run workqueue.RunID, first int, values ...string) {
 }
 
 func TestExplainNamesTheItemInFront(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "a", "b")
 	e := testenv.Must(health.New(b.Store).Explain(t.Context(), run))(t)
@@ -234,6 +239,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 
 // A load of several batches that fails is taken back with its lanes.
 func TestALoadWithLinesIsTakenBack(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.Order = byValue(false)
@@ -258,6 +264,7 @@ func TestALoadWithLinesIsTakenBack(t *testing.T) {
 
 // An item stays in the line that it stands in.
 func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Chunked(10), "a", "b", "a")
 	key := func(i int) (key, payload string) {
@@ -281,6 +288,7 @@ func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
 // A request has items of several lanes only where very many lanes have one ready: it would hold up what stands behind
 // them until the slowest is done.
 func TestLanesDoNotShareRequests(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	lanes := func(n int) (values []string) {
 		for i := range n {
@@ -319,6 +327,7 @@ func TestLanesDoNotShareRequests(t *testing.T) {
 
 // Nodes that claim and record side by side, among them some that die, hand out every value in order, and miss nothing.
 func TestNodesSideBySideKeepTheOrder(t *testing.T) {
+	t.Parallel()
 	const items, lanes, nodes = 600, 40, 3
 	b := setup(t)
 	values := make([]string, items)
@@ -381,6 +390,7 @@ func TestNodesSideBySideKeepTheOrder(t *testing.T) {
 
 // The leader ends what waits in stopped lanes of every run, although it cannot for one.
 func TestARunWhoseStoppedLinesCannotBeEndedKeepsNoOther(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	stopped := func() workqueue.RunID {
 		req := storetest.Request()
@@ -415,6 +425,7 @@ func (b *bench) stand(run workqueue.RunID) {
 // A run at rest whose lanes need no help keeps neither the runs after it nor, however many lanes it has, those of its
 // lanes that do need it.
 func TestLinesThatStandAreFoundBehindOthersThatDoNot(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	b.stand(b.loadLines(storetest.Request(), "a", "a"))
 

@@ -26,6 +26,7 @@ func (b *bench) errors(run workqueue.RunID) inspect.Errors {
 }
 
 func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 10)
 	b.Record(storetest.Failing(b.One(run), "test", func(o workqueue.Ordinal) *workqueue.SlotError {
@@ -66,6 +67,7 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 
 // The services and the examples of a group come from all its slices.
 func TestErrorsOfManySlices(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(2), 24)
 	for i, s := range b.Claim(run, storetest.Plenty) {
@@ -88,6 +90,7 @@ func TestErrorsOfManySlices(t *testing.T) {
 
 // However many codes and messages services make up, and whatever is in them, the answer stays small and adds up.
 func TestErrorsAreBounded(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const items = inspect.MaxErrorGroups + 50
 	run := b.Load(storetest.Chunked(100), items) // whose messages take long to write
@@ -113,6 +116,7 @@ func TestErrorsAreBounded(t *testing.T) {
 }
 
 func TestMessageShape(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	cases := []struct{ message, shape string }{
 		{"", ""},
@@ -152,6 +156,7 @@ func TestMessageShape(t *testing.T) {
 // The item's own key in its message is {key}, so that messages that differ in it only are one group, in lists and for
 // re-runs alike.
 func TestMessagesWithTheirKeys(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	long := strings.Repeat("k", 1200)
 	cases := []struct{ key, message, shape string }{

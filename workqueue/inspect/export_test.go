@@ -31,6 +31,7 @@ func (b *bench) narrow(conns int32) (*database.DB, *pgxpool.Pool) {
 
 // What a page holds is bounded by bytes too, and the items stay whole and in order over the cuts.
 func TestExportOfLargeResultsComesInPages(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const n, size = 40, 1 << 20 // of which a first slice takes 22
 	run := b.Load(storetest.Chunked(n), n+3)
@@ -70,6 +71,7 @@ func TestExportOfLargeResultsComesInPages(t *testing.T) {
 
 // Of several generations the newest part counts, and none while the item runs again.
 func TestExportKnowsGenerations(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 4)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "OLD", Message: "first"}))
@@ -97,6 +99,7 @@ func TestExportKnowsGenerations(t *testing.T) {
 
 // Of a run with several steps the results are those of one; what has failed a step that it needs has failed.
 func TestExportOfSeveralSteps(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Request()
 	req.Steps[0].Name = "accounts"
@@ -176,6 +179,7 @@ func TestExportOfSeveralSteps(t *testing.T) {
 
 // TestExportOfManyAtOnce has more slow readers than there are connections.
 func TestExportOfManyAtOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 4)
 	b.Finish(run)

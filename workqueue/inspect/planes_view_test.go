@@ -35,6 +35,7 @@ func twoSteps(chunk int) start.LoadRequest {
 
 // An item of each sort, at each step and over all.
 func TestPlanesShowWhereItemsAre(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(twoSteps(2), 10)
 	b.Record(storetest.Whole(b.One(run)))                                                   // 0, 1
@@ -70,6 +71,7 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 }
 
 func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "later", Retry: true}))
@@ -94,6 +96,7 @@ func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {
 }
 
 func TestTimelineCountsEveryItemOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "later", Retry: true}))
@@ -126,6 +129,7 @@ func TestTimelineCountsEveryItemOnce(t *testing.T) {
 }
 
 func TestLiveSlicesInPages(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(2), 10)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "later", Retry: true}))
@@ -162,6 +166,7 @@ func TestLiveSlicesInPages(t *testing.T) {
 }
 
 func TestItemsOfARangeInPages(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4000), bitfield.Size+100)
 	first := b.One(run)

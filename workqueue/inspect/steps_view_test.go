@@ -61,6 +61,7 @@ func wantReasons(t *testing.T, e *health.Explanation, step string, want ...strin
 }
 
 func TestViewsOfSeveralSteps(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(gatherAndIndex(), 10)
 	b.Exec(`UPDATE node_session SET stats = '{"nats": true, "locals": []}'`)
@@ -118,6 +119,7 @@ func TestViewsOfSeveralSteps(t *testing.T) {
 
 // A hold that all steps wait for is told once, and no item is counted twice.
 func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c"),
 		storetest.Need("d", 0), storetest.Need("e", 3)), 10)
@@ -142,6 +144,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 
 // A rate that several steps wait for is told once, with the command for any of them.
 func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b"), storetest.Need("c d")), 10)
 	b.Exec(`UPDATE run_step SET rate = 1, tokens = -100, tokens_at = tranche_now()`)
@@ -159,6 +162,7 @@ func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
 
 // An item that two steps failed is one failed item, told with the first; the other group says that it has it, too.
 func TestErrorsCountAnItemOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b")), 4)
 	b.RecordStep(run, 0, 1)
@@ -176,6 +180,7 @@ func TestErrorsCountAnItemOnce(t *testing.T) {
 }
 
 func TestItemOfSeveralSteps(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(gatherAndIndex(), 10)
 	for step := range workqueue.Step(3) {
@@ -217,6 +222,7 @@ func TestItemOfSeveralSteps(t *testing.T) {
 
 // Several steps that no other one needs give several values; an optional one that failed gives its code.
 func TestDigestOfSeveralResults(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	load := func(fail ...workqueue.Ordinal) workqueue.RunID {
 		run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b", 0), storetest.Optional(storetest.Need("c"))),
@@ -267,6 +273,7 @@ func count(c report.Comparison, change report.Change) int64 {
 
 // An open run's items that have no block yet are missing, and someone has to see to them.
 func TestViewsOfAnOpenRun(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b", 0)), 6)
 	b.Exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, items = 9, seal_deadline = tranche_now() + '1 hour'

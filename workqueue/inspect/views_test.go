@@ -17,6 +17,7 @@ import (
 )
 
 func TestResolve(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	named := func(name string) workqueue.RunID {
 		req := storetest.Request()
@@ -56,6 +57,7 @@ func TestResolve(t *testing.T) {
 }
 
 func TestItemTellsEveryAttempt(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(2), 2)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "BUSY", Message: "later", Retry: true}))
@@ -82,6 +84,7 @@ func TestItemTellsEveryAttempt(t *testing.T) {
 
 // Items are counted by what their payloads say, with where they are now; the map says of each where it belongs.
 func TestGroupsByAFieldOfThePayload(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(100), 300)
 	b.Exec(`UPDATE work_queue SET payload = CASE
@@ -137,6 +140,7 @@ func text(value *string) string {
 
 // A field that tells nearly all items apart is refused, and so is a run that there is not.
 func TestGroupsAreBounded(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1000), 66_000)
 	b.Exec(`UPDATE work_queue SET payload = '{"id": ' || ordinal || ', "half": ' || ordinal / 2 || '}'
@@ -165,6 +169,7 @@ func TestGroupsAreBounded(t *testing.T) {
 
 // Groups by a field are kept in memory, and follow corrections.
 func TestGroupsFollowCorrections(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 10)
 	b.Correct(run, `{"branch":"north"}`, storetest.Names(10)...)

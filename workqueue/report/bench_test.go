@@ -10,10 +10,8 @@ import (
 // bench has, beside what all rooms' tests do, what those of this package do.
 type bench struct{ *storetest.Bench }
 
-// setup makes the test parallel.
 func setup(t *testing.T) *bench {
 	t.Helper()
-	t.Parallel()
 	return &bench{storetest.Setup(t)}
 }
 

@@ -73,6 +73,7 @@ func (b *bench) compare(here, there workqueue.RunID) (all []string, counts map[r
 }
 
 func TestCompare(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	earlier := b.outcomes([2]string{"fixed", "!OLD"}, [2]string{"same", "1"}, [2]string{"other", "1"},
 		[2]string{"broke", "1"}, [2]string{"still", "!A"}, [2]string{"gone", "1"}, [2]string{"open", ""},
@@ -107,6 +108,7 @@ func TestCompare(t *testing.T) {
 
 // Runs of several pages, in another order, of which one was re-run.
 func TestCompareManyKeys(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const items = 10_000
 	finish := func(list []string, bad string) workqueue.RunID {
@@ -180,6 +182,7 @@ func (b *bench) stepsOf(plan string, steps ...string) workqueue.RunID {
 
 // Runs of other plans are compared by what they have in common, and nothing counts as changed for the plan's sake.
 func TestCompareRunsOfOtherPlans(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	one, other := b.stepsOf("year-end", "statement"), b.stepsOf("quarter", "letter")
 	two, swapped := b.stepsOf("both", "letter", "statement"), b.stepsOf("both", "statement", "letter")
@@ -243,6 +246,7 @@ func firstBit(mask bitfield.Set) int {
 // Results that came in pieces are compared by size and hash, however they were cut, and are what a report's digest
 // says.
 func TestLargeResultsAreComparedByHash(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	first := b.large(2, "statement of C0", "statement of C1")
 	same := b.large(7, "statement of C0", "statement of C1")
@@ -266,6 +270,7 @@ func TestLargeResultsAreComparedByHash(t *testing.T) {
 }
 
 func TestHistory(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	before := b.Load(storetest.Request(), 1)
 	run := b.Load(storetest.Request(), 3)

@@ -18,6 +18,7 @@ import (
 
 // Items in every state at once, and what a report says of each.
 func TestReportAddsUp(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].RetryBackoff = time.Hour
@@ -58,6 +59,7 @@ func TestReportAddsUp(t *testing.T) {
 
 // What a re-run asks for was asked for before; an item counts once, at however many steps and how often.
 func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
 	claimed := b.Claim(run, 2)
@@ -82,6 +84,7 @@ func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
 
 // Retries, a halving, a lost node and a re-run, as the report counts them.
 func TestReportCountsWork(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].MaxAttempts = 2
@@ -165,6 +168,7 @@ func (b *bench) digests(run workqueue.RunID) report.Digests {
 }
 
 func TestDigests(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	const items = 8192 + 1500 // two blocks, pages of both lengths
 	finish := func(bad workqueue.Ordinal) workqueue.RunID {
@@ -225,6 +229,7 @@ func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err 
 
 // A key that stands twice counts as often as it stands.
 func TestCarriedTwinsCountOnce(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(10)
 	req.OnDuplicate = start.DuplicateAllow
@@ -241,6 +246,7 @@ func TestCarriedTwinsCountOnce(t *testing.T) {
 
 // What is set going again, or deleted, while its items are read would be done twice, or be of former data.
 func TestARunThatIsSetGoingAgainIsNotCarriedOn(t *testing.T) {
+	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 4)
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "bad_payload", Message: "no"}))

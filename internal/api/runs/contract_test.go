@@ -166,6 +166,7 @@ func TestItemsAreReadAsIsSaid(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			b := apitest.Setup(t)
 			start(b)
 			testenv.SameList(t, b.Payloads(), want, "the items")
@@ -174,6 +175,7 @@ func TestItemsAreReadAsIsSaid(t *testing.T) {
 }
 
 func TestReadingThatIsRefusedSaysHow(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Want("/runs?endpoint=echo", "id,a\n1,J\xfcrgen\n", 422, "it may be windows-1252", "encoding=windows-1252")
 	b.Want("/runs?endpoint=echo&encoding=ebcdic", "id\n1\n", 422, "encoding: want one of utf-8")
@@ -194,6 +196,7 @@ const schemaOfAccounts = `{"type":"object","required":["id","balance"],"properti
 	`"balance":{"type":"string","pattern":"^[0-9]+$"}}}`
 
 func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	plan := "name: p\nitems: {schema: " + schemaOfAccounts + "}\nsteps: [{endpoint: echo}]\n"
 	for name, start := range map[string]func(items string) (int, string){
@@ -227,6 +230,7 @@ func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 }
 
 func TestOpenRunHoldsItsItemsAgainstItsSchema(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Want("/runs/open", `{"endpoint":"echo","name":"o","schema":`+schemaOfAccounts+`}`, 200)
 	b.Want("/runs/o/items", "id,balance\nC-1,1\nC-2,x\n", 422, "one item does not fit the schema", `line 3, key \"C-2\"`)
@@ -234,6 +238,7 @@ func TestOpenRunHoldsItsItemsAgainstItsSchema(t *testing.T) {
 }
 
 func TestPreviewProposesASchema(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Want("/items/preview", "id,balance\nC-1,1\nC-2,2\n", 200,
 		`"schema":{"type":"object","required":["id","balance"],"properties":{"id":{"minLength":1,"type":"string"},`+
@@ -241,6 +246,7 @@ func TestPreviewProposesASchema(t *testing.T) {
 }
 
 func TestInvalidItemsFailAlone(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const items = "id,balance\nC-1,1\nC-2,x\nC-3,\n"
 	settings := `{"endpoint":"echo","name":"it","on_invalid":"fail","schema":` + schemaOfAccounts + `}`

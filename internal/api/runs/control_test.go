@@ -10,6 +10,7 @@ import (
 )
 
 func TestControl(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run.String()
 	b.Says(200, "/runs/it/pause", `{"reason":"the service is sick"}`, `"action":"pause"`, `"run":"`+run, `"slices":0`)
@@ -50,6 +51,7 @@ func TestControl(t *testing.T) {
 
 // A re-run says what it would do, and what keeps it from going on.
 func TestRerunOfAPausedRun(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Finish(run)
@@ -69,6 +71,7 @@ func TestRerunOfAPausedRun(t *testing.T) {
 
 // Which codes are retried can be changed while a run goes on.
 func TestCodesOfARunAreSet(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=c&retry_codes=A")
 	set := func(status int, want, body string) {

@@ -13,6 +13,7 @@ import (
 
 // Data is corrected from a file and item by item, and whoever looks sees it.
 func TestCorrectTheDataOfItems(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=c").Run
 	all := func(workqueue.Ordinal) []byte { return []byte("1") }
@@ -44,6 +45,7 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 
 // What corrects items has to fit the schema of the run, and fixes what did not.
 func TestCorrectionsFitTheSchema(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	plan := "items:\n  on_invalid: fail\n  schema:\n    type: object\n    required: [name]\n    properties:\n" +
 		"      name: {type: string, minLength: 2}\nsteps:\n  - {name: echo, endpoint: echo}\n"
@@ -64,6 +66,7 @@ func TestCorrectionsFitTheSchema(t *testing.T) {
 // A run carries on what an earlier one failed, some of it with other data; both are linked, counted and
 // compared as one.
 func TestCarryOnAnEarlierRun(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Start("name=first&param=year%3D2026").Run
 	b.Says(409, "/runs?from_run=first", "", "carry on", "wait until it ends")
@@ -115,6 +118,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 
 // Items are chosen by evidence, in bodies and in the query of an export.
 func TestEvidenceInBodiesAndQueries(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=v").Run
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`{"n":1}`) })
@@ -145,6 +149,7 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 
 // Failures are accepted, all who look at them see it, and a request that is sent again does nothing more.
 func TestAcceptFailures(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=e").Run
 	b.Answer(run, "", func(o workqueue.Ordinal) []byte {
@@ -188,6 +193,7 @@ func TestAcceptFailures(t *testing.T) {
 
 // Items are run again and reset by ordinal, by themselves or among what failed.
 func TestRangesOfOrdinals(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	started := b.Start("name=ranged")
 	b.Finish(started.Run) // ordinal 1 fails

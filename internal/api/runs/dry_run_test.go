@@ -58,6 +58,7 @@ func packed(t *testing.T, text string) string {
 
 // A dry run and a start of the same request are refused with the same problem, or make the same of it.
 func TestDryRunsAndStartsAgree(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.WithSource("")
 	const multi = "multipart/form-data; boundary=x"
@@ -123,6 +124,7 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 }
 
 func TestDryRunOfAPlan(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const plan = "name: two\nsteps:\n  - {name: a, endpoint: echo, chunk: 7}\n" +
 		"  - {name: b, http: {url: 'http://127.0.0.1:1/{key}'}, needs: [a]}\n"
@@ -148,6 +150,7 @@ func TestDryRunOfAPlan(t *testing.T) {
 }
 
 func TestPreviews(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	show := func(status int, want, query, body string, header ...string) {
 		t.Helper()
@@ -185,6 +188,7 @@ func TestPreviews(t *testing.T) {
 
 // A forecast says why there is none, and what is supposed must be something that the run has.
 func TestForecastOfARun(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo", strings.NewReader(apitest.Three))
 	testenv.MustSame(t, code, http.StatusCreated, "%s", text)

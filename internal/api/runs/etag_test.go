@@ -13,6 +13,7 @@ import (
 
 // Who has a document already is told so, until it changes.
 func TestDocumentsAreKnownByTheirTags(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Apply(apitest.YearEnd, "")
 	run := b.Start("name=r").Run
@@ -66,6 +67,7 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 
 // What is told of errors is true at once, although it is kept.
 func TestErrorsAreCountedAnew(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Start("name=e").Run
 	b.Answer(run, "", func(o workqueue.Ordinal) []byte {

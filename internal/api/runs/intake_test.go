@@ -20,6 +20,7 @@ func query(text string) string {
 }
 
 func TestStartFromAQuery(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.WithSource("")
 	b.Want(query(`
@@ -42,6 +43,7 @@ func TestStartFromAQuery(t *testing.T) {
 
 // PROOF: who may do what, 12.
 func TestQueriesThatAreRefused(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.WithSource(", max_rows: 10, max_bytes: 2KiB", `CREATE TABLE t (id int)`, `CREATE SEQUENCE n`)
 	for text, want := range map[string]string{
@@ -80,6 +82,7 @@ func TestQueriesThatAreRefused(t *testing.T) {
 }
 
 func TestStartFromAStream(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	nc := testenv.Conn(t, testenv.NATS(t))
 	b.ServeWith(nc, api.Config{})

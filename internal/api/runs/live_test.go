@@ -20,6 +20,7 @@ import (
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 func TestAStreamLeadsThroughARun(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	started := b.Start("chunk=2")
 	s := b.Follow("/runs/last/events?planes=true")
@@ -44,6 +45,7 @@ func TestAStreamLeadsThroughARun(t *testing.T) {
 
 // PROOF: who may do what, 7.
 func TestStreamsThatCannotBe(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	at := api.Prefix + "/runs/last/"
@@ -72,6 +74,7 @@ func TestStreamsThatCannotBe(t *testing.T) {
 }
 
 func TestPlanesAreZippedAndKept(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	items := "id\n" + strings.Repeat("x\n", 9000)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&on_duplicate=allow", strings.NewReader(items))
@@ -95,6 +98,7 @@ func TestPlanesAreZippedAndKept(t *testing.T) {
 
 // A stream outlives the patience with callers that take nothing, and ends when the server does.
 func TestStreamsEndWithTheServer(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	server := testenv.Must(api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{
@@ -125,6 +129,7 @@ func TestStreamsEndWithTheServer(t *testing.T) {
 
 // Who asks only for the head of a stream is not kept waiting, and keeps no stream.
 func TestTheHeadOfAStreamEnds(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("chunk=2")
 	for range 30 {

@@ -8,6 +8,7 @@ import (
 )
 
 func TestOpenAddAndSeal(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	run := b.Open(`{"endpoint":"echo","name":"it","seal_within":"6h"}`)
 	if run.Run.String() == "" || run.SealDeadline.IsZero() || run.Existing || run.Plan != "echo" {
@@ -32,6 +33,7 @@ func TestOpenAddAndSeal(t *testing.T) {
 }
 
 func TestOpeningIsRefused(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	for body, want := range map[string]string{
 		``:                                      "the body is empty",

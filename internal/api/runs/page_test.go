@@ -15,6 +15,7 @@ import (
 
 // The commands in docs/api.md do what the page says.
 func TestTheCommandsOfThePage(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	b.Start("name=pause-me")
 	page := testenv.Must(os.ReadFile(filepath.Join("..", "..", "..", "docs", "api.md")))(t)

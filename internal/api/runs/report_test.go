@@ -20,6 +20,7 @@ import (
 )
 
 func TestAudit(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	began := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
 	first, second := b.Start("name=first"), b.Start("name=second")
@@ -56,6 +57,7 @@ func jsonText(t *testing.T, v any) string {
 
 // Items by a field of their payloads: the fields that there are, the counts, and a byte for each item.
 func TestGroups(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	var items strings.Builder
 	items.WriteString("id,branch\n")
@@ -103,6 +105,7 @@ func TestGroups(t *testing.T) {
 // PROOF: who may do what, 19.
 // The list of runs is searched and filtered, and whatever is looked for means itself.
 func TestRunsAreFound(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Start("name=Year+End&source=bank.csv")
 	b.Start("name=" + url.QueryEscape(`100%_done\'"<b>`))

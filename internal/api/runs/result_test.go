@@ -27,6 +27,7 @@ import (
 // PROOF: who may do what, 8.
 // Whatever a service has made, its bytes come as a file to be saved, in which nothing runs.
 func TestResultsAreInert(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	const page = "<script>alert(1)</script>"
 	for name, c := range map[string]struct{ recorded, told, ext string }{
@@ -66,6 +67,7 @@ func TestResultsAreInert(t *testing.T) {
 
 // Items that share a key come page by page.
 func TestTwinsComeInPages(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
 		strings.NewReader("id\n"+strings.Repeat("a\n", 2*inspect.MaxTwins)))
@@ -79,6 +81,7 @@ func TestTwinsComeInPages(t *testing.T) {
 }
 
 func TestResultsThatAreNotThere(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=twins&on_duplicate=allow",
 		strings.NewReader("id\na\na\nb\n../x\n"))
@@ -112,6 +115,7 @@ func TestResultsThatAreNotThere(t *testing.T) {
 
 // A result that does not fit a message is sent piece by piece by itself, and is a result like others in exports.
 func TestLargeResults(t *testing.T) {
+	t.Parallel()
 	b := apitest.Setup(t)
 	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\nc\n"))
 	run, err := inspect.New(b.Store).Resolve(t.Context(), "large")

@@ -128,15 +128,8 @@ type Bench struct {
 	Gated  bool         // requests need authentication
 }
 
-// Setup is Alone, and makes the test parallel.
+// Setup returns a bench whose node only writes.
 func Setup(t *testing.T) *Bench {
-	t.Helper()
-	t.Parallel()
-	return Alone(t)
-}
-
-// Alone returns a bench whose node only writes.
-func Alone(t *testing.T) *Bench {
 	t.Helper()
 	pool := testenv.Pool(t)
 	store := database.New(pool)
