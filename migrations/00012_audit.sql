@@ -61,7 +61,7 @@ CREATE TABLE audit_sink (
     seal   bigint  NOT NULL DEFAULT 0,
     error  text    NOT NULL DEFAULT ''
 );
-COMMENT ON TABLE audit_sink IS 'How far the audit log was carried to where serve --audit-sink says. One row; none: nowhere.';
+COMMENT ON TABLE audit_sink IS 'How far the audit log was forwarded (serve --audit-sink). One row; none: it never was.';
 COMMENT ON COLUMN audit_sink.id IS 'Always true.';
 COMMENT ON COLUMN audit_sink.target IS 'Where to.';
 COMMENT ON COLUMN audit_sink.seal IS 'The last that was sent (audit_log.seal).';
@@ -245,7 +245,7 @@ BEGIN
         RETURN NULL;
     END IF;
     RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
-        HINT = 'Old rows go by: tranche retention set audit --age AGE; keys of persons by: tranche erase';
+        HINT = 'To delete old rows: tranche retention set audit --age AGE. To erase a key: tranche erase.';
 END
 $body$;
 -- +goose StatementEnd

@@ -72,7 +72,7 @@ type Config struct {
 
 	// LeaderTasks run on the leader, in addition to those of every node.
 	LeaderTasks []LeaderTask
-	// Precedence orders candidates: the highest leads. Nodes of tranche serve have 1, as only they start schedules.
+	// Precedence orders candidates: the highest leads. Nodes of tranche serve have 1: only they send alerts and read schedules' files.
 	Precedence int
 
 	// Streams are saved as all nodes' settings unless the database has some. See [streams.Store.ChangeStreams].

@@ -10,8 +10,7 @@ import (
 	"go.uber.org/zap/zapcore"
 )
 
-// Quiet keeps values of items out of a log above the level debug: PostgreSQL quotes them in its errors, of which the
-// code stays.
+// Quiet removes items' values from logs above the level debug: PostgreSQL's errors quote them. Their codes stay.
 func Quiet() zap.Option {
 	return zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core} })
 }
@@ -30,7 +29,10 @@ func (c quietCore) Check(entry zapcore.Entry, checked *zapcore.CheckedEntry) *za
 }
 
 func (c quietCore) Write(entry zapcore.Entry, fields []zapcore.Field) error {
-	return c.Core.Write(entry, c.quiet(fields))
+	if inner := c.Core.Check(entry, nil); inner != nil { // samplers, and levels of single outputs
+		inner.Write(c.quiet(fields)...)
+	}
+	return nil
 }
 
 func (c quietCore) quiet(fields []zapcore.Field) []zapcore.Field {

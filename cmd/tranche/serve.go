@@ -55,7 +55,7 @@ type serveCommand struct {
 	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Database connections, in addition to six for heartbeats, credentials and tasks (16)." placeholder:"N"`
 	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 
-	Link map[string]string `env:"TRANCHE_LINK" help:"Link of the dashboard from a request to its logs or trace, by its name; repeatable. {run}, {slice} and {trace} stand for IDs." placeholder:"NAME=URL"`
+	Link map[string]string `env:"TRANCHE_LINK" help:"Add a link NAME from each request in the dashboard to its logs or trace, with IDs for {run}, {slice} and {trace}; repeatable." placeholder:"NAME=URL"`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
 

@@ -28,8 +28,8 @@ type accessFlags struct {
 
 	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Addresses of your TLS-terminating proxies, like 10.0.0.0/8; their X-Forwarded-For is trusted." placeholder:"10.0.0.0/8"`
 
-	TokenMaxAge    time.Duration `env:"TRANCHE_TOKEN_MAX_AGE" within:"0s," help:"The longest life of new tokens, like 2160h; by default they may be good until they are revoked." placeholder:"TIME"`
-	MaxRequestRate int           `env:"TRANCHE_MAX_REQUEST_RATE" default:"1000" within:"1,1000000" help:"With --auth on, how many reads, and as many changes, one caller may make in a second (${default}); five times as many together." placeholder:"N"`
+	TokenMaxAge    time.Duration `env:"TRANCHE_TOKEN_MAX_AGE" within:"0s," help:"Maximum lifetime of new tokens, such as 2160h; unlimited by default." placeholder:"TIME"`
+	MaxRequestRate int           `env:"TRANCHE_MAX_REQUEST_RATE" default:"1000" within:"1,1000000" help:"With --auth on, reads a second, and as many changes, allowed to one caller (${default}); bursts of five times that." placeholder:"N"`
 
 	oidcFlags
 }
@@ -117,7 +117,7 @@ type oidcFlags struct {
 	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"Claim that gives roles; dots select a nested member (${default})." placeholder:"NAME"`
 	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
 	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,viewer,operator,admin" default:"none" help:"The role of those with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
-	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"Where browsers find this server: a path in it is before all others; links in alerts lead there, and the identity provider sends people back there." placeholder:"URL"`
+	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"URL of this server in browsers, optionally with a path prefix; used in links of alerts and for the identity provider's redirect." placeholder:"URL"`
 }
 
 // login returns the settings of the flags; nil without --oidc-issuer.
@@ -167,7 +167,7 @@ func (f *oidcFlags) public() (*url.URL, error) {
 	return public, nil
 }
 
-// basePath is the path of --public-url, which is before all others in browsers.
+// basePath is the path prefix of --public-url.
 func (f *oidcFlags) basePath() string {
 	if public, err := f.public(); err == nil {
 		return strings.TrimRight(public.Path, "/")

@@ -276,7 +276,7 @@ func (l *later) WakeLeaderTask(name string) {
 // alertFlags are the programs that alerts may run, besides what the connections file allows.
 type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"Program that alerts may run on this server, by NAME; repeatable." placeholder:"NAME=PATH"`
-	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Carry the audit log there as it is written: syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514 or file:///PATH; the same on all nodes." placeholder:"URL"`
+	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Forward the audit log as it is written, to syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514 or file:///PATH; the same on all nodes." placeholder:"URL"`
 }
 
 // startAlerts adds the leader tasks that find and send alerts.

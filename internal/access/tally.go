@@ -15,8 +15,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// How often written events are counted in the audit log: the first is written immediately, the following ones are
-// summed up in a few rows per pause, so that attacks cannot flood it.
+// The first event is written to the audit log immediately, later ones are summed up in a few rows per pause, so that
+// attacks cannot flood it.
 const (
 	tallyPause = time.Minute
 	tallyTime  = 5 * time.Second // for PostgreSQL to store them
@@ -137,7 +137,7 @@ func (t *Tally) write() {
 	ctx, cancel := context.WithTimeout(database.ForCredentials(context.Background()), tallyTime)
 	defer cancel()
 	if err := t.store.NoteCounted(ctx, rows); err != nil {
-		t.log.Warn("the audit log could not be told yet what was counted", zap.Int("rows", len(rows)), zap.Error(err))
+		t.log.Warn("counts could not be written to the audit log; will retry", zap.Int("rows", len(rows)), zap.Error(err))
 		t.mu.Lock()
 		defer t.mu.Unlock()
 		for i := range all {
@@ -161,7 +161,7 @@ func (g *Gate) failed(address netip.Addr, way, why string) {
 
 func (g *Gate) throttled(address netip.Addr, way string, err error) error {
 	if err != nil {
-		g.failed(address, way, "there were too many before it, so it was not looked into")
+		g.failed(address, way, "throttled: too many attempts before it, so it was not checked")
 	}
 	return err
 }

@@ -48,8 +48,8 @@ type ThrottledError struct {
 
 func (e *ThrottledError) Error() string {
 	if e.Caller != "" {
-		return fmt.Sprintf("there are too many requests of %s; try again in %d s, or ask for more in one request "+
-			"(serve --max-request-rate says how many a second are allowed)", e.Caller, e.Seconds())
+		return fmt.Sprintf("too many requests from %s; retry in %d s, or ask for more in one request "+
+			"(limit: serve --max-request-rate)", e.Caller, e.Seconds())
 	}
 	whose := "from this address"
 	if e.All {
@@ -171,7 +171,7 @@ func (t *throttle) of(whose any) *rate.Limiter {
 // DefaultRequestRate is how many reads, and as many changes, a caller may make in a second.
 const DefaultRequestRate = 1000
 
-// burstSeconds is for how long a caller's budget gathers: a page or a program that starts asks for much together.
+// burstSeconds is how many seconds of a caller's budget accumulate: pages and programs start with many requests.
 const burstSeconds = 5
 
 // TryRequest counts a request of a caller, or of an address if the caller is unknown, or returns a ThrottledError.

@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// SinkTask is the name of the leader task that carries the audit log away.
+// SinkTask is the name of the leader task that forwards the audit log.
 const SinkTask = "audit sink"
 
 const (
@@ -40,7 +40,7 @@ const (
 	maxDatagram = 60_000
 )
 
-// Sink carries the audit log to a file or by syslog (RFC 5424), at least once and in the order of its chain.
+// Sink forwards the audit log to a file or by syslog (RFC 5424), at least once and in the order of its chain.
 type Sink struct {
 	store  retention.Store
 	target *url.URL
@@ -51,7 +51,7 @@ type Sink struct {
 func NewSink(db *database.DB, target string) (*Sink, error) {
 	u, err := url.Parse(target)
 	if err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
-		err = errors.New("it has more than a scheme, a host and a port, or a path")
+		err = errors.New("user, query and fragment are not supported")
 	}
 	if err == nil {
 		switch u.Scheme {
@@ -75,7 +75,7 @@ func NewSink(db *database.DB, target string) (*Sink, error) {
 	return &Sink{store: retention.New(db), target: u, host: cmp.Or(host, "-")}, nil
 }
 
-// Run carries what there is.
+// Run forwards all new entries.
 func (k *Sink) Run(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	for {
 		n, err := k.store.CarryAudit(ctx, lease, k.target.String(), k.send)

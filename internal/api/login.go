@@ -248,6 +248,13 @@ func ownPage(path string) string {
 	return path
 }
 
+func (s *adminRoutes) below(path string) string {
+	if base := s.config.BasePath; !strings.HasPrefix(path, base+"/") {
+		return base + path
+	}
+	return path
+}
+
 // endOIDC begins the session. It is the only GET that changes something, once and only for the browser that began the
 // login. Without a begun login it costs no more than checking the cookie.
 func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
@@ -276,7 +283,7 @@ func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
 	}
 	cookie := s.cookie(secret, principal.ExpiresAt)
 	http.SetCookie(w, &cookie)
-	http.Redirect(w, r, ownPage(login.Next), http.StatusSeeOther)
+	http.Redirect(w, r, s.below(ownPage(login.Next)), http.StatusSeeOther)
 }
 
 func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
@@ -361,7 +368,7 @@ type TokenSettings struct {
 
 // TokenRotation says how long both tokens are good.
 type TokenRotation struct {
-	Overlap string `json:"overlap,omitempty" doc:"how long the one before is good, 24h by default" example:"24h"`
+	Overlap string `json:"overlap,omitempty" doc:"how long the old token stays valid; 24h by default" example:"24h"`
 }
 
 // CreatedToken is a new token. No other answer ever has its secret.
@@ -377,8 +384,8 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	create := kernel.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
 	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create))), s.createToken)
-	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Give a token a successor",
-		"It has the same name, role, networks and life. The one before ends after the overlap.")
+	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
+		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
 	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate))), s.rotateToken)
 	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
@@ -433,7 +440,7 @@ func (t *TokenSettings) New(secret string) (identity.NewToken, error) {
 }
 
 const (
-	// DefaultOverlap is how long a rotated token stays good.
+	// DefaultOverlap is how long a rotated token stays valid.
 	DefaultOverlap = 24 * time.Hour
 	maxOverlap     = 30 * 24 * time.Hour
 )

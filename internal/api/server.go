@@ -118,7 +118,7 @@ type Config struct {
 	// Dashboard serves paths that no route matches, outside Prefix; nil: 404.
 	Dashboard http.Handler
 
-	// BasePath is the path that browsers have before all others, like /tranche, whether a proxy removes it or not.
+	// BasePath is the path prefix in browsers, such as /tranche, whether or not a proxy strips it.
 	BasePath string
 
 	// RestsUntil returns until when the node sends nothing to a pace key; nil: unknown.
@@ -283,6 +283,10 @@ func (s *Server) routes() http.Handler {
 func below(base string, h http.Handler) http.Handler {
 	stripped := http.StripPrefix(base, h)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if base != "" && r.URL.Path == base {
+			http.Redirect(w, r, base+"/", http.StatusPermanentRedirect)
+			return
+		}
 		if base != "" && strings.HasPrefix(r.URL.Path, base+"/") {
 			stripped.ServeHTTP(w, r)
 			return
@@ -291,8 +295,8 @@ func below(base string, h http.Handler) http.Handler {
 	})
 }
 
-// keyInQuery lets an item's key be in the query, as /items/~?key=a/b: browsers and proxies change paths in which a key
-// has a slash or is a dot.
+// keyInQuery accepts an item's key in the query, as /items/~?key=a/b: browsers and proxies change paths whose key has
+// a slash or is a dot.
 func keyInQuery(h http.Handler) http.Handler {
 	const at = "/items/~"
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

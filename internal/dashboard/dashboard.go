@@ -21,7 +21,7 @@ type Config struct {
 	// Dir is read at every request instead of the embedded files, for developing the dashboard. Its layout is that of
 	// static. Empty: the embedded files.
 	Dir string
-	// Base is the path that browsers have before those of the server, like /tranche; empty: none.
+	// Base is the path prefix in browsers, such as /tranche; empty: none.
 	Base string
 }
 

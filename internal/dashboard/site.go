@@ -49,7 +49,8 @@ type site struct {
 }
 
 // newSite reads all files. The digest in their paths covers all of them, because modules import each other and a
-// browser must never mix versions. base is the path before all of them in browsers. Files that change while served have a fixed path and are revalidated.
+// browser must never mix versions. base is the
+// path prefix in browsers. Files that change while served have a fixed path and are revalidated.
 func newSite(from fs.FS, base string, changing bool) (*site, error) {
 	contents, err := readAll(from)
 	if err != nil {

@@ -37,8 +37,8 @@ func NewTracer(provider trace.TracerProvider) *Tracer { return &Tracer{tracer: p
 
 type sliceKey struct{} // of the slice in the context of a root span
 
-// sliceIDs names the trace of a slice by its ID, so that whoever knows one finds the other. Its halves change places:
-// samplers want the second half to be random, and a UUID has fixed bits at its beginning.
+// sliceIDs makes the trace ID of a slice from its ID, so that each is found by the other. The halves are swapped:
+// samplers compare the second half, and that of a UUID begins with fixed bits.
 type sliceIDs struct{}
 
 func (sliceIDs) NewIDs(ctx context.Context) (id trace.TraceID, span trace.SpanID) {

@@ -4668,7 +4668,7 @@ type TokenList struct {
 }
 
 type TokenRotation struct {
-	// Overlap how long the one before is good, 24h by default
+	// Overlap how long the old token stays valid; 24h by default
 	//
 	// Examples: 24h
 	Overlap string `json:"overlap,omitempty"`
@@ -6892,9 +6892,9 @@ func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// RotateToken: Give a token a successor.
+// RotateToken: Rotate a token.
 //
-// It has the same name, role, networks and life. The one before ends after the overlap.
+// The new token has the same name, role, networks and lifetime. The old one ends after the overlap.
 //
 // It is POST /tokens/{id}/rotate, for role admin.
 func (c *Client) RotateToken(ctx context.Context, id string, body TokenRotation, options ...CallOption) (CreatedToken, error) {
@@ -7040,4 +7040,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f42c22194850ce61006341ca2a6ef26a, is 140174be8c3d7cf38b35b68d92e2adf369be49044d9f8bade56923a1b793f5c9.
+// Of 6a3275ec2014dd433848867437a04f1e, is 05f6c39d0768976650c5fb2d77768cbf431e27ebe2fb0439f6b4bbdc235ce1b1.

@@ -180,7 +180,7 @@ func (w *auditWalk) row(r *auditRow) {
 	if r.erased != nil {
 		w.report.Erased++
 		if w.erased[r.id] != hex.EncodeToString(said) {
-			w.found(r.id, r.seal, "it was changed, and by no erasure that the log tells of")
+			w.found(r.id, r.seal, "it was changed, and by no erasure on record in the log")
 		}
 		said = r.erased
 	}
@@ -194,7 +194,8 @@ func (w *auditWalk) row(r *auditRow) {
 		w.found(r.id, r.seal, "it was changed, or row %d before it was", w.id)
 	}
 	if r.at.Before(w.newest.Add(-longestAct)) {
-		w.found(r.id, r.seal, "it says %s, which is before row %d of %s: it was inserted later, or the clock was set back",
+		w.found(r.id, r.seal, "it says %s, which is before row %d of %s: it was inserted later, its transaction was open for "+
+			"more than an hour, or the clock was set back",
 			r.at.Format(time.RFC3339), w.newestID, w.newest.Format(time.RFC3339))
 	}
 	if at := r.at; w.report.Rows == 0 {

@@ -268,7 +268,14 @@ func (p *exportPages) readOutcomes(ctx context.Context, tx pgx.Tx, step int, tol
 	if len(told) == 0 {
 		return nil
 	}
-	p.room = max(p.room, 1) // the first item always fits
+	later := 0 // reads of the same items, which are to have room, too
+	if p.parts {
+		later = len(p.steps) - 1 - step
+	}
+	if p.payload {
+		later++
+	}
+	room := max(p.room/int64(later+1), 1) // the first item always fits
 	first, last := ranges(told)
 	var part Item
 	var large uuid.NullUUID
@@ -276,7 +283,7 @@ func (p *exportPages) readOutcomes(ctx context.Context, tx pgx.Tx, step int, tol
 	var upto int64
 	i := 0
 	to := []any{&part.Ordinal, &result, &part.ContentType, &part.ErrorCode, &part.ErrorMessage, &large, &upto}
-	err := pg.Each(pg.Rows(ctx, tx, exportParts, p.run, p.steps[step], first, last, p.room), to, func() {
+	err := pg.Each(pg.Rows(ctx, tx, exportParts, p.run, p.steps[step], first, last, room), to, func() {
 		for i < len(p.page) && p.ordinals[i] < part.Ordinal {
 			i++
 		}
@@ -291,7 +298,7 @@ func (p *exportPages) readOutcomes(ctx context.Context, tx pgx.Tx, step int, tol
 			item.State = workqueue.OutcomeFailed
 		}
 	})
-	if err == nil && upto >= p.room && part.Ordinal != told[len(told)-1] {
+	if err == nil && upto >= room && part.Ordinal != told[len(told)-1] {
 		p.cut(i+1, next)
 	}
 	p.room -= upto

@@ -188,11 +188,11 @@ FROM alert a
 WHERE a.deleted_at IS NULL AND a.state = 'active' AND a.failing_since < tranche_now() - $1::interval
 ORDER BY a.failing_since, a.name LIMIT $2`
 
-	// At most one row. What was sent and is not there any more was deleted, or lost with the database.
+	// At most one row. If the log ends before what was sent, rows were deleted or the database lost commits.
 	stalledSink = `
 SELECT s.target AS subject, coalesce(next.at, tranche_now()) AS since,
     CASE WHEN h.seal < s.seal THEN format('The log ends at seal %s, and %s was sent: see tranche audit verify.', h.seal, s.seal)
-        ELSE coalesce(nullif(s.error, '') || '.', 'No node does it: start the nodes with --audit-sink.') END AS reason
+        ELSE coalesce(nullif(s.error, '') || '.', 'No node forwards it: start the nodes with --audit-sink.') END AS reason
 FROM audit_sink s CROSS JOIN audit_head h LEFT JOIN LATERAL (
     SELECT l.at FROM audit_log l WHERE l.seal > s.seal ORDER BY l.seal LIMIT 1) next ON true
 WHERE h.seal < s.seal OR next.at < tranche_now() - $1::interval`

@@ -42,7 +42,7 @@ const (
 	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations is unavailable
 
 	AlertFailing      Kind = "alert_failing" // a receiver of alerts has been unreachable for long
-	AuditSink         Kind = "audit_sink"    // entries of the audit log are not carried away
+	AuditSink         Kind = "audit_sink"    // entries of the audit log are not forwarded
 	Database          Kind = "database"
 	DatabaseRewind    Kind = "database_rewind" // it lost recent commits, or another server took over
 	Connections       Kind = "database_connections"
@@ -110,7 +110,7 @@ const (
 	tokenWindow   = 7 * 24 * time.Hour  // how long before its end a token is reported
 	eventTimeout  = time.Minute         // for an event to be published
 	alertTimeout  = 10 * time.Minute    // how long a receiver may fail
-	sinkTimeout   = 5 * time.Minute     // for an entry of the audit log to be carried away
+	sinkTimeout   = 5 * time.Minute     // for an entry of the audit log to be forwarded
 	staleGrace    = 15 * time.Second    // a leader sweeps every second
 	// hungAfter is how much longer than its time-out a flush may take before it is reported: its key is freed
 	// [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
@@ -324,7 +324,7 @@ var rules = []Rule{
 		find: endingTokens, args: []any{tokenWindow, listed},
 		Title:  "The token {{.subject}} expires in {{until .ends}}",
 		Detail: "Its role is {{.role}}. Its users are refused from then on.",
-		Remedy: "Make its successor and hand it over: `tranche token rotate {{quote .subject}}`"},
+		Remedy: "Rotate it and hand over the new secret: `tranche token rotate {{quote .subject}}`"},
 	{Kind: ScheduleFailing, Owner: OwnerOperator, Name: "Not started by their schedules", Of: "schedule",
 		Link: "/schedules", find: failedSchedules, args: []any{listed},
 		Title:  "Schedule {{.subject}} {{if .missed}}missed its time{{else}}could not start its run{{end}}",
@@ -379,9 +379,9 @@ var rules = []Rule{
 			"{{are .messages `message`}} waiting. Last error: {{.reason}}.",
 		Remedy: "Fix that, then try it: `tranche alert test {{.subject}}`"},
 	{Kind: AuditSink, Owner: OwnerOperator, find: stalledSink, args: []any{sinkTimeout},
-		Title:  "The audit log is not carried to {{.subject}}",
+		Title:  "The audit log is not forwarded to {{.subject}}",
 		Detail: "{{line .reason}} The oldest entry that was not sent is from {{ago .since}} ago.",
-		Remedy: "Fix that; it is retried every few seconds. To carry it nowhere: start all nodes without --audit-sink, and " +
+		Remedy: "Fix that; it is retried every few seconds. To stop forwarding: start all nodes without --audit-sink, and " +
 			"delete the row of the table audit_sink"},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble,
 		Title:  "The streams differ from their settings",

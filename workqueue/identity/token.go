@@ -81,7 +81,8 @@ func scanToken(row pgx.CollectableRow) (t TokenView, err error) {
 const insertToken = `
 INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks)
 SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[])
-WHERE NOT EXISTS (SELECT FROM web_session WHERE subject IS NOT NULL AND lower(user_name) = lower($2))
+WHERE NOT EXISTS (SELECT FROM web_session WHERE subject IS NOT NULL AND lower(user_name) = lower($2)
+    AND expires_at > tranche_now())
 ON CONFLICT (lower(name)) WHERE revoked_at IS NULL AND rotated_at IS NULL DO NOTHING
 RETURNING` + tokenColumns
 
@@ -89,8 +90,8 @@ RETURNING` + tokenColumns
 type NameTakenError struct{ Name string }
 
 func (e *NameTakenError) Error() string {
-	return fmt.Sprintf("name: %q is that of another token or of a person, and a name in the audit log is one actor; revoke "+
-		"that, choose another, or give the token a new secret: tranche token rotate", e.Name)
+	return fmt.Sprintf("name: %q is that of another token or of a person; choose another name, or replace the token: "+
+		"tranche token rotate", e.Name)
 }
 
 func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenView, error) {

@@ -20,7 +20,7 @@ const (
 	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
 	foretold = 50
 	beside   = 16
-	// lookers is how many runs are read alone at a time.
+	// lookers limits concurrent reads of single runs.
 	lookers = 4
 	// A reading is kept for restShare times its duration. A look at a run in another state reads that run again.
 	restShare = 10

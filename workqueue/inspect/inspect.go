@@ -78,13 +78,12 @@ LIMIT $6`
 
 // ChainedAudit lists actions in the order of the chain, after a seal. New ones are there within seconds.
 func (s Store) ChainedAudit(ctx context.Context, after int64, limit int) (AuditPage, error) {
-	page := AuditPage{Entries: []AuditEntry{}}
-	var err error
-	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], chainedAudit, after,
+	entries, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], chainedAudit, after,
 		pg.Limit(limit, MaxAudit, MaxAudit))
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
 	}
+	page := AuditPage{Entries: entries}
 	if n := len(page.Entries); n > 0 {
 		page.Next = page.Entries[n-1].Seal
 	}

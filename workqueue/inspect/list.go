@@ -271,7 +271,7 @@ const hasWork = `(EXISTS (SELECT FROM work_slice w
 
 const runsThatAsk = `
 SELECT st.run_id, st.endpoint FROM run_step st
-WHERE st.run_id = ANY ($1) AND st.endpoint = ANY ($2) AND ` + hasWork + ``
+WHERE st.run_id = ANY ($1) AND st.endpoint = ANY ($2) AND ` + hasWork
 
 // batchrun_schedule
 const pastRuns = `

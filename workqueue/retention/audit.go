@@ -17,8 +17,8 @@ const (
 	sealPiece = 1000
 )
 
-// SealAudit chains the committed rows of the audit log that are not in its chain yet. Any number may do it at once:
-// they take turns.
+// SealAudit chains the committed rows of the audit log that are not in its chain yet. Concurrent
+// calls take turns.
 func (s Store) SealAudit(ctx context.Context) error {
 	for n := sealPiece; n == sealPiece; {
 		err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -39,7 +39,7 @@ ON CONFLICT (id) DO UPDATE SET target = excluded.target, seal = excluded.seal, e
 )
 
 // CarryAudit sends entries of the audit log that were not sent so far, in the order of the chain, and returns how many.
-// They are sent again if that they were sent could not be noted. Leader work.
+// If saving the position fails, they are sent again. Leader work.
 func (s Store) CarryAudit(ctx context.Context, lease workqueue.Lease, target string,
 	send func(context.Context, []inspect.AuditEntry) error) (n int, err error) {
 	var sent int64

@@ -89,7 +89,7 @@ const keepContent = `UPDATE batchrun SET content = $2 WHERE id = $1`
 const contentOfRun = `SELECT spec, params, content, items + skipped FROM batchrun WHERE id = $1`
 
 // compare compares a load with the run that its key started. It reads the items not read so far.
-func (l *loader) compare(ctx context.Context, from rower, known Loaded) (Loaded, error) {
+func (l *loader) compare(ctx context.Context, from pg.RowQuerier, known Loaded) (Loaded, error) {
 	var spec json.RawMessage
 	params := map[string]string{}
 	var kept *keptContent
@@ -231,9 +231,10 @@ type companions struct {
 }
 
 type companion struct {
-	load  *loader
-	batch *itemBatch
-	done  chan error // gets the outcome, once
+	load   *loader
+	batch  *itemBatch
+	origin workqueue.Origin // for the audit log: the transaction is that of another caller
+	done   chan error       // gets the outcome, once
 }
 
 const (
@@ -259,7 +260,7 @@ func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 
 // load makes a run, with waiting ones if there are any. If it returns errApart, nothing was done.
 func (c *companions) load(ctx context.Context, l *loader, b *itemBatch) error {
-	me := &companion{l, b, make(chan error, 1)}
+	me := &companion{l, b, workqueue.OriginOf(ctx), make(chan error, 1)}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, me)
 	if !c.busy {
@@ -309,7 +310,7 @@ func commitTogether(ctx context.Context, db *database.DB, some []*companion) err
 	var inside error
 	err := db.InTxWithin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		for _, one := range some {
-			inside = one.load.makeWhole(ctx, tx, one.batch)
+			inside = one.load.makeWhole(workqueue.WithOrigin(ctx, one.origin), tx, one.batch)
 			if inside != nil {
 				return inside
 			}

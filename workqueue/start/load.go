@@ -132,7 +132,7 @@ func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func
 	if err := s.checkDoneBy(ctx, &req); err != nil {
 		return Loaded{}, err
 	}
-	err := pgx.BeginFunc(ctx, tx, func(tx pgx.Tx) error { return l.makeWithin(ctx, tx) }) // a savepoint
+	err := l.makeOrNothing(ctx, tx)
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") {
 		if known, err := s.byIdempotencyKey(ctx, tx, l); err != nil || known.Existing {
 			return known, err
@@ -142,6 +142,26 @@ func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func
 		return Loaded{}, fmt.Errorf("load run: %w", err)
 	}
 	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped, Invalid: int64(len(l.invalid))}, nil
+}
+
+// makeOrNothing leaves nothing in tx after an error, also if ctx has ended. If that is impossible, tx cannot be committed.
+func (l *loader) makeOrNothing(ctx context.Context, tx pgx.Tx) error {
+	savepoint, err := tx.Begin(ctx)
+	if err != nil {
+		return err
+	}
+	if err = l.makeWithin(ctx, savepoint); err == nil {
+		err = savepoint.Commit(ctx)
+	}
+	if err == nil {
+		return nil
+	}
+	undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), database.TxTimeout)
+	defer cancel()
+	if undone := savepoint.Rollback(undo); undone != nil {
+		return errors.Join(err, undone, tx.Conn().Close(undo))
+	}
+	return err
 }
 
 func (r *LoadRequest) validate() error {
@@ -220,7 +240,7 @@ func validateParams(params map[string]string) error {
 const runByIdempotencyKey = `
 SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun WHERE idempotency_key = $1`
 
-func (s Store) byIdempotencyKey(ctx context.Context, from rower, l *loader) (Loaded, error) {
+func (s Store) byIdempotencyKey(ctx context.Context, from pg.RowQuerier, l *loader) (Loaded, error) {
 	req := &l.req
 	if req.IdempotencyKey == "" {
 		return Loaded{}, nil
@@ -245,10 +265,6 @@ func (s Store) byIdempotencyKey(ctx context.Context, from rower, l *loader) (Loa
 			Op: fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey), Fix: "use another key for another run"}
 	}
 	return l.compare(asking, from, out)
-}
-
-type rower interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
 const specOfRun = `SELECT spec FROM batchrun WHERE id = $1`

@@ -42,7 +42,7 @@ const (
 	CodeTooLarge     = "result_too_large"  // permanent; a chunk is halved
 	CodeBadResponse  = "bad_response"      // contradicts the content type or the plan; permanent
 
-	CodeSecret = "secret_in_result" // the service answers with a secret of the plan; permanent
+	CodeSecret = "secret_in_result" // the response repeats a secret of the plan; permanent
 
 	CodeBadCompression = "bad_compression"     // not gzip, or invalid; permanent, unless it may have been cut
 	CodeByteOrderMark  = "byte_order_mark"     // before JSON; permanent
@@ -74,7 +74,7 @@ func (s *step) leaked(result []byte) outcome {
 	if len(s.templates.Secrets()) == 0 || !s.client.conns.HasSecret(string(result)) {
 		return outcome{}
 	}
-	return failed(CodeSecret, false, "%s answers with a secret that it was sent; have it leave that out",
+	return failed(CodeSecret, false, "%s returned a secret that it was sent; remove it from the response",
 		s.templates.URL.Shown())
 }
 

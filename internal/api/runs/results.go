@@ -159,8 +159,8 @@ type groupsMapInput struct {
 }
 
 func (s *Routes) registerGroups(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("get-groups", "/runs/{run}/groups",
-		"Items by a payload field, or by lane"))
+	op := kernel.ReadsItems(kernel.ReadsMany(kernel.Get("get-groups", "/runs/{run}/groups",
+		"Items by a payload field, or by lane")))
 	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
 		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."

@@ -47,7 +47,7 @@ func (d *doctorCommand) Run(ctx context.Context, term *cli.Console) error {
 	return cli.FailIf(report.Found > 0, cli.ExitOther, cli.Say(term, reportText)(report, err))
 }
 
-// examine has a server check its database, or checks one here, and returns the report.
+// examine returns the report of a server, or of a check here if --database is given.
 func examine[T any](ctx context.Context, term *cli.Console, place *checkPlace, ask func(*client.Client) error,
 	check func(doctor.Store, context.Context) (T, error)) (found T, err error) {
 	if place.Database == "" {
@@ -168,7 +168,7 @@ func noNil(all []string) []string { return append([]string{}, all...) }
 type tokenCommands struct {
 	Create tokenCreate `cmd:"" help:"Make a token; its secret is shown this once."`
 	List   tokenList   `cmd:"" help:"List tokens, newest first."`
-	Rotate tokenRotate `cmd:"" help:"Give a token a successor, whose secret is shown this once."`
+	Rotate tokenRotate `cmd:"" help:"Replace a token; the new secret is shown only once."`
 	Revoke tokenRevoke `cmd:"" help:"Revoke a token; refused everywhere within 5 s."`
 }
 
@@ -313,7 +313,7 @@ func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.
 type tokenCreate struct {
 	Name      string     `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
 	Role      string     `required:"" enum:"viewer,operator,admin" help:"viewer looks; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
-	ExpiresIn daysOrTime `help:"How long it is good for, like 30d or 12h; by default until it is revoked, or as --token-max-age of the server says." placeholder:"TIME"`
+	ExpiresIn daysOrTime `help:"Lifetime, such as 30d or 12h; by default until it is revoked, or the server's --token-max-age." placeholder:"TIME"`
 	From      []string   `help:"Addresses it may be used from, like 10.0.0.0/8; repeatable." placeholder:"ADDRESS/BITS"`
 	tokenPlace
 }
@@ -351,7 +351,7 @@ func secretOf(term *cli.Console) func(*client.CreatedToken) string {
 
 type tokenRotate struct {
 	Token   string     `arg:"" help:"ID, its beginning, or the name of the only such token."`
-	Overlap daysOrTime `default:"24h" help:"How long the token before stays good (${default})." placeholder:"TIME"`
+	Overlap daysOrTime `default:"24h" help:"How long the old token stays valid (${default})." placeholder:"TIME"`
 	tokenPlace
 }
 

@@ -41,7 +41,7 @@ export function percent(share) {
   return Math.round(p * by) / by + " %";
 }
 
-// failedShare is the share of failures among the items that finished or that some step has finished. Pages show no other.
+// failedShare is the share of failures among the items that finished, or that some step has finished.
 export function failedShare({ done, failed, steps = [] }) {
   return percent(failed / Math.max(done + failed, ...steps.map((s) => s.done + s.failed + s.skipped)));
 }

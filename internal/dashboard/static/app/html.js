@@ -6,10 +6,10 @@ import { signal, computed, effect, batch, untracked, useSignal, useComputed, use
 
 export const html = htm.bind(h);
 
-// ROOT is the path before all others, like /tranche; usually "". Pages write paths without it.
+// ROOT is the path prefix, such as /tranche; usually "". Pages write paths without it.
 export const ROOT = new URL(import.meta.url).pathname.split("/static/")[0];
 
-// rooted is a path as the browser has it.
+// rooted adds ROOT to a path.
 export const rooted = (path) => (path.startsWith("/") && !path.startsWith(ROOT + "/") ? ROOT + path : path);
 
 const before = options.vnode;

@@ -1,9 +1,9 @@
 // Global search: pages, actions of the open page, runs, plans, endpoints, schedules, collectors, keys of the open run.
 import { html, useEffect, useId, useState } from "./html.js";
-import { api, query, segment } from "./api.js";
+import { api, query } from "./api.js";
 import { inert, shortId } from "./format.js";
 import { actionsHere, searchShown } from "./keys.js";
-import { itemPath } from "./parts/itempath.js";
+import { itemApi, itemPath } from "./parts/itempath.js";
 import { places } from "./places.js";
 import { go, route } from "./router.js";
 import { can } from "./session.js";
@@ -40,7 +40,7 @@ async function remote(text, words, signal) {
   const inRun = ["run", "errors", "item"].includes(page);
   const [runs, plans, endpoints, schedules, collectors, items] = await Promise.all([
     ask("/runs" + query({ q: text, limit: MOST })), ask("/plans"), ask("/endpoints"), ask("/schedules"), ask("/collectors"),
-    inRun ? ask(`/runs/${segment(params.run)}/items/${segment(text)}`) : {},
+    inRun ? ask(itemApi(params.run, text)) : {},
   ]);
   const named = (kind, list, to) => (list ?? []).filter((one) => fits(one.name, words)).slice(0, MOST)
     .map(({ name }) => ({ kind, text: name, open: () => go(to + query({ name })) }));

@@ -1,5 +1,5 @@
 // How times are shown: in which zone, and as an age or a clock time. The choice is kept in this browser.
-// Nothing is shown anew by a change here; the frame does that.
+// A change does not redraw anything; the frame does.
 
 const KEY = "tranche-times";
 

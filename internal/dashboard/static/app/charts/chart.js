@@ -8,8 +8,8 @@ const FLOOR = HEIGHT - EDGE.bottom;
 
 /**
  * Chart draws series over time. times: seconds since 1970; series: [{label, values, colour (a CSS property), fill}],
- * null for what was not measured, where nothing is drawn; scale: "linear" or "log"; span: the ends of the axis, for charts that share one. tick writes values of the axis, which
- * must be short. name is for screen readers.
+ * null for gaps; scale: "linear" or "log"; span: the ends of the axis, for charts that share one. tick formats the
+ * axis's values, briefly. name is for screen readers.
  */
 export function Chart({ times, series, span = [times[0], times.at(-1)], name, unit, tick = unit, scale = "linear", test }) {
   const box = useRef(null);

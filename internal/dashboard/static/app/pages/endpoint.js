@@ -68,7 +68,7 @@ function Breaker({ endpoint: { name, pace: p }, set }) {
 
 function Tiles({ endpoint: e, history }) {
   return html`<dl class="tiles">
-    <${Tile} name="Rate" value=${rateOf(e)} note="only probes are sent" spark=${!broken(e) && history.get("rate")} />
+    <${Tile} name="Rate" value=${rateOf(e)} note=${broken(e) ? "only probes are sent" : ""} spark=${!broken(e) && history.get("rate")} />
     <${Tile} name="One item, p50" value=${millis(e.p50_millis)} />
     <${Tile} name="p99, the slowest" value=${millis(e.p99_millis)} spark=${history.get("p99")} />
     <${Tile} name="Errors" value=${errorShare(e)} note=${broken(e) ? "whole requests fail" : e.items > 0 ? `${num(e.errors)} of ${num(e.items)}` : ""}

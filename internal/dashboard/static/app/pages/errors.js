@@ -183,7 +183,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAcce
     <div class="group-count">
       <strong class="num">${num(count(g))}</strong>
       <svg class="group-bar" aria-hidden="true"><rect width="100%" height="100%" rx="2" /><rect class="fill" width=${`${Math.max(2, (100 * count(g)) / most)}%`} height="100%" rx="2" /></svg>
-      <span class="muted" title="of what failed">${run?.failed ? percent(Math.min(1, count(g) / run.failed)) : ""}</span>
+      <span class="muted" title="of all failures">${run?.failed ? percent(Math.min(1, count(g) / run.failed)) : ""}</span>
     </div>
     <div class="group-main">
       <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items went on without it">optional<//>`}${g.accepted > 0 && html`<${Badge} tone="info" test="accepted">${open([g]) === 0 ? "accepted" : `${num(g.accepted)} accepted`}<//>`}</h2>

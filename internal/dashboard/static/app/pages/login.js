@@ -1,6 +1,6 @@
 // The login: by token, or at the OIDC provider. The token is sent to the server; what remains is a cookie that
 // scripts cannot read.
-import { html, useEffect, useState } from "../html.js";
+import { html, rooted, useEffect, useState } from "../html.js";
 import { Button, Card, ErrorBox, Field, Icon } from "../ui.js";
 import { api } from "../api.js";
 import { session, refresh, say } from "../session.js";
@@ -32,7 +32,7 @@ export default function Login({ query }) {
     : error.status === 429 ? `Too many attempts. Try again in ${error.retryAfter || 60} seconds.` : "");
   return html`<div class="login" data-test="login-page"><${Card}>
     <div class="login-head"><${Logo} size=${40}/><h1>Tranche</h1></div>
-    ${oidc && html`<a class="btn primary login-wide" href=${"/auth/oidc/login?next=" + encodeURIComponent(next)} data-test="oidc">Log in with your company</a>
+    ${oidc && html`<a class="btn primary login-wide" href=${"/auth/oidc/login?next=" + encodeURIComponent(rooted(next))} data-test="oidc">Log in with your company</a>
       <div class="login-or"><span>or with a token</span></div>`}
     <form onSubmit=${login} class="column">
       <${Field} label="Token" error=${says} hint=${html`It begins with <code>tr_</code>. An admin makes one with <code>tranche token create</code>.`}>

@@ -163,9 +163,9 @@ function EndpointChoice({ endpoints, value, onChange, error }) {
   const meant = typed && fitting.length === 0 ? near(typed, heard) : "";
   const name = (n) => html`<button type="button" key=${n} class="btn small" data-test="listens"
     aria-pressed=${String(n === typed)} onClick=${() => onChange(n)}>${inert(n)}</button>`;
-  const hint = endpoints.error ? "which services listen is unknown" : !endpoints.data ? "looking for services…"
+  const hint = endpoints.error ? "cannot tell which services listen" : !endpoints.data ? "looking for services…"
     : heard.length === 0 ? "no service listens now; a run waits for one"
-    : fitting.length === 0 ? "no service listens on it now; a run waits for one" : "a service listens on those below";
+    : fitting.length === 0 ? "no service listens on it now; a run would wait for one" : "services listen on these";
   return html`<div class="column">
     <${Field} label="Endpoint" error=${error} hint=${hint}>
       <input value=${value} placeholder="name" data-test="endpoint" autocomplete="off" spellcheck=${false}

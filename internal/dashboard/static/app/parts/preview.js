@@ -21,7 +21,7 @@ const pdfMagic = [0x25, 0x50, 0x44, 0x46, 0x2d];
 
 /**
  * Preview shows a result, with a download. node is a JSON result, base64 the bytes of others. href and size are of
- * the exact bytes; without them they are made from what is shown. With neither node nor base64 they are read when asked for.
+ * the exact bytes; without them they are made from what is shown. With neither, a button fetches them.
  */
 export function Preview({ node, base64, contentType, name, href, size }) {
   const inline = useMemo(() => (base64 === undefined ? null : decode(base64)), [base64]);

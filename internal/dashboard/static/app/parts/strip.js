@@ -18,7 +18,7 @@ const Bar = ({ run, height, more = "" }) => html`<i class=${run.state} title=${s
 
 const took = (run) => (new Date(run.finished_at) - new Date(run.started_at || run.created_at)) / 1000;
 
-/** Durations is how long a plan's last completed runs took, and their median; a rerun's time is that of its last generation, so it is left out. */
+/** Durations shows how long a plan's last completed runs took, and the median. Reruns, timed by their last generation, are left out. */
 export function Durations({ plan }) {
   const load = useLoad("/runs" + query({ plan, state: "completed", limit: 20 }), [], { every: 30 });
   const runs = (load.data?.runs ?? []).filter((r) => r.generation === 1).reverse();

@@ -73,7 +73,7 @@ function News({ news }) {
   return html`<ul class="gate-steps">${news.map((c) => html`<li key=${c.key}>${c.what}: ${num(c.before)} → <b>${num(c.n)}</b></li>`)}</ul>`;
 }
 
-// changes stand from the first frame on, so that the button below them does not move.
+// changes are listed from the first frame, so that the button below stays in place.
 const changes = ["newly_failing", "newly_fixed", "still_failing", "changed", "unchanged", "not_compared", "unfinished", "only_here", "only_there"];
 
 function Differences({ run, gate, compared }) {

@@ -91,10 +91,10 @@ const runStates = {
   cancelled: ["plain", "stop"], open: ["info", "upload"],
 };
 
-// mild is the share of failed items below which a completed run is no alarm.
+// mild is the share of failed items below which a completed run is shown as a warning.
 const mild = 0.05;
 
-// StateBadge shows the state of a run (a word), with how many of how many items failed and whether it is stuck, or of an
+// StateBadge shows the state of a run (a word), with its failed and all items and whether it is stuck, or of an
 // item (one of stateWords, or its number).
 export function StateBadge({ state, title, failed = 0, of = 0, stuck = false, test = "state" }) {
   const item = typeof state === "number" ? state : stateWords.indexOf(state);
