@@ -428,6 +428,20 @@ func TestLoadWithinATransaction(t *testing.T) {
 	testenv.NoError(t, tx.Commit(t.Context())) // the caller's rows stay
 	b.WantNothing()
 	own(1)
+	tx = begin()
+	ctx, cancel := context.WithCancel(t.Context())
+	next := storetest.Keys(many...)
+	_, err = start.New(b.Store).LoadTx(ctx, tx, storetest.Request(), func(item *start.LoadItem) error {
+		if err := next(item); err != nil {
+			cancel() // after batches were written
+			return err
+		}
+		return nil
+	})
+	testenv.Is(t, err, context.Canceled, "the load")
+	testenv.NoError(t, tx.Commit(t.Context()))
+	b.WantNothing()
+	own(2)
 
 	tx = begin()
 	first := testenv.Must(load(tx, "k", many...))(t)

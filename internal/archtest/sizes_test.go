@@ -32,8 +32,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 111, // those with files that are not tests
 	files:    659, // without tests and generated code, as are lines
-	lines:    148353,
-	tests:    79310, // lines of them
+	lines:    148385,
+	tests:    79865, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
