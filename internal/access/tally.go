@@ -42,6 +42,7 @@ type Tally struct {
 	mu      sync.Mutex
 	by      map[identity.CountedKind]*identity.Counted
 	waiting bool // a write is scheduled
+	closed  bool // none is scheduled any more
 	written time.Time
 }
 
@@ -108,6 +109,14 @@ func (t *Tally) add(one *identity.Counted) {
 	}
 }
 
+// Close writes the pending counts. Counts that could not be written are lost.
+func (t *Tally) Close() {
+	t.mu.Lock()
+	t.closed = true
+	t.mu.Unlock()
+	t.write()
+}
+
 // write writes the pending counts: the greatest ones, and the rest as one row.
 func (t *Tally) write() {
 	t.mu.Lock()
@@ -118,6 +127,9 @@ func (t *Tally) write() {
 	clear(t.by)
 	t.waiting, t.written = false, time.Now()
 	t.mu.Unlock()
+	if len(all) == 0 {
+		return
+	}
 	slices.SortFunc(all, func(a, b identity.Counted) int {
 		return cmp.Or(cmp.Compare(b.Count, a.Count), cmp.Compare(a.Address, b.Address), cmp.Compare(a.By, b.By))
 	})
@@ -149,7 +161,7 @@ func (t *Tally) write() {
 
 // writeLater schedules a write at the end of the pause. The caller holds the lock.
 func (t *Tally) writeLater() {
-	if !t.waiting {
+	if !t.waiting && !t.closed {
 		t.waiting = true
 		time.AfterFunc(max(0, tallyPause-time.Since(t.written)), t.write)
 	}

@@ -104,11 +104,18 @@ func (k *Sink) send(ctx context.Context, entries []inspect.AuditEntry) error {
 }
 
 func (k *Sink) write(entries []inspect.AuditEntry) error {
-	file, err := os.OpenFile(k.target.Path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(k.target.Path, os.O_APPEND|os.O_CREATE|os.O_RDWR, 0o600)
 	if err != nil {
 		return err
 	}
 	var lines bytes.Buffer
+	last := []byte{'\n'}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+		_, _ = file.ReadAt(last, info.Size()-1) // if it cannot be read, the next write fails too
+	}
+	if last[0] != '\n' { // the write before was cut off
+		lines.WriteByte('\n')
+	}
 	for i := range entries {
 		lines.Write(append(jsonOf(&entries[i]), '\n'))
 	}

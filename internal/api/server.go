@@ -348,6 +348,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	var looking sync.WaitGroup
 	looking.Go(func() { s.health.Run(ctx) })
 	defer looking.Wait()
+	defer s.kernel.Close()
 	select {
 	case err := <-served:
 		return err

@@ -93,9 +93,9 @@ type Node struct {
 	undo     []func()
 }
 
-// New makes a node, which does nothing until [Node.Run]. The caller closes it. The database of the pool was migrated by
-// `tranche migrate` or `tranche serve`; the node has connections of its own, like those of the pool. NATS is that of the
-// services.
+// New makes a node, which does no work until [Node.Run], but answers users of trackers. The caller closes it. The
+// database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its own, like
+// those of the pool. NATS is that of the services.
 func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 	if pool == nil || nc == nil {
 		return nil, errors.New("embed: a pool and a NATS connection are needed")

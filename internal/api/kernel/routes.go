@@ -222,6 +222,12 @@ func hostOnly(host string) string {
 	return host
 }
 
+// Close writes what was counted for the audit log.
+func (s *Kernel) Close() {
+	s.reads.Close()
+	s.refusals.Close()
+}
+
 // AwaitRequests waits for the handlers still running after Close: a load discards what it has written.
 func (s *Kernel) AwaitRequests(patience time.Duration) error {
 	ended := make(chan struct{})
