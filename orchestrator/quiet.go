@@ -40,9 +40,13 @@ func (c quietCore) quiet(fields []zapcore.Field) []zapcore.Field {
 		return fields
 	}
 	for i, f := range fields {
-		if err, ok := f.Interface.(error); ok && f.Type == zapcore.ErrorType {
+		err, ok := f.Interface.(error)
+		if !ok || f.Type != zapcore.ErrorType {
+			continue
+		}
+		if text := withoutValues(err); text != err.Error() { // other errors keep their type, for what watches the log
 			fields = slices.Clone(fields)
-			fields[i] = zap.String(f.Key, withoutValues(err))
+			fields[i] = zap.String(f.Key, text)
 		}
 	}
 	return fields

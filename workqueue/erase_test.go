@@ -373,7 +373,7 @@ collector_op.folded_into collector_key.key api_request.body batchrun.params batc
 func exemptColumns() map[string]string {
 	return map[string]string{
 		"names of plans, endpoints and the like": `
-alert.name alert_condition.alert alert_message.alert batchrun.plan collector.name collector.endpoint
+alert.name alert_condition.alert alert_message.alert batchrun.plan batchrun.schedule collector.name collector.endpoint
 endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint plan.name deleted_run.plan
 run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
 schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host
@@ -391,7 +391,7 @@ run_fail_fast.codes run_step.retry_codes run_step.no_retry_codes tracker_failed.
 work_result.error_code work_slice.error_code`,
 		"states, settings, numbers and names of programs": `
 alert.state alert_condition.kind alert_condition.severity alert_condition.notified_severity alert_condition.before
-alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role
+alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role api_token.networks
 audit_log.action audit_sink.target batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state
 batchrun.on_overdue batchrun.on_duplicate collector.state database_mark.name dead_letter.mode
 dead_letter.service dead_letter.state endpoint_change.what endpoint_change.before endpoint_change.after

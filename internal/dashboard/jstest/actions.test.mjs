@@ -6,10 +6,9 @@ import { register } from "node:module";
 register("data:text/javascript," + encodeURIComponent(`
   const none = (all) => all.map((n) => "export const " + n + " = () => {};").join("");
   const source = (name) => {
-    if (/\\/html\\.js$/.test(name)) return "export const html = (text, ...values) => ({ text, values });" + none(["useEffect", "useState"]);
+    if (/\\/html\\.js$/.test(name)) return "export const html = (text, ...values) => ({ text, values });" + none(["useEffect", "useState"]) + "export const signal = (value) => ({ value });";
     if (/\\/ui\\.js$/.test(name)) return none(["Badge", "Button", "ButtonLink", "Icon", "Menu", "Progress", "StateBadge", "Text", "Time", "confirm", "now", "toast", "useLoad"]);
     if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
-    if (/\\/notify\\.js$/.test(name)) return none(["notify", "possible"]) + "export const awaited = {};";
     return null;
   };
   export async function resolve(name, context, next) {

@@ -1,5 +1,4 @@
-// How times are shown: in which zone, and as an age or a clock time. The choice is kept in this browser.
-// A change does not redraw anything; the frame does.
+// How times are shown: in which zone, and as ages or clock times. This browser keeps the choice; the frame redraws.
 
 const KEY = "tranche-times";
 

@@ -7,7 +7,7 @@ import { Link, setQuery } from "../router.js";
 import { api, segment } from "../api.js";
 import { inert, num, plural } from "../format.js";
 import { can } from "../session.js";
-import { Durations } from "../parts/strip.js";
+import { Durations } from "../runs/parts.js";
 import { StepChain, StepGraph, stepsOf } from "../parts/stepgraph.js";
 import { Documents, at, removal } from "../parts/documents.js";
 import { Editor, Source, template } from "../plans/source.js";

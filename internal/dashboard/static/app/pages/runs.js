@@ -13,8 +13,7 @@ import { liveRuns } from "../live.js";
 import { session } from "../session.js";
 import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
 import { attention, merge, open, stuck } from "../runs/rows.js";
-import { Strip } from "../parts/strip.js";
-import { Views } from "../runs/views.js";
+import { Strip, Views } from "../runs/parts.js";
 
 const states = ["running", "paused", "loading", "completed", "cancelled"];
 const orders = [["", "Newest first"], ["name", "By name"], ["items", "Most items"], ["failed", "Most failed"], ["time", "Longest"]];

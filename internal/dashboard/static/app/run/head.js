@@ -1,8 +1,7 @@
 // The head of a run's page: state with reason, actions and numbers.
-import { html } from "../html.js";
+import { html, signal } from "../html.js";
 import { Badge, Button, ButtonLink, Icon, Menu, Progress, StateBadge, Text, Time, confirm, now, toast } from "../ui.js";
 import { BASE, api, segment } from "../api.js";
-import { awaited, notify, possible } from "../notify.js";
 import { mayResume, resume } from "../runs/actions.js";
 import { dueText, forecastText } from "../parts/forecast.js";
 import { clock, duration, failedShare, inert, num, percent, plural, short, timed } from "../format.js";
@@ -170,4 +169,37 @@ export function Warnings({ run }) {
   if (warnings.length === 0) return null;
   return html`<div role="status"><ul class="run-warnings" data-test="warnings">${warnings.map((w) => html`<li key=${w}>
     <${Icon} name="warn"/><${Text} max=${600}>${w[0].toUpperCase() + w.slice(1)}<//></li>`)}</ul></div>`;
+}
+
+// A system notification when a run ends or waits for a decision, even while the tab is hidden.
+const EVERY = 15_000; // ms
+
+// awaited are the runs to be notified of, as long as the tab is open.
+const awaited = signal(new Set());
+
+const possible = () => "Notification" in globalThis && Notification.permission !== "denied";
+
+// notify reports the end or hold of a run. Resolves to false if the user denies permission.
+async function notify(run) {
+  if (await Notification.requestPermission() !== "granted") return false;
+  awaited.value = new Set([...awaited.value, run.id]);
+  const timer = setInterval(async () => {
+    let now;
+    try {
+      now = await api.get(`/runs/${segment(run.id)}`);
+    } catch {
+      return; // temporarily unavailable
+    }
+    const over = now.state === "completed" || now.state === "cancelled";
+    if (!over && !now.hold) return;
+    clearInterval(timer);
+    awaited.value = new Set([...awaited.value].filter((id) => id !== run.id));
+    const note = new Notification(inert(now.name || now.plan, 80), { tag: run.id,
+      body: over ? `${now.state}, ${num(now.failed)} failed` : `held: ${inert(now.hold.detail || now.hold.kind, 120)}` });
+    note.onclick = () => {
+      focus();
+      note.close();
+    };
+  }, EVERY);
+  return true;
 }
