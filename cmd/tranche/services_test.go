@@ -197,7 +197,7 @@ func TestConformanceTells(t *testing.T) {
 	testenv.NoError(t, os.WriteFile(program, []byte(source), 0o600))
 	arguments = []string{"conformance", "--endpoint", "python-interest", "--only", "final", "--", "python3", "-u", program}
 	r = runProgram(t, nil, "", arguments...)
-	b.want(r, cli.ExitOther, "FAIL     must   final", "users:    items that were left out", `got:      Tranche-Final "51"`,
+	b.want(r, cli.ExitOther, "FAIL     must   final", "users:    items left out", `got:      Tranche-Final "51"`,
 		"docs/protocol.md, Several messages",
 		"1 failed")
 	var report conformance.Report
