@@ -16,8 +16,6 @@ import (
 	"github.com/chromedp/cdproto/network"
 	"github.com/chromedp/cdproto/runtime"
 	"github.com/chromedp/chromedp"
-
-	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
 // page is a tab in a browser context of its own. What goes wrong in it fails the test at its end.
@@ -44,7 +42,9 @@ func (b *browser) open(t *testing.T, base string) *page {
 func (p *page) attach() {
 	p.Helper()
 	p.Cleanup(p.verdict)
-	testenv.MustSame(p, chromedp.Listen(p.ctx, p.watch), nil, "open a page")
+	if err := chromedp.Listen(p.ctx, p.watch); err != nil {
+		p.Fatalf("open a page: %v", err)
+	}
 	command(p, network.Enable, network.EnableParams{})
 	command(p, log.Enable, cdp.Empty{})
 	command(p, runtime.Enable, cdp.Empty{})
@@ -95,7 +95,9 @@ func command[P, R any](p *page, c cdp.Command[P, R], params P) (result R) {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	result, err := chromedp.Call(ctx, c, params)
-	testenv.MustSame(p, err, nil, "%s", c.Method)
+	if err != nil {
+		p.Fatalf("%s: %v", c.Method, err)
+	}
 	return result
 }
 
@@ -137,7 +139,9 @@ func (p *page) do(what string, actions ...chromedp.Action[chromedp.Void]) {
 	p.Helper()
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
-	testenv.MustSame(p, chromedp.Do(ctx, actions...), nil, "%s\n%s", what, p.state())
+	if err := chromedp.Do(ctx, actions...); err != nil {
+		p.Fatalf("%s: %v\n%s", what, err, p.state())
+	}
 }
 
 // state describes the page for who reads why a test failed.
@@ -185,7 +189,9 @@ func eval[V any](p *page, expression string) V {
 	ctx, cancel := context.WithTimeout(p.ctx, patience)
 	defer cancel()
 	value, err := chromedp.Run(ctx, chromedp.Evaluate[V](expression, chromedp.EvalAwaitPromise))
-	testenv.MustSame(p, err, nil, "%.300s\n%s", expression, p.state())
+	if err != nil {
+		p.Fatalf("%.300s: %v\n%s", expression, err, p.state())
+	}
 	return value
 }
 
