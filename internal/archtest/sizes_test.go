@@ -33,7 +33,7 @@ var totals = struct{ packages, files, lines, tests int }{
 	packages: 111, // those with files that are not tests
 	files:    659, // without tests and generated code, as are lines
 	lines:    148415,
-	tests:    79865, // lines of them
+	tests:    79871, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
