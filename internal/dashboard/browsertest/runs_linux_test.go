@@ -558,7 +558,7 @@ func findAndChoose(s *stack, p *page) {
 	p.says("state", "paused")
 	search("C42", "C42")
 	p.has("item-page")
-	p.until("a request leads to its logs", `document.querySelector('`+at("link")+`')?.href.startsWith("https://logs.test/?q=")`)
+	p.until("a request leads to its logs", `document.querySelector('`+at("link")+`')?.href.startsWith("http://logs.test/?q=")`)
 	p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 	p.fill("search-text", "no such key")
 	p.until("what does not exist is not offered", `document.querySelector('[role=dialog], dialog').innerText.includes("Nothing found")`)

@@ -74,7 +74,7 @@ func (s *stack) serve() {
 	s.url = "http://" + s.addr
 	pages := testenv.Must(dashboard.Handler(dashboard.Config{Base: s.config.base}))(s)
 	settings := api.Config{Build: buildinfo.Info{Version: "test"}, Dashboard: pages, QueryTimeout: patience,
-		BasePath: s.config.base, Links: map[string]string{"logs": "https://logs.test/?q={slice}"}}
+		BasePath: s.config.base, Links: map[string]string{"logs": "http://logs.test/?q={slice}"}}
 	settings.Alerts = testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
 		Programs: map[string]string{"page": "/bin/true"}}))(s)
 	if s.config.locked {
