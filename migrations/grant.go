@@ -57,7 +57,9 @@ func Grant(ctx context.Context, url, role string) (err error) {
 const written = `actor, action, run_id, subject, detail, before, after, origin`
 
 // owned returns the tables that serving only reads, except for audit_log's new rows.
-func owned() []string { return []string{versionTable, "schema_object", "audit_log", "audit_expiry", "audit_head", "audit_gone"} }
+func owned() []string {
+	return []string{versionTable, "schema_object", "audit_log", "audit_expiry", "audit_head", "audit_gone"}
+}
 
 // sequences lists the sequences of our tables; an insert needs no right on them.
 const sequences = `

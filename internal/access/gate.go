@@ -57,7 +57,7 @@ type Store interface {
 	NoteUse(ctx context.Context, hashes [][]byte) error
 	BeginWebSession(ctx context.Context, n identity.NewWebSession) (identity.Credential, error)
 	EndWebSession(ctx context.Context, hash [32]byte) error
-	NoteCounted(ctx context.Context, all []identity.Counted) error
+	counter
 }
 
 // Config configures a Gate. A zero field means its default.

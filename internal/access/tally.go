@@ -31,13 +31,16 @@ const (
 	byProvider = "provider"
 )
 
+// counter writes an audit entry for each count.
+type counter interface {
+	NoteCounted(ctx context.Context, all []identity.Counted) error
+}
+
 // Tally counts events for the audit log.
 type Tally struct {
-	store interface {
-		NoteCounted(ctx context.Context, all []identity.Counted) error
-	}
-	log  *zap.Logger
-	rows int // per pause
+	store counter
+	log   *zap.Logger
+	rows  int // per pause
 
 	mu      sync.Mutex
 	by      map[identity.CountedKind]*identity.Counted
@@ -52,9 +55,7 @@ func NewRefusals(store identity.Store, log *zap.Logger) *Tally { return newTally
 // NewReads returns a Tally of reads, each caller and run with a row.
 func NewReads(store identity.Store, log *zap.Logger) *Tally { return newTally(store, log, maxTallied) }
 
-func newTally(store interface {
-	NoteCounted(ctx context.Context, all []identity.Counted) error
-}, log *zap.Logger, rows int) *Tally {
+func newTally(store counter, log *zap.Logger, rows int) *Tally {
 	return &Tally{store: store, log: log, rows: rows, by: map[identity.CountedKind]*identity.Counted{}}
 }
 

@@ -111,13 +111,13 @@ func TestChats(t *testing.T) {
 		`[critical] No service listens on endpoint \u0026lt;!channel\u0026gt;`,
 		"Waiting on",
 	} {
-		testenv.Has(t, text, part, "Slack is told")
+		testenv.Has(t, text, part, "the message to Slack")
 	}
 	if !bytes.Equal(slack.bodies[0], slack.bodies[1]) || slack.got[0].URL.Path != chatPath {
 		t.Error("two attempts differ, or go elsewhere")
 	}
 	for _, part := range []string{`"type":"AdaptiveCard"`, `"type":"message"`, `"Action.OpenUrl"`} {
-		testenv.Has(t, string(teams.bodies[0]), part, "Teams is told")
+		testenv.Has(t, string(teams.bodies[0]), part, "the message to Teams")
 	}
 }
 

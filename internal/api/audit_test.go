@@ -220,7 +220,7 @@ func TestTheAuditLogIsExportedAndVerified(t *testing.T) {
 	run := b.Start("name=it").Run
 	b.Finish(run)
 	b.Get("/runs/it/export", kernel.ActorHeader, "ann")
-	b.Until("the read is told of", `SELECT count(*) = 1 FROM audit_log WHERE action = 'read' AND actor = 'ann'
+	b.Until("the read is counted", `SELECT count(*) = 1 FROM audit_log WHERE action = 'read' AND actor = 'ann'
 		AND run_id IS NULL AND subject = '`+run.String()+`' AND detail ->> 'by' = 'export-run' AND detail ->> 'count' = '1'`)
 	testenv.NoError(t, retention.New(b.Store).SealAudit(t.Context()))
 	var first, rest inspect.AuditPage

@@ -125,7 +125,7 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 	}
 }
 
-// An audit log that is not carried away is told of, and so is one that is shorter than what was.
+// Health reports an audit log that is not forwarded, or is shorter than what was.
 func TestASinkThatStandsStill(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
