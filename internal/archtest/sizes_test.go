@@ -32,7 +32,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 111, // those with files that are not tests
 	files:    659, // without tests and generated code, as are lines
-	lines:    148415,
+	lines:    148418,
 	tests:    79871, // lines of them
 }
 
