@@ -241,11 +241,4 @@ func (s Store) Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueu
 }
 
 // Now returns the database's time.
-func (s Store) Now(ctx context.Context) (now time.Time, err error) {
-	if err := s.db.Pool.QueryRow(ctx, databaseTime).Scan(&now); err != nil {
-		return now, fmt.Errorf("read the time: %w", err)
-	}
-	return now, nil
-}
-
-const databaseTime = `SELECT tranche_now()`
+func (s Store) Now(ctx context.Context) (time.Time, error) { return pg.Now(ctx, s.db.Pool) }

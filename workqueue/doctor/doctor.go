@@ -123,8 +123,6 @@ type Report struct {
 // OK reports whether every invariant holds.
 func (r *Report) OK() bool { return r.Found == 0 }
 
-const doctorClock = `SELECT tranche_now()`
-
 // Doctor checks the invariants over the whole database as of one moment. It reads every part once (about a million in
 // a second or two) in one transaction, during which PostgreSQL cannot vacuum. A violation is not an error.
 func (s Store) Doctor(ctx context.Context) (Report, error) {
@@ -137,8 +135,8 @@ func (s Store) Recount(ctx context.Context) (Report, error) { return s.examine(c
 func (s Store) examine(ctx context.Context, parts ...func(*doctor, context.Context) error) (Report, error) {
 	report := Report{Violations: []Violation{}}
 	start := time.Now()
-	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error {
-		if err := tx.QueryRow(ctx, doctorClock).Scan(&report.At); err != nil {
+	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
+		if report.At, err = pg.Now(ctx, tx); err != nil {
 			return err
 		}
 		d := &doctor{tx: tx, report: &report}

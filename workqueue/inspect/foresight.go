@@ -88,9 +88,6 @@ LEFT JOIN LATERAL (
     WHERE p.endpoint = w.endpoint AND c.what = 'breaker' AND c.after = 'open' ORDER BY c.id DESC LIMIT 1) o ON true
 WHERE w.state <> 'cancelled'`
 
-// databaseTime is that from which the seconds of the others count, so it is read first.
-const databaseTime = `SELECT tranche_now()`
-
 const networkEndpoints = `
 SELECT e.endpoint, coalesce(s.max_in_flight, 0), coalesce(p.in_flight, 0),
     coalesce(least(nullif(s.rate, 0), p.rate), 0)::float8, coalesce(s.request_rate, 0)::float8,
@@ -134,8 +131,8 @@ func readNetwork(
 ) (*foresight, error) {
 	f := newForesight()
 	var err error
-	if f.at, err = pg.One(ctx, from, pgx.RowTo[time.Time], databaseTime); err != nil {
-		return nil, fmt.Errorf("read the time: %w", err)
+	if f.at, err = pg.Now(ctx, from); err != nil { // first: the seconds of the others count from it
+		return nil, err
 	}
 	if planned != nil {
 		f.plan(planned, float64(items))

@@ -177,21 +177,18 @@ func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) 
 	return ended, nil
 }
 
-// DatabaseTime reads the database's clock.
-const DatabaseTime = `SELECT tranche_now()`
-
 // Observe returns what happened at the endpoints with an automatic pace since the Until of an earlier observation; the
 // zero time means the last second. refused are the error codes of services that refuse excess work.
 func (s Store) Observe(ctx context.Context, since time.Time, refused []string) (Observation, error) {
 	o := Observation{Since: since}
-	if err := s.db.Pool.QueryRow(ctx, DatabaseTime).Scan(&o.Until); err != nil {
+	now, err := pg.Now(ctx, s.db.Pool)
+	if err != nil {
 		return o, fmt.Errorf("observe endpoints: %w", err)
 	}
-	o.Until = o.Until.Add(-commitLag)
+	o.Until = now.Add(-commitLag)
 	if since.IsZero() {
 		o.Since = o.Until.Add(-time.Second)
 	}
-	var err error
 	if o.Endpoints, err = pg.Collect(ctx, s.db.Pool, scanPaced, pacedEndpoints); err != nil {
 		return o, fmt.Errorf("observe endpoints: %w", err)
 	}

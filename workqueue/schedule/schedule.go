@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 // Store reads and writes schedules. It is safe for concurrent use.
@@ -72,7 +71,7 @@ func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (work
 
 // nextDue is the first due time after now, or one that has come and was not taken.
 func (text *Text) nextDue(ctx context.Context, tx pgx.Tx, was *ledger.Held) (*time.Time, error) {
-	now, err := timeIn(ctx, tx)
+	now, err := pg.Now(ctx, tx)
 	if err != nil {
 		return nil, err
 	}
@@ -97,14 +96,7 @@ func nextAfter(next NextTime, spec json.RawMessage, now time.Time) (*time.Time, 
 }
 
 // DatabaseTime returns the database's time, the only one that due times are compared with.
-func (s Store) DatabaseTime(ctx context.Context) (time.Time, error) { return timeIn(ctx, s.db.Pool) }
-
-func timeIn(ctx context.Context, q pg.RowQuerier) (now time.Time, err error) {
-	if err := q.QueryRow(ctx, pace.DatabaseTime).Scan(&now); err != nil {
-		return now, fmt.Errorf("read the time: %w", err)
-	}
-	return now, nil
-}
+func (s Store) DatabaseTime(ctx context.Context) (time.Time, error) { return pg.Now(ctx, s.db.Pool) }
 
 const (
 	setSchedule = `
@@ -138,7 +130,7 @@ func (s Store) SetSchedule(
 				_, err := tx.Exec(ctx, dropOccurrences, name)
 				return err
 			case workqueue.DocumentActive:
-				now, err := timeIn(ctx, tx)
+				now, err := pg.Now(ctx, tx)
 				if err != nil {
 					return err
 				}

@@ -192,11 +192,9 @@ func (s Store) checkDoneBy(ctx context.Context, r *LoadRequest) error {
 	if r.Sealing != nil || r.DoneBy == nil {
 		return nil
 	}
-	now, err := pg.One(ctx, s.db.Pool, pgx.RowTo[time.Time], databaseTime)
+	now, err := pg.Now(ctx, s.db.Pool)
 	return cmp.Or(err, workqueue.CheckDoneBy(r.DoneBy, now))
 }
-
-const databaseTime = `SELECT tranche_now()`
 
 // spec and params are never stored as NULL.
 func (r *LoadRequest) spec() json.RawMessage {

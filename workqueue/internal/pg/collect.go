@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -42,6 +43,17 @@ func Collect[T any](
 func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any) (T, error) {
 	return pgx.CollectExactlyOneRow(Rows(ctx, from, sql, args...), read)
 }
+
+// Now returns the database's time, the only one that times on record are compared with.
+func Now(ctx context.Context, from Querier) (time.Time, error) {
+	now, err := One(ctx, from, pgx.RowTo[time.Time], databaseTime)
+	if err != nil {
+		return now, fmt.Errorf("read the time: %w", err)
+	}
+	return now, nil
+}
+
+const databaseTime = `SELECT tranche_now()`
 
 // Each scans each row into the same variables, calls f, and closes the rows.
 func Each(rows pgx.Rows, into []any, f func()) error {
