@@ -97,7 +97,7 @@ cluster-programs: build
 # Each package once: under the race detector where it has goroutines. Compilation, vet and archtest have no second try.
 # With the race detector a collection of garbage costs much: fewer of them save a seventh of the processors' time.
 .PHONY: test
-test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp
+test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp atexit_sleep_ms=0
 test: deps vet no-flaky ## set up what is missing, then run the tests
 	$(GO) test -vet=off ./internal/archtest
 	@set -e; $(PICK); flags="-p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS)"; \
