@@ -168,3 +168,27 @@ func TestGuessFitsWhatItWasMadeOf(t *testing.T) {
 		t.Error("a renamed column fits")
 	}
 }
+
+func TestExamplesFit(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{
+		`{"type":"object","required":["id"],"properties":{"id":{"type":"string"},"n":{"type":"integer","minimum":5}}}`: `` +
+			`{"id":"text","n":5} {"id":""} {"id":"12.50","n":5} {"id":"Zoë 漢字","n":2147483647} {"id":"` +
+			strings.Repeat("long ", 50) + `","n":5}`,
+		`{"properties":{"day":{"format":"date"},"of":{"enum":["a","b"]},"list":{"items":{"$ref":"#/$defs/yes"}}},
+			"$defs":{"yes":{"type":"boolean"}}}`: `{"day":{},"list":{},"of":"a"} {}`,
+		`{"required":["p"],"properties":{"p":{"type":"string","pattern":"^-?[0-9]+$"}}}`: `{"p":"0"} {"p":"-1"}`,
+		`{"required":["p"],"properties":{"p":{"type":"string","pattern":"^q{7}$"}}}`:     ``,
+		`{"required":["a"],"properties":{"a":{"$ref":"#"}}}`:                             ``,
+		`{"properties":{"a":{"type":"array","items":{"type":"boolean"},"minItems":1},"m":{"type":["null","number"]},
+			"o":{"additionalProperties":{"const":1}},"c":{"oneOf":[{"maximum":0,"type":"number"},{"type":"null"}]}}}`: ``,
+	} {
+		compiled, err := itemschema.Compile([]byte(schema))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := bytes.Join(compiled.Examples(), []byte(" ")); string(got) != want {
+			t.Errorf("%s: got %s, want %s", schema, got, want)
+		}
+	}
+}
