@@ -30,7 +30,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "values", Read: strictyaml.Into(&plan.Order.Values, `min:"1"`)},
 		{Name: "partitions", Read: strictyaml.Into(&plan.Order.Partitions, `min:"1" max:"65536"`)},
 		{Name: "on_failure", Read: func(v strictyaml.Value) error {
-			err := v.Decode(&plan.OnFailure)
+			err := strictyaml.Into(&plan.OnFailure, `enum:"continue,stop"`)(v)
 			plan.OnFailure = canonicalText(plan.OnFailure, ParseOnFailure)
 			return err
 		}},
@@ -79,7 +79,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		}},
 		{Name: "optional", Read: strictyaml.Into(&step.Optional)},
 		{Name: "barrier", Read: readBarrier(&step)},
-		{Name: "approvers", Read: strictyaml.Into(&step.Approval)},
+		{Name: "approvers", Read: strictyaml.Into(&step.Approval, `enum:"anyone,other"`)},
 	}
 	for name, field := range over.Fields() {
 		fields = append(fields, strictyaml.Field{Name: name, Read: settingOf(field)})

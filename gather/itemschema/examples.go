@@ -49,10 +49,15 @@ func example(s *jsonschema.Schema, n, depth int) any {
 	case len(choices) > 0:
 		return example(choices[n%len(choices)], n, depth+1)
 	}
-	kinds := []string{"object"}
-	if s.Types != nil && !s.Types.IsEmpty() {
+	kinds := []string{"string"}
+	switch {
+	case s.Types != nil && !s.Types.IsEmpty():
 		kinds = s.Types.ToStrings()
 		slices.Reverse(kinds) // null is the first
+	case depth == 0 || len(s.Properties) > 0:
+		kinds[0] = "object"
+	case s.Items2020 != nil:
+		kinds[0] = "array"
 	}
 	switch kinds[n%len(kinds)] {
 	case "object":
@@ -116,16 +121,15 @@ func exampleText(s *jsonschema.Schema, n int) string {
 			return text
 		}
 	}
-	text := texts[n%len(texts)]
 	if s.Pattern != nil {
-		texts = append(texts, "0", "-1", "A-1", "2024-02-29", "a")
-		for i := range texts {
-			if text = texts[(n+i)%len(texts)]; s.Pattern.MatchString(text) {
-				break
-			}
-		}
+		texts = slices.DeleteFunc(append(texts, "0", "-1", "A-1", "2024-02-29", "a"), func(text string) bool {
+			return !s.Pattern.MatchString(text)
+		})
 	}
-	letters := []rune(text)
+	if len(texts) == 0 {
+		return ""
+	}
+	letters := []rune(texts[n%len(texts)])
 	for s.MinLength != nil && len(letters) < min(*s.MinLength, MaxBytes) {
 		letters = append(letters, 'x')
 	}
