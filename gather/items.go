@@ -29,10 +29,10 @@ const (
 
 // Items describes the items of a plan's runs and how to read them.
 type Items struct {
-	Schema    json.RawMessage `json:"schema,omitempty"`     // a JSON Schema; nil: any item
-	OnInvalid string          `json:"on_invalid,omitempty"` // InvalidFail or ""
+	Schema    json.RawMessage `json:"schema,omitempty"`                        // a JSON Schema; nil: any item
+	OnInvalid string          `json:"on_invalid,omitempty" enum:"reject,fail"` // InvalidFail or ""
 	// Contract is ContractWarn, ContractOff or "".
-	Contract string `json:"contract,omitempty"`
+	Contract string `json:"contract,omitempty" enum:"reject,warn,off"`
 
 	Encoding string `json:"encoding,omitempty"` // of the text; empty: UTF-8, or by the byte order mark
 	Header   *bool  `json:"header,omitempty"`   // false: CSV without a header; nil: with one

@@ -48,10 +48,10 @@ type SQL struct {
 	Value string `json:"value,omitempty"`
 	// of a bytea Value; "": application/octet-stream
 	ContentType string             `json:"content_type,omitempty"`
-	Rows        string             `json:"rows"`      // one row per item; or many: a list, possibly empty
-	Timeout     workqueue.Duration `json:"timeout"`   // of a query; 1ms to 1h; the operator may limit it
-	MaxRows     int                `json:"max_rows"`  // of a query; likewise
-	MaxBytes    workqueue.Bytes    `json:"max_bytes"` // of one part; 1 to 256 MiB
+	Rows        string             `json:"rows" enum:"one,many"` // one row per item; or many: a list, possibly empty
+	Timeout     workqueue.Duration `json:"timeout"`              // of a query; 1ms to 1h; the operator may limit it
+	MaxRows     int                `json:"max_rows"`             // of a query; likewise
+	MaxBytes    workqueue.Bytes    `json:"max_bytes"`            // of one part; 1 to 256 MiB
 }
 
 func (q *SQL) source() string { return q.Source }

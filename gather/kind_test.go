@@ -91,7 +91,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 			"f:3:16: steps[0].http.url: there is no {kye} here; there are key, ordinal, item.FIELD",
 		},
 		{`http: {url: "http://h/{secret.t}"}`, "steps[0].http.url: {secret.t}: a secret does not belong in a URL"},
-		{`http: {url: "http://h/", method: HEAD}`, `steps[0].http.method: "HEAD" is not one of GET, POST`},
+		{`http: {url: "http://h/", method: HEAD}`, `steps[0].http.method: want one of GET, POST`},
 		{`http: {url: "http://h/", method: GET, body: {}}`, "steps[0].http.method: a GET has no body"},
 		{`http: {url: "http://h/", body: "{nope}"}`, "steps[0].http.body: there is no {nope} here"},
 		{`http: {url: "http://h/", body: 0x10}`, "steps[0].http.body: want what JSON can say"},
@@ -123,7 +123,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 		{`sql: {source: a, query: "/* SELECT */ DROP TABLE x -- $1"}`, "steps[0].sql.query: it only reads"},
 		{`sql: {source: a, query: "SELECT 1 -- $1"}`, "steps[0].sql.query: $1 is not in it"},
 		{`sql: {source: a, query: "SELECT $1, $4"}`, "steps[0].sql.query: there is no $4"},
-		{`sql: {source: a, query: "SELECT $1", rows: all}`, `steps[0].sql.rows: "all" is not one of one, many`},
+		{`sql: {source: a, query: "SELECT $1", rows: all}`, `steps[0].sql.rows: want one of one, many`},
 		{`sql: {source: a, query: "SELECT $1", timeout: 0s}`, "steps[0].sql.timeout: "},
 		{`sql: {source: a, query: "SELECT $1", max_rows: 0}`, "steps[0].sql.max_rows: 0 is not within"},
 		{

@@ -4,14 +4,20 @@ import (
 	"cmp"
 	"encoding/json"
 	"errors"
+	"reflect"
 	"strings"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
+// PlanSchema returns the JSON Schema of a plan's YAML.
+func PlanSchema() map[string]any {
+	return strictyaml.Schema(func(doc *strictyaml.Document) error { return readPlan(doc, &Plan{}) })
+}
+
 func readPlan(doc *strictyaml.Document, plan *Plan) error {
-	return doc.Root.Fields([]strictyaml.Field{
+	return doc.Root.Fields(documented([]strictyaml.Field{
 		{Name: "name", Read: strictyaml.Into(&plan.Name)},
 		{Name: "priority", Read: strictyaml.Into(&plan.Priority)},
 		{Name: "done_by", Read: word(&plan.DoneBy, workqueue.ParseDoneBy, workqueue.ErrDoneBy)},
@@ -24,7 +30,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 		{Name: "values", Read: strictyaml.Into(&plan.Order.Values, `min:"1"`)},
 		{Name: "partitions", Read: strictyaml.Into(&plan.Order.Partitions, `min:"1" max:"65536"`)},
 		{Name: "on_failure", Read: func(v strictyaml.Value) error {
-			err := v.Decode(&plan.OnFailure)
+			err := strictyaml.Into(&plan.OnFailure, `enum:"continue,stop"`)(v)
 			plan.OnFailure = canonicalText(plan.OnFailure, ParseOnFailure)
 			return err
 		}},
@@ -36,7 +42,7 @@ func readPlan(doc *strictyaml.Document, plan *Plan) error {
 				return err
 			})
 		}},
-	}...)
+	})...)
 }
 
 func word(into *string, parse func(string) (string, error), want error) func(strictyaml.Value) error {
@@ -73,7 +79,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 		}},
 		{Name: "optional", Read: strictyaml.Into(&step.Optional)},
 		{Name: "barrier", Read: readBarrier(&step)},
-		{Name: "approvers", Read: strictyaml.Into(&step.Approval)},
+		{Name: "approvers", Read: strictyaml.Into(&step.Approval, `enum:"anyone,other"`)},
 	}
 	for name, field := range over.Fields() {
 		fields = append(fields, strictyaml.Field{Name: name, Read: settingOf(field)})
@@ -81,7 +87,7 @@ func readStep(doc *strictyaml.Document, v strictyaml.Value) (Step, error) {
 			fields = append(fields, strictyaml.Field{Name: name + "_auto", Read: strictyaml.Into(into)})
 		}
 	}
-	err := v.Fields(fields...)
+	err := v.Fields(documented(fields)...)
 	step.Chunk = step.defaultChunk()
 	for name, field := range over.Fields() {
 		if number, ok := field.(**workqueue.Adaptive); ok && err == nil {
@@ -149,7 +155,7 @@ func (q *SQL) ReadYAML(v strictyaml.Value) error {
 // ReadYAML implements strictyaml.Reader. Invalid words are kept for Validate to reject.
 func (i *Items) ReadYAML(v strictyaml.Value) error {
 	type settings Items
-	err := v.Decode((*settings)(i))
+	err := v.Fields(documented(strictyaml.FieldsOf((*settings)(i)))...)
 	i.Header = canonicalHeader(i.Header)
 	i.OnInvalid, i.Contract = canonicalText(i.OnInvalid, parseOnInvalid), canonicalText(i.Contract, parseContract)
 	i.Encoding, i.Delimiter = canonicalText(i.Encoding, parseEncoding), canonicalText(i.Delimiter, ParseDelimiter)
@@ -175,30 +181,48 @@ func settingOf(field any) func(strictyaml.Value) error {
 
 // ReadYAML reads overrides by the names of the flags.
 func (o *Overrides) ReadYAML(v strictyaml.Value) error {
-	set := func(v strictyaml.Value, put func(text string) error) error {
-		text, ok := v.Plain()
-		if !ok {
-			return v.Wrong("a value")
-		}
-		err := put(text)
-		if bad, ok := errors.AsType[*FieldError](err); ok {
-			return v.Fail("%s", bad.Problem)
-		}
-		return err
+	steps := func(v strictyaml.Value) error {
+		return v.Entries("settings by the names of steps", func(step string, v strictyaml.Value) error {
+			return v.Fields(overrideFields(stepSettings(&workqueue.StepOverrides{}), func(name, text string) error {
+				return o.SetStep(step + "." + name + "=" + text)
+			})...)
+		})
 	}
-	return v.Entries("settings of runs, like rate: 100", func(name string, v strictyaml.Value) error {
-		switch name {
-		case "steps":
-			return v.Entries("settings by the names of steps", func(step string, v strictyaml.Value) error {
-				return v.Entries("settings of the step", func(name string, v strictyaml.Value) error {
-					return set(v, func(text string) error { return o.SetStep(step + "." + name + "=" + text) })
-				})
-			})
-		case "retry_codes", "no_retry_codes", "columns", "rename", "types":
-			return v.List(func(v strictyaml.Value) error {
-				return set(v, func(text string) error { return o.Set(name, text) })
-			})
+	return v.Fields(append(overrideFields(o.settings(), o.Set), strictyaml.Field{Name: "steps", Read: steps})...)
+}
+
+func overrideFields(settings []setting, set func(name, text string) error) []strictyaml.Field {
+	fields := make([]strictyaml.Field, len(settings))
+	for i, s := range settings {
+		read := func(v strictyaml.Value) error {
+			text, ok := v.Plain()
+			if !ok {
+				return v.Wrong("a value")
+			}
+			err := set(s.field, text)
+			if bad, ok := errors.AsType[*FieldError](err); ok {
+				return v.Fail("%s", bad.Problem)
+			}
+			return err
 		}
-		return set(v, func(text string) error { return o.Set(name, text) })
-	})
+		fields[i] = strictyaml.Field{Name: s.field, Read: read}
+		switch s.field {
+		case "retry_codes", "no_retry_codes", "columns", "rename", "types":
+			fields[i].Read = func(v strictyaml.Value) error { return v.List(read) }
+		}
+	}
+	return documented(fields)
+}
+
+// documented adds what the flags say of the same settings.
+func documented(fields []strictyaml.Field) []strictyaml.Field {
+	for _, flag := range reflect.VisibleFields(reflect.TypeFor[Overrides]()) {
+		name, _, _ := strings.Cut(flag.Tag.Get("json"), ",")
+		for i := range fields {
+			if fields[i].Name == name {
+				fields[i].Doc = flag.Tag.Get("doc")
+			}
+		}
+	}
+	return fields
 }

@@ -43,6 +43,7 @@ type commands struct {
 	cli.TokenFlags `group:"Global flags:"`
 
 	Serve   serveCommand   `cmd:"" help:"Run everything: node, API, and PostgreSQL and NATS unless they are given."`
+	Dev     devCommand     `cmd:"" help:"Serve, open the dashboard, and restart a service when its files change."`
 	Run     runs.Commands  `cmd:"" help:"Start, watch, repair and export runs."`
 	Version versionCommand `cmd:"" help:"Print the version."`
 	admin.Commands

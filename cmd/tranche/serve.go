@@ -65,6 +65,8 @@ type serveCommand struct {
 	metricsFlags
 	alertFlags
 	pulseFlags
+
+	welcomed func(*parts) // called once the server is ready; may be nil
 }
 
 func (s *serveCommand) Validate() error {
@@ -193,6 +195,9 @@ func (s *serveCommand) greet(ctx context.Context, term *cli.Console, p *parts, n
 		return nil
 	case <-node.Ready():
 		s.askForToken(ctx, term, p)
+		if s.welcomed != nil {
+			defer s.welcomed(p)
+		}
 		return s.welcome(term, p)
 	}
 }

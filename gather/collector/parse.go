@@ -88,6 +88,11 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	return &whole, nil
 }
 
+// Schema returns the JSON Schema of a collector's YAML.
+func Schema() map[string]any {
+	return strictyaml.Schema(func(doc *strictyaml.Document) error { return doc.Root.Decode(&document{}) })
+}
+
 type document struct {
 	collector.CollectorSpec
 

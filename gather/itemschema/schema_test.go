@@ -168,3 +168,30 @@ func TestGuessFitsWhatItWasMadeOf(t *testing.T) {
 		t.Error("a renamed column fits")
 	}
 }
+
+func TestExamplesFit(t *testing.T) {
+	t.Parallel()
+	for schema, want := range map[string]string{
+		`{"type":"object","required":["id"],"properties":{"id":{"type":"string"},"n":{"type":"integer","minimum":5}}}`: `` +
+			`{"id":"text","n":5} {"id":""} {"id":"12.50","n":5} {"id":"Zoë 漢字","n":2147483647} {"id":"` +
+			strings.Repeat("long ", 50) + `","n":5}`,
+		`{"properties":{"day":{"format":"date"},"of":{"enum":["a","b"]},"list":{"items":{"$ref":"#/$defs/yes"}}},
+			"$defs":{"yes":{"type":"boolean"}}}`: `{"day":"2024-02-29","list":[true],"of":"a"} {} ` +
+			`{"day":"2024-02-29","list":[true,false],"of":"a"} {"day":"2024-02-29","list":[false],"of":"b"} ` +
+			`{"day":"2024-02-29","list":[],"of":"a"}`,
+		`{"required":["p"],"properties":{"p":{"pattern":"^-?[0-9]+$"}}}`: `{"p":"0"} {"p":"-1"}`,
+		`{"required":["p"],"properties":{"p":{"pattern":"^q{7}$"}}}`:     ``,
+		`{"properties":{"a":{"type":"array","items":{"type":"boolean"},"minItems":1},"m":{"type":["null","number"]},
+			"o":{"type":"object","additionalProperties":{"const":1}},"c":{"oneOf":[{"maximum":0,"type":"number"},
+			{"type":"null"}]}}}`: `{"a":[true],"c":0,"m":12.5,"o":{"name":1}} {} {"a":[true,false],"c":-1,"m":-1,"o":{"name":1}} ` +
+			`{"a":[false],"c":null,"m":null,"o":{"name":1}} {"a":[true],"c":0,"m":1e-9,"o":{"name":1}}`,
+	} {
+		compiled, err := itemschema.Compile([]byte(schema))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := fmt.Sprintf("%s", compiled.Examples()); got != "["+want+"]" {
+			t.Errorf("%s: got %s, want %s", schema, got, want)
+		}
+	}
+}

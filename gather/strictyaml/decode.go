@@ -23,6 +23,7 @@ type Reader interface{ ReadYAML(v Value) error }
 //	min:"1" max:"10"   bounds of a number, a time (10ms), a size (1KiB), the bytes of a text, or the number of entries
 //	                   of a list or group
 //	want:"hosts"       the name of a text, or of a group with free names, in errors
+//	doc:"what it is"   for [Schema]
 func (v Value) Decode(into any) error { return v.decode(reflect.ValueOf(into).Elem(), "") }
 
 // Into returns a reader that decodes into a pointer, as for a struct field with that tag.
@@ -31,6 +32,9 @@ func Into(into any, tag ...reflect.StructTag) func(Value) error {
 }
 
 func (v Value) decode(into reflect.Value, tag reflect.StructTag) error {
+	if v.schema != nil {
+		v.describe(into, tag)
+	}
 	switch to := into.Addr().Interface().(type) {
 	case Reader:
 		return to.ReadYAML(v)
@@ -71,6 +75,9 @@ func (v Value) decode(into reflect.Value, tag reflect.StructTag) error {
 	}
 }
 
+// FieldsOf returns the fields of a struct, of which into is a pointer, as Decode reads them.
+func FieldsOf(into any) []Field { return fieldsOf(reflect.ValueOf(into).Elem()) }
+
 func fieldsOf(of reflect.Value) (fields []Field) {
 	own := map[string]bool{}
 	named := func(i int) (name string, embedded bool) {
@@ -94,7 +101,7 @@ func fieldsOf(of reflect.Value) (fields []Field) {
 			}
 		case name != "" && name != "-":
 			tag := of.Type().Field(i).Tag
-			fields = append(fields, Field{Name: name, Read: func(v Value) error { return v.decode(field, tag) }})
+			fields = append(fields, Field{name, func(v Value) error { return v.decode(field, tag) }, tag.Get("doc")})
 		}
 	}
 	return fields

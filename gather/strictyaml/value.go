@@ -17,12 +17,15 @@ type Value struct {
 	node ast.Node
 	path string
 	at   *token.Position
+
+	schema map[string]any // of a value that is described instead of read; see [Schema]
 }
 
 // Field is a field of a group and the reader of its value.
 type Field struct {
 	Name string
 	Read func(Value) error
+	Doc  string // what it is, for schemas
 }
 
 // Path returns the value's path, such as http.url or steps[0].name; empty for the whole document.
@@ -50,10 +53,17 @@ func (v Value) failAt(at *token.Position, format string, args ...any) error {
 }
 
 // Wrong returns an error that says what is wanted and what the value is.
-func (v Value) Wrong(want string) error { return v.Fail("want %s; this is %s", want, v.Kind()) }
+func (v Value) Wrong(want string) error {
+	v.say("description", want)
+	return v.Fail("want %s; this is %s", want, v.Kind())
+}
 
 // Fields reads a group of known fields, each at most once.
 func (v Value) Fields(fields ...Field) error {
+	if v.schema != nil {
+		v.describeFields(fields)
+		return nil
+	}
 	names := make([]string, len(fields))
 	byName := map[string]func(Value) error{}
 	for i, f := range fields {
@@ -120,6 +130,10 @@ func wordsOf(name string) []string {
 
 // Entries reads a group with free names.
 func (v Value) Entries(want string, read func(name string, v Value) error) error {
+	if v.schema != nil {
+		v.describeEntries("object", "additionalProperties", func(entry Value) error { return read("", entry) })
+		return nil
+	}
 	return v.entries(want, func(key *token.Token, plain bool, entry Value) error {
 		if !plain {
 			return v.failAt(key.Position, "the name %.60q has to stand in quotes", key.Value)
@@ -159,6 +173,10 @@ func (v Value) entries(want string, read func(key *token.Token, plain bool, v Va
 
 // List reads a list.
 func (v Value) List(read func(Value) error) error {
+	if v.schema != nil {
+		v.describeEntries("array", "items", read)
+		return nil
+	}
 	node, ok := v.node.(*ast.SequenceNode)
 	if !ok {
 		return v.Wrong("a list, each entry after a dash")
@@ -188,6 +206,7 @@ func (d *Document) place(node ast.Node, path string, key *token.Token) Value {
 
 // Plain returns the source text of a text, number or boolean.
 func (v Value) Plain() (text string, ok bool) {
+	v.say("type", []string{"string", "number", "boolean"})
 	switch n := v.node.(type) {
 	case *ast.StringNode:
 		return n.Value, true
@@ -217,6 +236,7 @@ func (v Value) Block() (text string, ok bool) {
 
 // Number returns the source text of a number.
 func (v Value) Number() (digits string, ok bool) {
+	v.say("type", "number")
 	switch v.node.(type) {
 	case *ast.IntegerNode, *ast.FloatNode:
 		return v.node.GetToken().Value, true
@@ -240,7 +260,7 @@ func (v Value) Kind() string {
 
 func (v Value) kind() string {
 	switch v.node.(type) {
-	case *ast.NullNode:
+	case nil, *ast.NullNode:
 		return "nothing"
 	case *ast.StringNode:
 		return "a text"

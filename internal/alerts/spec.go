@@ -42,7 +42,7 @@ type Spec struct {
 	Name string `json:"name"`
 
 	When      `json:"when"`
-	Plans     []string `json:"plans,omitempty" min:"1" max:"100"` // with Endpoints: only conditions about one of these
+	Plans     []string `json:"plans,omitempty" min:"1" max:"100" doc:"only conditions about one of these plans, or of endpoints"`
 	Endpoints []string `json:"endpoints,omitempty" min:"1" max:"100"`
 
 	To Receiver `json:"to"`
@@ -122,9 +122,9 @@ func (s *Spec) check(doc *strictyaml.Document) error {
 
 // Quiet is the hours in which only critical conditions are reported.
 type Quiet struct {
-	From string `json:"from"` // time of day, 22:00
-	To   string `json:"to"`   // the end, exclusive; before From: on the next day
-	Zone string `json:"zone"` // IANA
+	From string `json:"from" doc:"when it begins, like 22:00"`
+	To   string `json:"to" doc:"when it ends; on the next day if before from"`
+	Zone string `json:"zone" doc:"an IANA time zone; default UTC"`
 }
 
 const clockLayout = "15:04"

@@ -23,7 +23,8 @@ func expected(pattern string) access.Role {
 	method, path, _ := strings.Cut(pattern, " ")
 	path = strings.TrimPrefix(path, api.Prefix)
 	switch {
-	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session":
+	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session",
+		pattern == "GET "+kernel.SchemaPath:
 		return access.None
 	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || strings.HasPrefix(path, "/sessions") ||
 		pattern == "DELETE "+api.Prefix+"/plans/{name}":

@@ -26,6 +26,10 @@ func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 		}
 	}
 	b.Refused(404, "openapi", http.MethodGet, api.Prefix+"/nowhere", nil)
+	b.Refused(404, "there are alert.json, collector.json", http.MethodGet, "/schemas/plans.json", nil)
+	schema := testenv.Must(http.Get(b.URL + "/schemas/plan.json"))(t)
+	defer func() { _ = schema.Body.Close() }()
+	testenv.Same(t, schema.Header.Get("Cache-Control"), "public, max-age=3600", "a schema is cached")
 	b.Refused(405, "takes GET", http.MethodPost, "/healthz", strings.NewReader("x"))
 	b.Refused(405, "takes GET and DELETE, not PUT", http.MethodPut, api.Prefix+"/trackers/x", strings.NewReader("{}"))
 	if code, text := b.Ask(http.MethodGet, "/healthz", nil); code != http.StatusOK || string(text) != "ok\n" {

@@ -273,6 +273,7 @@ func (s *Server) routes() http.Handler {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
 		s.config.Metrics.Watch(s.health, s.kernel.Unready)
 	}
+	mux.HandleFunc("GET "+kernel.SchemaPath, serveSchemas())
 	s.admin.RegisterOIDC(mux)
 	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
 	mux.Assign(s.document)

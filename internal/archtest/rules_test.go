@@ -152,7 +152,8 @@ func rules() map[string]rule {
 			"migrations"}},
 		"internal/testing/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
-		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff"}, sdk...), tests: servers},
+		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff", "gather/itemschema"}, sdk...),
+			tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
 			own:   append([]string{"orchestrator/core", "endpoints/wire", "endpoints/oteltrace"}, store...),

@@ -36,7 +36,7 @@ type Host struct {
 	CA             string `json:"ca"`
 	Cert           string `json:"cert"`
 	Key            string `json:"key"`
-	MaxConnections int    `json:"max_connections" min:"1" max:"10000"` // 0: HTTP.MaxConnections
+	MaxConnections int    `json:"max_connections" min:"1" max:"10000" doc:"of this node to the host; default: that of http"`
 
 	RootCAs      *x509.CertPool
 	Certificates []tls.Certificate // of the client

@@ -20,8 +20,8 @@ const (
 // SMTP is the mail server.
 type SMTP struct {
 	Server       string    `json:"server"`
-	From         string    `json:"from"`     // an address, optionally with a name
-	Username     string    `json:"username"` // empty: no login
+	From         string    `json:"from" doc:"an address, optionally with a name"`
+	Username     string    `json:"username" doc:"default: no login"`
 	PasswordFrom elsewhere `json:"password"`
 	TLS          string    `json:"tls" enum:"starttls,tls,none"`
 	CA           string    `json:"ca"`

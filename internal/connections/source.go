@@ -27,9 +27,9 @@ const (
 type Source struct {
 	Name           string
 	DSN            elsewhere          `json:"dsn"`
-	MaxConnections int                `json:"max_connections" min:"1" max:"1000"` // of this node
+	MaxConnections int                `json:"max_connections" min:"1" max:"1000" doc:"of this node to the database (4)"`
 	MaxRows        int                `json:"max_rows" min:"1" max:"1000000000"`
-	MaxBytes       workqueue.Bytes    `json:"max_bytes" min:"1KiB" max:"1TiB"` // of the rows' content
+	MaxBytes       workqueue.Bytes    `json:"max_bytes" min:"1KiB" max:"1TiB" doc:"of a query's rows"`
 	MaxTime        workqueue.Duration `json:"max_time" min:"1ms" max:"24h"`
 	// TransactionPooler means that connections go through a pooler in transaction mode.
 	TransactionPooler bool `json:"transaction_pooler"`

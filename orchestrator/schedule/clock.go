@@ -115,8 +115,8 @@ func (r byElapsed) next(after time.Time) time.Time {
 // Window says when runs may start, and when they are to have ended: times of day in the schedule's zone. It may go past
 // midnight.
 type Window struct {
-	NotBefore *TimeOfDay `json:"not_before,omitempty"` // a due time outside waits until then
-	DoneBy    *TimeOfDay `json:"done_by,omitempty"`    // of the same night
+	NotBefore *TimeOfDay `json:"not_before,omitempty" doc:"a due time outside waits until then"`
+	DoneBy    *TimeOfDay `json:"done_by,omitempty" doc:"when its run is to have ended"`
 }
 
 // TimeOfDay is minutes since midnight on the clock: 22:00.

@@ -143,7 +143,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"every: 5m\nrun_name: 'a}'":                        "a single brace",
 		"every: 5m\nrun_name: '{params.x}'":                "there is no variable {params.x}",
 		"every: 5m\nparams: {a: '{params.b}', b: x}":       "there is no variable {params.b}",
-		"every: 5m\nsettings: {speed: 3}":                  "s:2:19: settings.speed: there is no such setting",
+		"every: 5m\nsettings: {speed: 3}":                  `s:2:12: unknown field "speed"; there are priority`,
 		"every: 5m\nsettings: {rate: fast}":                "settings.rate: want",
 		"every: 5m\nsettings: {steps: {a: {chunk: 0x5}}}":  "settings.steps.a.chunk: want",
 		"every: 5m\nsettings: {chunk: 9000}":               "settings.chunk: ",

@@ -82,15 +82,15 @@ const (
 // Spec is a schedule.
 type Spec struct {
 	Name  string             `json:"name"`
-	Cron  string             `json:"cron,omitempty"`                       // or Every
-	Every workqueue.Duration `json:"every,omitempty" min:"1m" max:"8784h"` // counted from 1970-01-01T00:00Z
-	Zone  string             `json:"zone"`                                 // of IANA
+	Cron  string             `json:"cron,omitempty" doc:"minute hour day-of-month month day-of-week; or every"`
+	Every workqueue.Duration `json:"every,omitempty" min:"1m" max:"8784h" doc:"counted from 1970-01-01T00:00Z"`
+	Zone  string             `json:"zone" doc:"an IANA time zone; default UTC"`
 
-	Plan     string            `json:"plan,omitempty"`                // NAME or NAME@VERSION of a saved plan; or
-	Endpoint string            `json:"endpoint,omitempty"`            // of a run with one step
-	Settings gather.Overrides  `json:"settings,omitzero"`             // override the plan
-	RunName  string            `json:"run_name,omitempty" max:"4096"` // of runs; may have variables
-	Params   map[string]string `json:"params,omitempty" max:"100"`    // of runs; may have variables
+	Plan     string            `json:"plan,omitempty" doc:"a saved plan, NAME or NAME@VERSION; or endpoint"`
+	Endpoint string            `json:"endpoint,omitempty" doc:"for runs of one step"`
+	Settings gather.Overrides  `json:"settings,omitzero" doc:"settings that override the plan"`
+	RunName  string            `json:"run_name,omitempty" max:"4096" doc:"name of the runs; may have variables"`
+	Params   map[string]string `json:"params,omitempty" max:"100" doc:"parameters of the runs; may have variables"`
 	Items    Items             `json:"items"`
 
 	Overlap      Overlap            `json:"overlap" enum:"skip,queue,cancel_old"`
@@ -112,18 +112,18 @@ type Spec struct {
 type Items struct {
 	// File is below the nodes' directory of files; it may have variables.
 	File string `json:"file,omitempty" max:"4096"`
-	URL  string `json:"url,omitempty" max:"4096"` // may have variables
+	URL  string `json:"url,omitempty" max:"4096" doc:"where to get the items; may have variables"`
 	SQL  *SQL   `json:"sql,omitempty"`
 
-	Format      string `json:"format,omitempty" enum:"csv,ndjson,parquet"` // empty: detected
-	Key         string `json:"key,omitempty" max:"4096"`                   // column or field of the key
+	Format      string `json:"format,omitempty" enum:"csv,ndjson,parquet" doc:"default: detected"`
+	Key         string `json:"key,omitempty" max:"4096" doc:"column or field of the key"`
 	OnDuplicate string `json:"on_duplicate,omitempty" enum:"error,skip,allow"`
 }
 
 // SQL is a query whose rows are the items.
 type SQL struct {
-	Source string `json:"source" max:"4096"` // of the operator's connections
-	Query  string `json:"query" max:"65536"` // may have variables, but no params
+	Source string `json:"source" max:"4096" doc:"a source of the operator's connections"`
+	Query  string `json:"query" max:"65536" doc:"SQL whose rows are the items; may have variables, but no params"`
 }
 
 // UnmarshalJSON reads a stored schedule, which Parse has checked.

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -217,6 +218,10 @@ type Report struct {
 	Endpoint string   `json:"endpoint"`
 	Contract bool     `json:"contract"` // whether the endpoint implements the contract
 	Results  []Result `json:"results"`
+	// Items are the payloads that were made from the schema that the endpoint announces, if none were given.
+	Items []json.RawMessage `json:"items,omitempty"`
+	// NoItems means that none were given or could be made: {} was sent.
+	NoItems bool `json:"no_items,omitempty"`
 	// Output is the end of the output of the service's command, if a check failed.
 	Output string `json:"output,omitempty"`
 }

@@ -119,3 +119,34 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 		}
 	}
 }
+
+func TestItemsAreMadeFromTheSchemaThatIsAnnounced(t *testing.T) {
+	t.Parallel()
+	type account struct {
+		ID string `json:"id"`
+		N  int    `json:"n,omitempty"`
+	}
+	serve := func(add func(*endpoints.Service) error) starter {
+		return start(func(ctx context.Context, nc *nats.Conn) error {
+			svc, err := endpoints.New(nc, endpoints.Config{Name: "under-test", Version: "1.0.0"})
+			if err == nil {
+				err = add(svc)
+			}
+			if err != nil {
+				return err
+			}
+			return svc.Run(ctx)
+		})
+	}
+	report := suite(t, Config{Only: []string{"list"}, service: serve(func(s *endpoints.Service) error {
+		return endpoints.HandleEach(s, endpoint, func(_ context.Context, in account) (account, error) { return in, nil })
+	})})
+	expect(t, report, nil, nil)
+	if len(report.Items) != 5 || string(report.Items[1]) != `{"id":""}` || report.NoItems {
+		t.Errorf("made were %s", report.Items)
+	}
+	report = suite(t, Config{Only: []string{"list"}, service: serve(func(s *endpoints.Service) error {
+		return endpoints.HandleEach(s, endpoint, func(_ context.Context, in any) (any, error) { return in, nil })
+	})})
+	testenv.Same(t, len(report.Items) == 0 && report.NoItems, true, "nothing could be made of no schema")
+}

@@ -10,6 +10,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 const (
@@ -43,7 +45,7 @@ func commandStarter(command []string) starter {
 		p := &process{cmd: cmd, done: make(chan struct{})}
 		cmd.Stdout, cmd.Stderr = &p.said, &p.said
 		// Its own group: Ctrl-C stays with the suite, and the command's children end with it.
-		group(cmd)
+		embedded.OwnGroup(cmd)
 		cmd.WaitDelay = time.Second
 		if err := cmd.Start(); err != nil {
 			return nil, fmt.Errorf("start the service: %w", err)
@@ -56,8 +58,8 @@ func commandStarter(command []string) starter {
 	}
 }
 
-func (p *process) terminate()              { send(p.cmd, syscall.SIGTERM) }
-func (p *process) kill()                   { send(p.cmd, syscall.SIGKILL) }
+func (p *process) terminate()              { embedded.SignalGroup(p.cmd, syscall.SIGTERM) }
+func (p *process) kill()                   { embedded.SignalGroup(p.cmd, syscall.SIGKILL) }
 func (p *process) exited() <-chan struct{} { return p.done }
 func (p *process) output() string          { return p.said.String() }
 

@@ -35,6 +35,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/embedded"
 )
 
@@ -46,8 +47,8 @@ type Config struct {
 	URL string
 	// Command starts the service on the suite's server, with NATS_URL in its environment.
 	Command []string
-	// Items are payloads that the endpoint accepts, used in turn; default {}. The conformance endpoint gets orders of
-	// the contract instead.
+	// Items are payloads that the endpoint accepts, used in turn; by default examples of the schema that it announces, or
+	// {}. The conformance endpoint gets orders of the contract instead.
 	Items []json.RawMessage
 	// Only names the checks to run; empty: all.
 	Only []string
@@ -70,9 +71,6 @@ func (c Config) withDefaults() (Config, error) {
 	if (c.URL == "") == (c.service == nil) {
 		return c, errors.New("give either the command that starts the service (-- COMMAND ARGS…), which then gets a " +
 			"dedicated NATS server, or the server of a running service (--nats URL)")
-	}
-	if len(c.Items) == 0 {
-		c.Items = []json.RawMessage{json.RawMessage(`{}`)}
 	}
 	for n, item := range c.Items {
 		if !json.Valid(item) {
@@ -239,6 +237,13 @@ func (n *node) runAll(ctx context.Context) (*Report, error) {
 	n.ackWait = info.Config.AckWait
 	n.contract = n.obeys(ctx)
 	report := &Report{Endpoint: n.config.Endpoint, Contract: n.contract}
+	if len(n.config.Items) == 0 {
+		n.config.Items = []json.RawMessage{json.RawMessage(`{}`)}
+		if report.Items = n.proposed(ctx); len(report.Items) > 0 {
+			n.config.Items = report.Items
+		}
+		report.NoItems = len(report.Items) == 0 && !n.contract
+	}
 	for _, c := range Checks() {
 		if len(n.config.Only) > 0 && !slices.Contains(n.config.Only, c.Name) {
 			continue
@@ -256,6 +261,21 @@ func (n *node) runAll(ctx context.Context) (*Report, error) {
 		report.Output = n.service.output()
 	}
 	return report, nil
+}
+
+// proposed returns items of the schema that the endpoint announces, if it does.
+func (n *node) proposed(ctx context.Context) []json.RawMessage {
+	ctx, cancel := n.config.lasting(ctx, patience)
+	defer cancel()
+	announced, err := wire.AskContract(ctx, n.nc, n.config.Endpoint)
+	if n.contract || err != nil || announced.In == nil {
+		return nil // an error is for the check of discovery
+	}
+	schema, err := itemschema.Compile(announced.In)
+	if err != nil {
+		return nil
+	}
+	return schema.Examples()
 }
 
 func (n *node) obeys(ctx context.Context) bool {

@@ -103,6 +103,18 @@ func TestNodePackage(t *testing.T) {
 		"--noUncheckedIndexedAccess", "--target", "es2022", "--module", "node16",
 		"--typeRoots", filepath.Join(modules, "@types"), "--types", "node", "user.ts")
 	testenv.Same(t, output(t, project, "node", "user.js"), "all is well\n", "the user's program says")
+
+	// The example of the README, with the settings of a new project.
+	readme := string(testenv.Must(os.ReadFile(filepath.Join(built.Sources, "README.md")))(t))
+	_, example, _ := strings.Cut(readme, "\n`service.mts`")
+	_, example, _ = strings.Cut(example, "\n```ts\n")
+	example, _, _ = strings.Cut(example, "\n```\n")
+	project = testenv.NodeProject(t, root)
+	testenv.NoError(t, os.WriteFile(filepath.Join(project, "service.mts"), []byte(example), 0o600))
+	tsc := filepath.Join(modules, "typescript", "bin", "tsc")
+	output(t, project, "node", tsc, "--init", "--types", "node", "--typeRoots", filepath.Join(modules, "@types"))
+	output(t, project, "node", tsc)
+	testenv.Must(os.Stat(filepath.Join(project, "service.mjs")))(t)
 }
 
 // The package's own tests, of its kit and by its kit.

@@ -56,6 +56,7 @@ func plainRoutes() []Route {
 		{Pattern: "GET /healthz", Role: access.None, anonymous: true, anyHost: true},
 		{Pattern: "GET /readyz", Role: access.None, anyHost: true},
 		{Pattern: "GET /metrics", Role: access.Viewer, anyHost: true},
+		{Pattern: "GET " + SchemaPath, Role: access.None, anonymous: true},
 		{Pattern: "GET " + OIDCLogin, Role: access.None, anonymous: true},
 		{Pattern: "GET " + OIDCCallback, Role: access.None, anonymous: true},
 		{Pattern: CatchAll, Role: access.None, anonymous: true}, // pages; nothing below Prefix
@@ -133,6 +134,9 @@ const (
 	OIDCLogin    = "/auth/oidc/login"
 	OIDCCallback = "/auth/oidc/callback"
 )
+
+// SchemaPath is the path of the JSON Schemas of documents.
+const SchemaPath = "/schemas/{file}"
 
 // CatchAll is the pattern that matches everything else.
 const CatchAll = "/"

@@ -34,10 +34,11 @@ type Commands struct {
 	Psql        psqlCommand        `cmd:"" help:"Open psql on the private PostgreSQL of tranche serve."`
 	demoCommands
 
-	Config     configSample `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
-	Help       helpCommand  `cmd:"" help:"Explain a command: tranche help run start."`
-	Completion completion   `cmd:"" help:"Print what makes a shell complete commands and flags."`
-	Man        manPages     `cmd:"" hidden:"" help:"Write the man pages."`
+	Config     configSample  `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
+	Schema     schemaCommand `cmd:"" help:"Print the JSON Schema of plans or other YAML files, for editors."`
+	Help       helpCommand   `cmd:"" help:"Explain a command: tranche help run start."`
+	Completion completion    `cmd:"" help:"Print what makes a shell complete commands and flags."`
+	Man        manPages      `cmd:"" hidden:"" help:"Write the man pages."`
 }
 
 func chosenOnce(all, some bool, which, either string) error {

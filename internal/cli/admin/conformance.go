@@ -17,7 +17,7 @@ import (
 type conformanceCommand struct {
 	Endpoint string   `help:"The endpoint to check." placeholder:"NAME"`
 	NATS     string   `name:"nats" help:"The service already runs, on this server; NATS_NKEY, NATS_CREDS or NATS_USER is the caller's identity." placeholder:"URL"`
-	Items    string   `help:"JSON lines of payloads that the endpoint understands; {} unless given." placeholder:"FILE"`
+	Items    string   `help:"JSON lines of payloads that the endpoint understands; made from the schema that it announces unless given." placeholder:"FILE"`
 	Level    string   `enum:"must,should,may" default:"should" help:"What must pass: must (others' work depends on it), should (users notice), or may." placeholder:"LEVEL"`
 	Record   string   `help:"Keep what suite and service say to each other, as JSON lines, in this new file." placeholder:"FILE"`
 	Only     []string `help:"Run this check only; repeatable." placeholder:"CHECK"`
@@ -114,11 +114,24 @@ func summaryText(report *conformance.Report, level conformance.Level) string {
 	if failed := report.Count(conformance.Failed); failed > report.Wanting(level) {
 		text += fmt.Sprintf("%d of the failed are not asked for at --level %s\n", failed-report.Wanting(level), level)
 	}
-	text += leftOut(report)
+	text += leftOut(report) + itemsText(report)
 	if report.Output != "" {
 		text += "\nThe service wrote, at the end:\n" + cli.InertText(report.Output) + "\n"
 	}
 	return text
+}
+
+func itemsText(report *conformance.Report) string {
+	switch {
+	case len(report.Items) > 0:
+		text := "Sent were items made from the schema that the endpoint announces; to send others, --items FILE:\n"
+		return text + cli.Each(report.Items, func(item *json.RawMessage) string { return cli.EscapeControl(string(*item)) + "\n" })
+	case report.NoItems:
+		return "Sent was {} for each item, because the endpoint announces no JSON Schema of what it reads, or one that no " +
+			"example was found for. Give payloads that it understands, one JSON a line: --items FILE; or announce a schema: " +
+			"docs/protocol.md, Discovery.\n"
+	}
+	return ""
 }
 
 func leftOut(report *conformance.Report) string {

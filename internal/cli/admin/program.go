@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -13,9 +14,28 @@ import (
 	kongcompletion "github.com/jotaen/kong-completion"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/cli"
 )
+
+type schemaCommand struct {
+	Kind string `arg:"" optional:"" help:"plan, schedule, collector, alert or connections; the names unless given."`
+}
+
+func (s *schemaCommand) Run(term *cli.Console) error {
+	all := api.Schemas()
+	names := slices.Sorted(maps.Keys(all))
+	switch {
+	case all[s.Kind] != nil:
+		return term.Document(all[s.Kind])
+	case s.Kind != "":
+		return cli.Usage(fmt.Sprintf("there is no schema %.60q; there are %s", s.Kind, strings.Join(names, ", ")))
+	case term.JSON:
+		return term.Document(names)
+	}
+	return term.Printf("%s\n", strings.Join(names, "\n"))
+}
 
 type manPages struct {
 	Dir string `arg:"" help:"Where the pages go, like /usr/local/share/man/man1."`

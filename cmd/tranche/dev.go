@@ -1,0 +1,263 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/alecthomas/kong"
+	"github.com/fsnotify/fsnotify"
+
+	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/embedded"
+	"github.com/tranchehq/tranche/orchestrator/client"
+)
+
+const (
+	// changesEnd is how long files must be unchanged before the service is restarted: editors and git write several.
+	changesEnd = 200 * time.Millisecond
+	// serviceStop is how long a service may take to answer what it holds before it is killed.
+	serviceStop = 15 * time.Second
+)
+
+// devCommand is serve with a service that is restarted when its files change.
+type devCommand struct {
+	serveCommand
+
+	Watch   []string `default:"." help:"Restart the service when files below this directory change (${default}); repeatable. Hidden files and node_modules do not count." placeholder:"DIR"`
+	NoOpen  bool     `help:"Do not open the dashboard in a browser."`
+	Service []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
+}
+
+// Run ends the service before the server, so that what it holds is answered.
+func (d *devCommand) Run(ctx context.Context, line *kong.Context, term *cli.Console) error {
+	if len(d.Service) > 0 && d.Service[0] == "--" {
+		d.Service = d.Service[1:]
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	ready, served := make(chan *parts, 1), make(chan error, 1)
+	d.welcomed = func(p *parts) { ready <- p }
+	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	go func() {
+		defer cancel()
+		served <- d.serveCommand.Run(serving, line, term)
+	}()
+	var err error
+	select {
+	case <-ctx.Done():
+	case p := <-ready:
+		err = d.develop(ctx, term, p)
+	}
+	stop()
+	return errors.Join(err, <-served)
+}
+
+// develop restarts the service at each change, and does what is typed.
+func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) error {
+	term.URL = d.at(p)
+	if !d.NoOpen && cli.IsTerminalOut(term) {
+		openPage(ctx, term.URL)
+	}
+	changes, err := watchFiles(ctx, d.Watch, p.directory)
+	if err != nil {
+		return err
+	}
+	term.Note("r and Enter repeats the last run, q and Enter quits; changed files restart the service")
+	typed := linesOf(term.In)
+	service := d.start(term, p)
+	for {
+		select {
+		case <-ctx.Done():
+			return service.stop()
+		case <-changes:
+			if err := service.stop(); err != nil {
+				term.Note("%v", err)
+			}
+			service = d.start(term, p)
+		case err := <-service.ended:
+			term.Note("the service has ended (%v); it is started again when a file changes", err)
+			service.ended = nil
+		case text, ok := <-typed:
+			switch {
+			case !ok:
+				typed = nil // no terminal
+			case text == "q":
+				return service.stop()
+			case text == "r":
+				if err := repeat(ctx, term); err != nil {
+					term.Note("%v", err)
+				}
+			}
+		}
+	}
+}
+
+// service is a command in its own process group: Ctrl-C is for tranche dev, which ends it in order.
+type service struct {
+	cmd   *exec.Cmd
+	ended chan error // gets how it ended; nil once that is known
+}
+
+func (d *devCommand) start(term *cli.Console, p *parts) *service {
+	if len(d.Service) == 0 {
+		return &service{}
+	}
+	s := &service{ended: make(chan error, 1)}
+	s.cmd = exec.Command(d.Service[0], d.Service[1:]...) //nolint:noctx // it is ended by signals, not by a context
+	// No file, so that Wait also waits for what the command has started, such as the program of go run.
+	output := struct{ io.Writer }{term.Err}
+	s.cmd.Stdout, s.cmd.Stderr, s.cmd.WaitDelay = output, output, 2*serviceStop
+	s.cmd.Env = os.Environ()
+	if servers := d.serversFor(p); servers != "" {
+		s.cmd.Env = append(s.cmd.Env, "NATS_URL="+servers)
+	}
+	embedded.OwnGroup(s.cmd)
+	if err := embedded.StartChild(s.cmd, func(err error) { s.ended <- err }); err != nil {
+		s.ended <- err
+		s.cmd = nil
+	}
+	return s
+}
+
+// serversFor returns the NATS servers of services; empty: those of the environment.
+func (d *devCommand) serversFor(p *parts) string {
+	if !p.private {
+		return d.NATS
+	}
+	text, _ := os.ReadFile(p.natsFile()) // without it the service says what it lacks
+	return strings.TrimSpace(string(text))
+}
+
+func (s *service) stop() error {
+	if s.cmd == nil || s.ended == nil {
+		return nil
+	}
+	select {
+	case <-s.ended:
+		return nil
+	default:
+	}
+	embedded.SignalGroup(s.cmd, syscall.SIGTERM)
+	select {
+	case <-s.ended:
+		return nil
+	case <-time.After(serviceStop):
+	}
+	embedded.SignalGroup(s.cmd, syscall.SIGKILL)
+	<-s.ended
+	return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)
+}
+
+// repeat recomputes all items of the last run, at all steps.
+func repeat(ctx context.Context, term *cli.Console) error {
+	cl, err := term.Client()
+	if err != nil {
+		return err
+	}
+	run, err := cl.GetRun(ctx, "last")
+	if err != nil {
+		return err
+	}
+	for _, step := range run.Steps {
+		if len(step.Needs) > 0 {
+			continue // it follows
+		}
+		if _, err := cl.Reset(ctx, run.ID, client.ResetSettings{Step: step.Name, All: true, Cascade: true}); err != nil {
+			return err
+		}
+	}
+	term.Note("run %s is repeated; see: tranche run watch last", run.Name)
+	return nil
+}
+
+// openPage opens a URL in the browser of the desktop, if there is one.
+func openPage(ctx context.Context, url string) {
+	open := "xdg-open"
+	switch {
+	case runtime.GOOS == "darwin":
+		open = "open"
+	case os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "":
+		return
+	}
+	_ = exec.CommandContext(ctx, open, url).Run() // the URL has been printed
+}
+
+func linesOf(in io.Reader) <-chan string {
+	lines := make(chan string)
+	go func() {
+		defer close(lines)
+		for scanner := bufio.NewScanner(in); scanner.Scan(); {
+			lines <- strings.TrimSpace(scanner.Text())
+		}
+	}()
+	return lines
+}
+
+// watchFiles reports when files below the directories have changed, except in the directory of the server's data.
+func watchFiles(ctx context.Context, directories []string, except string) (<-chan struct{}, error) {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		return nil, fmt.Errorf("watch files: %w", err)
+	}
+	add := func(root string) error {
+		return filepath.WalkDir(root, func(at string, entry fs.DirEntry, err error) error {
+			if err != nil || !entry.IsDir() {
+				return err
+			}
+			if whole, _ := filepath.Abs(at); at != root && ignored(at) || whole == except {
+				return fs.SkipDir
+			}
+			return w.Add(at)
+		})
+	}
+	for _, root := range directories {
+		if err := add(root); err != nil {
+			return nil, errors.Join(fmt.Errorf("--watch %s: %w", root, err), w.Close())
+		}
+	}
+	changes := make(chan struct{}, 1)
+	go func() {
+		defer func() { _ = w.Close() }()
+		quiet := time.NewTimer(time.Hour)
+		quiet.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case event := <-w.Events:
+				if ignored(event.Name) || event.Op == fsnotify.Chmod {
+					continue
+				}
+				if event.Has(fsnotify.Create) {
+					_ = add(event.Name) // if it is a directory, and still there
+				}
+				quiet.Reset(changesEnd)
+			case <-w.Errors: // events were lost
+				quiet.Reset(changesEnd)
+			case <-quiet.C:
+				select {
+				case changes <- struct{}{}:
+				default:
+				}
+			}
+		}
+	}()
+	return changes, nil
+}
+
+func ignored(path string) bool {
+	name := filepath.Base(path)
+	return len(name) > 1 && name[0] == '.' && name != ".." || name == "node_modules" || strings.HasSuffix(name, "~")
+}
