@@ -271,7 +271,9 @@ func (i *StageItem[In, Out, State, Shared]) Part(ctx context.Context, name strin
 }
 
 // Part returns the named step's result for the item, like [Item.Part].
-func (i ItemInfo) Part(ctx context.Context, name string) (wire.Part, bool, error) { return i.item.Part(ctx, name) }
+func (i ItemInfo) Part(ctx context.Context, name string) (wire.Part, bool, error) {
+	return i.item.Part(ctx, name)
+}
 
 // HasParts is an item with parts: an Item, StageItem or ItemInfo.
 type HasParts interface {

@@ -94,8 +94,8 @@ type fetchJob struct {
 	dispatch.Assignment
 	pool   *fetchPool
 	cancel context.CancelCauseFunc
-	begun  time.Time // its call; guarded by Worker.mu
-	leave  func()    // ends its turn once its outcome is recorded; nil: it has none
+	begun  time.Time               // its call; guarded by Worker.mu
+	leave  func()                  // ends its turn once its outcome is recorded; nil: it has none
 	large  map[largePart]uuid.UUID // of its inputs
 }
 

@@ -183,7 +183,7 @@ func TestAPartIsFetchedAsItWasClaimed(t *testing.T) {
 
 	size.Add(1)
 	testenv.Must(node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
-		Select: redo.Selection{All: true}}))(t)
+		Select: redo.Selection{Step: "source", All: true}}))(t)
 	testenv.Same(t, ask("sum", query), wire.CodePartGone, "after the reset")
 	goOn <- struct{}{}
 	testenv.Says(t, <-ended, wire.CodePartGone, "a part that is redone")
