@@ -60,8 +60,10 @@ func (q *PartQuery) Read(body []byte) error {
 	switch err := json.Unmarshal(body, q); {
 	case err != nil:
 		return fmt.Errorf("want {\"slice\":…,\"i\":…,\"step\":…,\"from\":…,\"bytes\":…,\"sha256\":…}: %w", err)
-	case !q.valid() || q.From < 0 || q.From >= q.Bytes || q.Ordinal < 0 || q.Ordinal > math.MaxInt32:
-		return fmt.Errorf("no part has item %d, from %d, bytes %d and sha256 %.80q", q.Ordinal, q.From, q.Bytes, q.SHA256)
+	case !q.valid() || q.From < 0 || q.From >= q.Bytes || q.Ordinal < 0 || q.Ordinal > math.MaxInt32,
+		strings.Contains(q.Step, "\x00"):
+		return fmt.Errorf("no part has item %d, step %.80q, from %d, bytes %d and sha256 %.80q", q.Ordinal, q.Step, q.From,
+			q.Bytes, q.SHA256)
 	}
 	return nil
 }
