@@ -3,7 +3,6 @@ package dispatch
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 

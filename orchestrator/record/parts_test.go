@@ -102,7 +102,7 @@ func TestPartsOfAnySize(t *testing.T) {
 			return fetch.JSON(digest(item.Parts["source"].Data, item.Parts["made"].Data))
 		}),
 	}
-	b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg)
+	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
 	serveBytes(t, testenv.Conn(t, b.NS), "source", func(key string) int { return sizes[key] })
 	b.Serve(t, "sum", func(ctx context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
@@ -145,6 +145,7 @@ func TestAPartIsFetchedAsItWasClaimed(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t)}
 	node := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
+	b.Node = node.Node
 	var size atomic.Int64
 	size.Store(2 << 20)
 	serveBytes(t, testenv.Conn(t, b.NS), "source", func(string) int { return int(size.Load()) })

@@ -362,7 +362,7 @@ func checkPartRefs(ctx context.Context, n *node) error {
 		answer := &nats.Msg{Header: nats.Header{wire.HeaderErrorCode: {wire.CodePartGone}}}
 		if asked++; asked == 1 {
 			answer.Header.Set(wire.HeaderErrorCode, wire.CodePartAway)
-		} else if q.Read(msg.Data) == nil && q.Slice == r.slice() && q.Step == "logo" && q.PartRef == *ref {
+		} else if q.Read(msg.Data) == nil && q.Slice.String() == r.slice() && q.Step == "logo" && q.PartRef == *ref {
 			answer = &nats.Msg{Data: part[q.From:min(q.From+600, ref.Bytes)]}
 		}
 		_ = msg.RespondMsg(answer) // without it the service asks again
