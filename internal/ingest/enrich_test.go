@@ -13,7 +13,6 @@ import (
 	"testing/iotest"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/internal/connections"
@@ -72,7 +71,10 @@ func withSource(t *testing.T) (*bench, *counted) {
 		return double(in, endpoints.ItemOf(ctx).Key, endpoints.ItemOf(ctx).Param("year"))
 	}))
 	testenv.Keep(t, t.Errorf, "service", svc.Run)
-	testenv.Until(t, limit, "the service listens", func() bool { return svc.Stats()[0].State == wire.StateListening })
+	testenv.Until(t, limit, "the service listens", func() bool {
+		_, err := endpoints.Call[change, change](t.Context(), nc, "double", "", change{N: 1}, endpoints.Direct())
+		return err == nil
+	})
 	return b, from
 }
 
