@@ -187,7 +187,8 @@ func checkPart(in *BodyReader, part *Part, seen slotFields, encoded, ref []byte)
 	case seen.d && !seen.b && !seen.t && !seen.r:
 	case seen.r && !seen.d && !seen.b:
 		part.Ref, part.ContentType = &PartRef{}, ResultType(part.ContentType)
-		if err := json.Unmarshal(ref, part.Ref); err != nil || !part.Ref.valid() {
+		if err := json.Unmarshal(ref, part.Ref); err != nil || !part.Ref.valid() ||
+			part.ContentType != "" && !ValidContentType(part.ContentType) {
 			in.Fail(ReasonSlot, `the reference that ends at byte %d must have "bytes" and "sha256" of a part`, in.Pos())
 		}
 	case seen.b && !seen.d && !seen.r:
