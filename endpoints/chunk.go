@@ -111,7 +111,7 @@ func (i *Item[In, Out]) Retry(code, format string, args ...any) {
 func (i *Item[In, Out]) Info() ItemInfo { return infoOf(i.facts()) }
 
 func (i *Item[In, Out]) facts() serve.Item {
-	return serve.Item{Request: i.chunk.job.Request, Ordinal: i.Ordinal, Key: i.Key, Parts: i.parts}
+	return serve.Item{Job: i.chunk.job, Ordinal: i.Ordinal, Key: i.Key, Parts: i.parts}
 }
 
 func (i *Item[In, Out]) answer(e *wire.SlotError) {
@@ -202,11 +202,11 @@ type ItemInfo struct {
 	Key     string
 
 	params map[string]string
-	parts  wire.Parts
+	item   serve.Item
 }
 
 func infoOf(i serve.Item) ItemInfo {
-	return ItemInfo{Meta: i.Request.Meta, Ordinal: i.Ordinal, Key: i.Key, params: i.Request.Params, parts: i.Parts}
+	return ItemInfo{Meta: i.Job.Request.Meta, Ordinal: i.Ordinal, Key: i.Key, params: i.Job.Request.Params, item: i}
 }
 
 func infosOf(items []serve.Item) []ItemInfo {
@@ -258,32 +258,37 @@ func (c *itemContext) Value(key any) any {
 }
 
 // Part returns the named step's result for the item. It returns false if the item comes without it: the step is
-// optional and failed, or is not an input declared in the plan.
-func (i *Item[In, Out]) Part(name string) (wire.Part, bool) { return i.parts.Find(name) }
+// optional and failed, or is not an input declared in the plan. A part that did not fit the request is fetched from a
+// node, by each call. If that fails, the error is a retryable *SlotError, ready to be answered, or that of ctx.
+func (i *Item[In, Out]) Part(ctx context.Context, name string) (wire.Part, bool, error) {
+	return i.facts().Part(ctx, name)
+}
 
 // Part returns the named step's result for the item, like [Item.Part], in the first stage only; keep what later
 // stages need in State.
-func (i *StageItem[In, Out, State, Shared]) Part(name string) (wire.Part, bool) {
-	return i.core.Parts.Find(name)
+func (i *StageItem[In, Out, State, Shared]) Part(ctx context.Context, name string) (wire.Part, bool, error) {
+	return i.core.Facts().Part(ctx, name)
 }
 
 // Part returns the named step's result for the item, like [Item.Part].
-func (i ItemInfo) Part(name string) (wire.Part, bool) { return i.parts.Find(name) }
+func (i ItemInfo) Part(ctx context.Context, name string) (wire.Part, bool, error) {
+	return i.item.Part(ctx, name)
+}
 
 // HasParts is an item with parts: an Item, StageItem or ItemInfo.
 type HasParts interface {
-	Part(name string) (wire.Part, bool)
+	Part(ctx context.Context, name string) (wire.Part, bool, error)
 }
 
 // PartOf decodes a part as T. T = Binary accepts any content type; any other T accepts JSON only. there is false if
 // the item comes without the part.
 //
-// The error is a permanent *SlotError of CodeBadPart, ready to be answered. It names the part, the position and the
-// types, never a value.
-func PartOf[T any](item HasParts, name string) (value T, there bool, err error) {
-	part, there := item.Part(name)
-	if !there {
-		return value, false, nil
+// The error is that of [Item.Part], or a permanent *SlotError of CodeBadPart, ready to be answered. It names the part,
+// the position and the types, never a value.
+func PartOf[T any](ctx context.Context, item HasParts, name string) (value T, there bool, err error) {
+	part, there, err := item.Part(ctx, name)
+	if !there || err != nil {
+		return value, there, err
 	}
 	if binary, ok := any(&value).(*wire.Binary); ok {
 		*binary = wire.Binary{ContentType: part.ContentType, Data: part.Data}

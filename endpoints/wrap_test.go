@@ -13,6 +13,7 @@ import (
 
 	"github.com/nats-io/nats-server/v2/server"
 
+	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -378,29 +379,29 @@ func TestTheLargestResultThatFits(t *testing.T) {
 
 func TestPartOf(t *testing.T) {
 	t.Parallel()
-	info := ItemInfo{parts: wire.Parts{{Name: "json", Part: wire.Part{Data: []byte(`{"n":7}`)}},
-		{Name: "png", Part: wire.Part{Data: []byte{9}, ContentType: "image/png"}}}}
+	info := ItemInfo{item: serve.Item{Parts: wire.Parts{{Name: "json", Part: wire.Part{Data: []byte(`{"n":7}`)}},
+		{Name: "png", Part: wire.Part{Data: []byte{9}, ContentType: "image/png"}}}}}
 	type number struct {
 		N int `json:"n"`
 	}
-	if n, there, err := PartOf[number](info, "json"); n.N != 7 || !there || err != nil {
+	if n, there, err := PartOf[number](t.Context(), info, "json"); n.N != 7 || !there || err != nil {
 		t.Errorf("%+v, %v, %v", n, there, err)
 	}
-	if n, there, err := PartOf[number](info, "other"); n.N != 0 || there || err != nil {
+	if n, there, err := PartOf[number](t.Context(), info, "other"); n.N != 0 || there || err != nil {
 		t.Errorf("a part that is not there: %+v, %v, %v", n, there, err)
 	}
 	for name, want := range map[string]wire.Binary{
 		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png",
 			Data: []byte{9}},
 	} {
-		if b, there, err := PartOf[wire.Binary](info, name); !reflect.DeepEqual(b, want) || !there || err != nil {
+		if b, there, err := PartOf[wire.Binary](t.Context(), info, name); !reflect.DeepEqual(b, want) || !there || err != nil {
 			t.Errorf("%+v, %v, %v", b, there, err)
 		}
 	}
 	for name, says := range map[string]string{"json": "does not fit", "png": "it is image/png, which does not fit"} {
 		_, there, err := PartOf[struct {
 			N string `json:"n"`
-		}](info, name)
+		}](t.Context(), info, name)
 		var slot *wire.SlotError
 		if !errors.As(err, &slot) || slot.Code != wire.CodeBadPart || slot.Retry || !there ||
 			!strings.Contains(slot.Message, says) {
@@ -415,22 +416,22 @@ func TestHandlersSeeParts(t *testing.T) {
 	b := setup(t)
 	type none struct{}
 	type stage = Stage[none, string, string, None]
-	sum := func(item HasParts) string {
-		n, there, err := PartOf[int](item, "n")
+	sum := func(ctx context.Context, item HasParts) string {
+		n, there, err := PartOf[int](ctx, item, "n")
 		return fmt.Sprintf("%d %v %v", n, there, err)
 	}
 	svc := b.service()
 	check(t, errors.Join(
-		HandleEach(svc, "each", func(ctx context.Context, _ none) (string, error) { return sum(ItemOf(ctx)), nil }),
-		HandleList(svc, "list", each(func(item *Item[none, string]) { item.Reply(sum(item)) })),
+		HandleEach(svc, "each", func(ctx context.Context, _ none) (string, error) { return sum(ctx, ItemOf(ctx)), nil }),
+		HandleList(svc, "list", each(func(item *Item[none, string]) { item.Reply(sum(t.Context(), item)) })),
 		HandleFlow(svc, "flow", []func(context.Context, *stage) error{
 			perItem(func(item *StageItem[none, string, string, None]) {
-				item.State = sum(item)
+				item.State = sum(t.Context(), item)
 				item.Next()
 			}),
-			func(_ context.Context, s *stage) error {
+			func(ctx context.Context, s *stage) error {
 				for _, item := range s.Items() {
-					if _, there := item.Part("n"); there {
+					if _, there, _ := item.Part(ctx, "n"); there {
 						return errors.New("the part is there in a later stage")
 					}
 					item.Reply(item.State)

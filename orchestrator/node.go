@@ -152,14 +152,19 @@ func (n *Node) run(ctx context.Context) error {
 	return errors.Join(unsubscribe(subs), n.close(ctx, stopped.Add(n.cfg.Grace)))
 }
 
-// subscribe listens over core NATS. Messages only save time: everything is also polled.
+// subscribe listens over core NATS. Lost messages only cost time: everything is also polled, and services ask for parts
+// again.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
 	wake, err := n.core.NC.Subscribe(core.WakeSubject, func(msg *nats.Msg) { n.woken(string(msg.Data)) })
 	if err != nil {
 		return nil, fmt.Errorf("orchestrator: subscribe to %s: %w", core.WakeSubject, err)
 	}
-	advisories, err := n.letters.HearAdvisories()
-	return append(advisories, wake), err
+	subs, err := n.letters.HearAdvisories()
+	if subs = append(subs, wake); err != nil {
+		return subs, err
+	}
+	parts, err := dispatch.ServeParts(n.core)
+	return append(subs, parts...), err
 }
 
 // woken handles a message from a node, possibly this one.

@@ -141,8 +141,8 @@ const answersTimeout = 5 * time.Second
 
 // openCollectors accepts operations for collectors over NATS, and answers them before the connections close.
 func (*serveCommand) openCollectors(p *parts, node *orchestrator.Node, log *zap.Logger) (*ingest.Producers, error) {
-	taking := ingest.New(collectorstore.New(p.store), node.Collectors(), p.fetchers[workqueue.KindSQL],
-		log.Named("producers"))
+	taking := ingest.New(collectorstore.New(p.store), node.Collectors(),
+		ingest.Sources{SQL: p.fetchers[workqueue.KindSQL], NC: p.nc}, log.Named("producers"))
 	listener, err := taking.Listen(p.nc)
 	if err != nil {
 		return nil, err

@@ -55,9 +55,9 @@ func ExampleInputPart() {
 
 	kit := endpointstest.New(t)
 	kit.Serve(func(svc *endpoints.Service) error {
-		return endpoints.HandleList(svc, "line", func(_ context.Context, chunk *endpoints.Chunk[deposit, string]) error {
+		return endpoints.HandleList(svc, "line", func(ctx context.Context, chunk *endpoints.Chunk[deposit, string]) error {
 			for _, item := range chunk.Items() {
-				earned, there, err := endpoints.PartOf[interest](item, "interest")
+				earned, there, err := endpoints.PartOf[interest](ctx, item, "interest")
 				if err != nil {
 					return err
 				}

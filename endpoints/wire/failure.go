@@ -100,6 +100,8 @@ const (
 	CodePanic          = "panic"               // the handler panicked
 	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; permanent
 	CodeBadPart        = "bad_part"            // a part does not fit the type it is read as; permanent
+	CodePartGone       = "part_gone"           // a part was redone since the request, or the request ended; retryable
+	CodePartAway       = "part_unavailable"    // no node gives the bytes of a part; retryable
 	CodeBadResult      = "bad_result"          // the result cannot be written; permanent
 	CodeResultTooLarge = "result_too_large"    // over MaxResult, or over a message when not for a node; permanent
 	CodeBadRequest     = "bad_request"         // the request cannot be read; permanent

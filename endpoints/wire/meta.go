@@ -12,6 +12,7 @@ package wire
 import (
 	"errors"
 	"strconv"
+	"strings"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -98,6 +99,20 @@ func notRelayed(h nats.Header) error {
 			jetstream.StreamHeader, streams)
 	}
 	return nil
+}
+
+// Prefixes of permitted reply subjects: an inbox, or the server's mapping of one from another account.
+const (
+	inboxes = "_INBOX"
+	mapped  = "_R_."
+)
+
+// Answerable reports whether a message over core NATS is a request that may be answered, or has no reply subject. NATS
+// does not check reply subjects, so an answer would be published there with this process's rights. A relayed message is
+// no request either.
+func Answerable(msg *nats.Msg) bool {
+	return notRelayed(msg.Header) == nil &&
+		(msg.Reply == "" || strings.HasPrefix(msg.Reply, inboxes) || strings.HasPrefix(msg.Reply, mapped))
 }
 
 // ParseMeta parses the headers. With an error it still returns the readable IDs.

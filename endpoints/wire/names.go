@@ -53,6 +53,7 @@ const (
 	CallPrefix   = "tranche.call."
 
 	collectPrefix = "tranche.collect."
+	partPrefix    = "tranche.part."
 )
 
 // APIPrefix is JetStream's API, NodesAPIPrefix the name of the nodes' API in other accounts (docs/security.md). Such
@@ -161,6 +162,16 @@ func DirectSubject(endpoint string) string { return directPrefix + endpoint }
 
 // CollectSubject returns the subject of operations for a collector, over core NATS. All nodes form one queue group.
 func CollectSubject(collector string) string { return collectPrefix + collector }
+
+// PartSubject returns the subject on which an endpoint's services ask nodes for large parts. All nodes form one queue
+// group, PartQueue.
+func PartSubject(endpoint string) string { return partPrefix + endpoint }
+
+// PartQueue is the queue group of nodes on PartSubject.
+const PartQueue = "tranche-part"
+
+// ParsePartSubject returns the endpoint named by a subject. The error is a *MalformedError.
+func ParsePartSubject(subject string) (string, error) { return endpointOf(subject, partPrefix) }
 
 // EventSubject returns the subject of events of a kind.
 func EventSubject(kind string) string { return EventPrefix + kind }

@@ -197,12 +197,44 @@ func TestRequestCarriesParts(t *testing.T) {
 	testenv.Same(t, string(msg.Data), want, "the request")
 	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
 	if want := []rawItem{
-		{17, "A", []byte("2"), Parts{{"accounts", Part{[]byte(`{"n":1}`), ""}}, {"logo", Part{[]byte{0, 1}, "image/png"}}}},
+		{17, "A", []byte("2"), Parts{{"accounts", Part{Data: []byte(`{"n":1}`)}},
+			{"logo", Part{Data: []byte{0, 1}, ContentType: "image/png"}}}},
 		{18, "B", nil, Parts{}},
-		{19, "C", nil, Parts{{"accounts", Part{[]byte("null"), ""}}}},
+		{19, "C", nil, Parts{{"accounts", Part{Data: []byte("null")}}}},
 		{20, "D", []byte("null"), nil},
 	}; !reflect.DeepEqual(r.Items, want) {
 		t.Errorf("got %+v", r.Items)
+	}
+}
+
+// Of an item that fits no request, as few parts as possible are referred to.
+func TestPartsAreReferredTo(t *testing.T) {
+	t.Parallel()
+	b := NewRequestBuilder("x", newMeta(), 4096)
+	large, all := make([]byte, 9000), Parts{}
+	for n, part := range []Part{{Data: []byte(`"small"`)}, {Data: large, ContentType: "a/b"}, {Data: []byte(`"` +
+		strings.Repeat("x", 2000) + `"`)}, {Ref: RefTo(large)}} {
+		b.Part(fmt.Sprint(n), part)
+		if n == 1 {
+			part = Part{ContentType: "a/b", Ref: RefTo(large)}
+		}
+		all = append(all, NamedPart{fmt.Sprint(n), part})
+	}
+	if !b.ReferParts(0, "k", nil) {
+		t.Fatal("references do not fit")
+	}
+	b.Part("0", all[2].Part) // fits the next request, as it is
+	if b.ReferParts(1, "k", nil) || b.Len() != 1 {
+		t.Error("a part that fits a request is referred to")
+	}
+	msg := b.Msg()
+	r := testenv.Must(ParseRequest(msg.Header, msg.Data, Limits{}))(t)
+	if !reflect.DeepEqual(r.Items[0].Parts, all) {
+		t.Errorf("got %+v", r.Items[0].Parts)
+	}
+	b.Reset("x", newMeta(), 4096)
+	if b.ReferParts(0, strings.Repeat("k", 4096), nil) {
+		t.Error("a key larger than a message was taken")
 	}
 }
 
@@ -236,6 +268,7 @@ func TestPartsCountForTheSizeOfARequest(t *testing.T) {
 func TestRequestRefusesOddParamsAndParts(t *testing.T) {
 	t.Parallel()
 	const items = `"items":[{"i":1,"k":"k","d":2}]`
+	ref := `{"bytes":1,"sha256":"` + RefTo(nil).SHA256 + `"}`
 	bodies := map[string]string{
 		`{"params":["2026"],` + items + `}`:               ReasonJSON,
 		`{"params":null,` + items + `}`:                   ReasonJSON,
@@ -258,6 +291,9 @@ func TestRequestRefusesOddParamsAndParts(t *testing.T) {
 		`{"a":{"b":"A"}}`:                   ReasonSlot,
 		`{"a":{"b":"AAE=","t":"no type"}}`:  ReasonSlot,
 		`{"a":{"b":"AAE=","t":7}}`:          ReasonJSON,
+		`{"a":{"r":{"bytes":1}}}`:           ReasonSlot,
+		`{"a":{"d":1,"r":` + ref + `}}`:     ReasonSlot,
+		`{"a":{"t":"x","r":` + ref + `}}`:   ReasonSlot,
 		`{"a":{"d":1,"d":1}}`:               ReasonSlot,
 		`{"a":{"d":1},"\u0061":{"d":1}}`:    ReasonSlot,
 		`{"a":{"d":1}},"p":{}`:              ReasonSlot,

@@ -5,12 +5,14 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"math"
 	"reflect"
 	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/go-json-experiment/json/jsontext"
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 )
 
@@ -21,6 +23,49 @@ const MaxParts = 64
 type Part struct {
 	Data        []byte // JSON, or as ContentType says; do not modify
 	ContentType string // "" for JSON
+	// Ref stands for Data that does not fit the request: the service asks nodes for it, see PartQuery.
+	Ref *PartRef
+}
+
+// PartRef identifies a part by its size and hash.
+type PartRef struct {
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"` // in hexadecimal
+}
+
+// RefTo returns a reference to data.
+func RefTo(data []byte) *PartRef {
+	sum := sha256.Sum256(data)
+	return &PartRef{int64(len(data)), hex.EncodeToString(sum[:])}
+}
+
+// valid reports whether there can be such a part.
+func (r *PartRef) valid() bool {
+	sum, err := hex.DecodeString(r.SHA256)
+	return err == nil && len(sum) == sha256.Size && r.Bytes > 0 && r.Bytes <= MaxResult
+}
+
+// PartQuery asks nodes for bytes of a part, over core NATS on PartSubject. The answer has bytes from From on, as many
+// as the node likes, or the headers of an error: CodePartGone, or one that may pass.
+type PartQuery struct {
+	Slice   uuid.UUID `json:"slice"` // of the node's request: Meta.Root
+	Ordinal int       `json:"i"`
+	Step    string    `json:"step"` // whose part
+	From    int64     `json:"from"`
+	PartRef
+}
+
+// Read parses a query.
+func (q *PartQuery) Read(body []byte) error {
+	switch err := json.Unmarshal(body, q); {
+	case err != nil:
+		return fmt.Errorf("want {\"slice\":…,\"i\":…,\"step\":…,\"from\":…,\"bytes\":…,\"sha256\":…}: %w", err)
+	case !q.valid() || q.From < 0 || q.From >= q.Bytes || q.Ordinal < 0 || q.Ordinal > math.MaxInt32,
+		strings.Contains(q.Step, "\x00"):
+		return fmt.Errorf("no part has item %d, step %.80q, from %d, bytes %d and sha256 %.80q", q.Ordinal, q.Step, q.From,
+			q.Bytes, q.SHA256)
+	}
+	return nil
 }
 
 // Parts are the parts of one item, in request order.
@@ -56,16 +101,27 @@ func (p Part) Decode(into any) error {
 
 // size returns the minimum bytes of a part in a request.
 func (p *NamedPart) size() int {
-	if p.ContentType == "" {
+	switch {
+	case p.Ref != nil:
+		return len(p.Name) + len(p.ContentType) + refSize
+	case p.ContentType == "":
 		return len(p.Name) + len(p.Data)
 	}
 	return len(p.Name) + len(p.ContentType) + len(p.Data)/3*4
 }
 
-// appendPart appends "accounts":{"d":…}, or "logo":{"t":"image/png","b":"…"}.
+// refSize is about what a reference takes in a request.
+const refSize = 120
+
+// appendPart appends "accounts":{"d":…}, "logo":{"t":"image/png","b":"…"} or "logo":{"t":"image/png","r":{…}}.
 func appendPart(b []byte, p *NamedPart) []byte {
 	b = append(AppendString(b, p.Name), `:{`...)
 	switch {
+	case p.Ref != nil:
+		if p.ContentType != "" {
+			b = append(AppendString(append(b, `"t":`...), p.ContentType), ',')
+		}
+		b = fmt.Appendf(b, `"r":{"bytes":%d,"sha256":%q}`, p.Ref.Bytes, p.Ref.SHA256)
 	case p.ContentType != "":
 		b = appendEncoded(b, p.ContentType, p.Data)
 	case len(p.Data) == 0:
@@ -96,16 +152,19 @@ func scanParts(in *BodyReader, names map[string]string) Parts {
 	return found
 }
 
-// scanPart parses {"d":…}, or {"t":"image/png","b":"…"}.
+// scanPart parses {"d":…}, {"t":"image/png","b":"…"} or {"t":"image/png","r":{…}}.
 func scanPart(in *BodyReader, names map[string]string) (part Part) {
 	var seen slotFields
-	var encoded []byte
+	var encoded, ref []byte
 	in.Open('{')
 	for in.More() {
 		switch string(in.Name()) {
 		case `"d"`:
 			Once(in, &seen.d, "d")
 			part.Data = in.value()
+		case `"r"`:
+			Once(in, &seen.r, "r")
+			ref = in.value()
 		case `"t"`:
 			Once(in, &seen.t, "t")
 			part.ContentType = in.shared(names)
@@ -117,20 +176,26 @@ func scanPart(in *BodyReader, names map[string]string) (part Part) {
 		}
 	}
 	if in.Err == nil {
-		checkPart(in, &part, seen, encoded)
+		checkPart(in, &part, seen, encoded, ref)
 	}
 	return part
 }
 
-// checkPart checks that a part has either JSON or bytes.
-func checkPart(in *BodyReader, part *Part, seen slotFields, encoded []byte) {
+// checkPart checks that a part has either JSON, bytes or a reference.
+func checkPart(in *BodyReader, part *Part, seen slotFields, encoded, ref []byte) {
 	switch {
-	case seen.d && !seen.b && !seen.t:
-	case seen.b && !seen.d:
+	case seen.d && !seen.b && !seen.t && !seen.r:
+	case seen.r && !seen.d && !seen.b:
+		part.Ref, part.ContentType = &PartRef{}, ResultType(part.ContentType)
+		if err := json.Unmarshal(ref, part.Ref); err != nil || !part.Ref.valid() ||
+			part.ContentType != "" && !ValidContentType(part.ContentType) {
+			in.Fail(ReasonSlot, `the reference that ends at byte %d must have "bytes" and "sha256" of a part`, in.Pos())
+		}
+	case seen.b && !seen.d && !seen.r:
 		part.Data, part.ContentType = binaryOf(in, "the part that ends at byte", in.Pos(), encoded, part.ContentType,
 			seen.t)
 	default:
-		in.Fail(ReasonSlot, `the part that ends at byte %d must have exactly one of "d" and "b" (with "t")`, in.Pos())
+		in.Fail(ReasonSlot, `the part that ends at byte %d must have exactly one of "d", "b" and "r" (with "t")`, in.Pos())
 	}
 }
 

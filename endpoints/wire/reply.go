@@ -199,7 +199,7 @@ func (r *Reply) scanSlots(in *BodyReader, maxSlots int) {
 	}
 }
 
-type slotFields struct{ i, d, t, b, e bool }
+type slotFields struct{ i, d, t, b, e, r bool }
 
 // Once records a member and fails if it was seen before.
 func Once(in *BodyReader, seen *bool, name string) {

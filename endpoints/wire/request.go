@@ -27,6 +27,7 @@ type RequestBuilder struct {
 	header   nats.Header
 	limit    int
 	Body     []byte
+	open     int // bytes of Body before the first item
 	items    int
 	parts    Parts // of the next item
 }
@@ -47,19 +48,18 @@ func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
 	b.header[HeaderMsgID] = []string{meta.Slice.String()}
 	b.limit = min(maxPayload-HeaderSize(b.header)-headerReserve, DefaultMaxBody) - len(requestClose)
 	b.Body = append(b.Body[:0], requestOpen...)
+	b.open = len(b.Body)
 }
 
 // SetParams sets the run's parameters, a JSON object of strings, unchecked; empty means none. Call it before Add: it
 // drops items already added.
 func (b *RequestBuilder) SetParams(params []byte) {
 	b.items = 0
-	if len(params) == 0 {
-		b.Body = append(b.Body[:0], requestOpen...)
-		return
+	b.Body = append(b.Body[:0], requestOpen...)
+	if len(params) > 0 {
+		b.Body = append(append(append(b.Body[:0], requestParams...), params...), requestItems...)
 	}
-	b.Body = append(b.Body[:0], requestParams...)
-	b.Body = append(b.Body, params...)
-	b.Body = append(b.Body, requestItems...)
+	b.open = len(b.Body)
 }
 
 // Add appends an item with its JSON payload, unchecked; empty means null. It returns false, without effect, if the
@@ -82,6 +82,32 @@ func (b *RequestBuilder) AddParts(ordinal int, key string, payload []byte) bool 
 	fits := b.add(ordinal, key, payload, true)
 	b.parts = b.parts[:0]
 	return fits
+}
+
+// ReferParts is AddParts for nodes, which give services the parts that do not fit: of an item that is too large for
+// any request, references take the place of parts, the largest first.
+func (b *RequestBuilder) ReferParts(ordinal int, key string, payload []byte) bool {
+	fits := b.add(ordinal, key, payload, true)
+	for !fits && (b.items == 0 || b.open+len(key)+len(payload)+b.partsSize()+refSize > b.limit) && b.refer() {
+		fits = b.add(ordinal, key, payload, true)
+	}
+	b.parts = b.parts[:0]
+	return fits
+}
+
+// refer replaces the largest part by a reference, unless all are small.
+func (b *RequestBuilder) refer() bool {
+	var largest *Part
+	for n := range b.parts {
+		if p := &b.parts[n].Part; largest == nil || len(p.Data) > len(largest.Data) {
+			largest = p
+		}
+	}
+	if largest == nil || len(largest.Data) <= refSize {
+		return false
+	}
+	largest.Data, largest.Ref = nil, RefTo(largest.Data)
+	return true
 }
 
 func (b *RequestBuilder) add(ordinal int, key string, payload []byte, parts bool) bool {

@@ -321,9 +321,13 @@ func ServeMail(ctx context.Context, nc *nats.Conn, db *pgxpool.Pool, statement s
 			return endpoints.Retry("bank", "%v", err)
 		}
 		for _, item := range chunk.Items() {
-			if part, ok := item.Part(statement); ok {
+			part, there, err := item.Part(ctx, statement)
+			switch {
+			case err != nil:
+				return err
+			case there:
 				item.Reply(Letter{len(part.Data), part.ContentType})
-			} else {
+			default:
 				item.Fail(CodeNoStatement, "there is no part of a step %s to post", statement)
 			}
 		}

@@ -52,7 +52,7 @@ const (
 //	fold: last               # send one operation per key: the last, or payloads merged (merge)
 //	fold_by: customer.id     # fold by this field instead of the key
 //	enrich:                  # what to store instead of the payload
-//	  sql: {source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"}
+//	  sql: {source: crm, query: "SELECT id, name FROM customer WHERE id = ANY($1)"} # or endpoint: NAME, or local: NAME
 //	  payload: {change: "{item}", name: "{parts.sql.name}"}
 //	retry_codes: [BUSY]      # retried even if the service says no
 //	no_retry_codes: [GONE]      # not retried even if the service says yes
@@ -75,6 +75,9 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	}
 	if e := d.Enrich; e != nil {
 		spec.Enrich = &e.Enrichment
+		if part := Part(spec.Enrich); part != "" && part != partSQL && e.Payload == nil {
+			spec.Enrich.Payload = fmt.Appendf(nil, `"{parts.%s}"`, part)
+		}
 		if e.SQL != nil {
 			if spec.Enrich.SQL, err = json.Marshal(e.SQL); err != nil {
 				return nil, err
@@ -275,8 +278,20 @@ func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (str
 	return rule.Value(own, payload)
 }
 
-// RowPart is the name of a query's row in templates: {parts.sql.name}.
-const RowPart = "sql"
+const partSQL, partEndpoint, partLocal = "sql", "endpoint", "local"
+
+// Part returns the name of what an enrichment asks for in templates, as in {parts.sql.name}; empty: nothing.
+func Part(e *collector.Enrichment) string {
+	switch {
+	case e.Endpoint != "":
+		return partEndpoint
+	case e.Local != "":
+		return partLocal
+	case e.SQL != nil:
+		return partSQL
+	}
+	return ""
+}
 
 // Query returns the query of an enrichment, or nil without one.
 func Query(e *collector.Enrichment) (*gather.SQL, error) {
@@ -293,8 +308,8 @@ func Query(e *collector.Enrichment) (*gather.SQL, error) {
 // Template returns the payload template of an enrichment.
 func Template(e *collector.Enrichment) (*template.Body, error) {
 	of := template.Variables{Item: true, Alone: true}
-	if e.SQL != nil {
-		of.Parts = []string{RowPart}
+	if part := Part(e); part != "" {
+		of.Parts = []string{part}
 	}
 	return template.ParseBody(e.Payload, of)
 }
@@ -308,10 +323,15 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	switch {
 	case err != nil:
 		return err
+	case e.Endpoint != "" && (query != nil || e.Local != ""), query != nil && e.Local != "":
+		return doc.Fail("enrich", "sql, endpoint and local: give one of them")
+	case wire.ValidateName(cmp.Or(e.Endpoint, e.Local, partLocal)) != nil:
+		return doc.Fail("enrich."+Part(e), "invalid name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", e.Endpoint+e.Local,
+			wire.MaxNameLength)
 	case e.Payload == nil:
 		return doc.Fail("enrich", "payload is missing; say what to store, for example {change: \"{item}\"}")
-	case query == nil && e.By != "":
-		return doc.Fail("enrich.by", "there is no sql to use it; leave it out")
+	case Part(e) == "" && e.By != "":
+		return doc.Fail("enrich.by", "there is no sql, endpoint or local to use it; leave it out")
 	case query == nil && e.Optional:
 		return doc.Fail("enrich.optional", "there is no sql that could have no row; leave it out")
 	}
@@ -332,7 +352,7 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	return nil
 }
 
-// Asked returns the value that an enrichment's query looks up for an operation: that of by, else of order_by, else
+// Asked returns the value that an enrichment looks up for an operation: that of by, else of order_by, else
 // the operation's own key. The error is an *order.ValueError.
 func Asked(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	return valueOf(spec, spec.Enrich.By, own, payload)

@@ -53,7 +53,7 @@ func newCollectors(
 	k *kernel.Kernel, engine CollectorEngine, takers *ingest.Producers, sources *connections.Connections,
 ) *collectorRoutes {
 	if takers == nil {
-		takers = ingest.New(collectorstore.New(k.Store), engine, nil, k.Log)
+		takers = ingest.New(collectorstore.New(k.Store), engine, ingest.Sources{NC: k.NC}, k.Log)
 	}
 	if sources == nil {
 		sources = &connections.Connections{}

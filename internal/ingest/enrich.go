@@ -2,10 +2,14 @@ package ingest
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/fetch"
@@ -23,18 +27,25 @@ type Queries interface {
 	Fetcher(config []byte) (fetch.Fetcher, error)
 }
 
-// EnrichError is returned when a collector's query failed regardless of the operations. None of them was added.
+// Sources are what enrichments ask. What a node lacks, it refuses.
+type Sources struct {
+	SQL    Queries
+	Locals map[string]fetch.Fetcher // functions of the program, by name
+	NC     *nats.Conn               // to services
+}
+
+// EnrichError is returned when a collector's enrichment failed regardless of the operations. None of them was added.
 type EnrichError struct {
 	Collector string
 	Err       error
 }
 
 func (e *EnrichError) Error() string {
-	return fmt.Sprintf("collector %s stores what a query adds, and that fails: %v; nothing was added, add them again "+
+	return fmt.Sprintf("collector %s stores what its enrich adds, and that fails: %v; nothing was added, add them again "+
 		"later", e.Collector, e.Err)
 }
 
-// Unwrap returns the query's error.
+// Unwrap returns the error of what was asked.
 func (e *EnrichError) Unwrap() error { return e.Err }
 
 type enriching struct {
@@ -42,9 +53,17 @@ type enriching struct {
 	name  string
 	spec  *collectorstore.CollectorSpec
 	body  *template.Body
-	rows  map[string]template.Part // by requested value; nothing for values without a row
-	asked []string                 // by operation
-	held  int                      // bytes reserved in the node's room
+	part  string                // what is asked, see collector.Part
+	rows  map[int]template.Part // by the operation that was asked for; nothing for values without a row
+	asked []int                 // by operation, that which was asked for
+	held  int                   // bytes reserved in the node's room
+}
+
+// question is a value to look up.
+type question struct {
+	value   string
+	op      int // the first operation that needs it; of a service or function, each is asked for
+	payload []byte
 }
 
 // enrich gives operations the payloads that their collector stores. Operations with known IDs are marked and skipped,
@@ -56,7 +75,7 @@ func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, s
 	if known.spec.Enrich == nil {
 		return 0, nil
 	}
-	e := &enriching{of: p, name: name, spec: &known.spec, body: known.body}
+	e := &enriching{of: p, name: name, spec: &known.spec, body: known.body, part: collector.Part(known.spec.Enrich)}
 	if err = e.markKnown(ctx, ops); err == nil {
 		err = e.ask(ctx, sent, ops)
 	}
@@ -92,12 +111,12 @@ func (e *enriching) markKnown(ctx context.Context, ops []collectorstore.Op) erro
 }
 
 func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) error {
-	if e.spec.Enrich.SQL == nil {
+	if e.part == "" {
 		return nil
 	}
-	e.rows, e.asked = map[string]template.Part{}, make([]string, len(ops))
+	e.rows, e.asked = map[int]template.Part{}, make([]int, len(ops))
 	first := map[string]int{} // the first operation that needs a value
-	var values []string
+	var questions []question
 	for i := range ops {
 		if ops[i].Duplicate {
 			continue
@@ -109,23 +128,29 @@ func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) erro
 		if err != nil {
 			return err
 		}
-		if e.asked[i] = value; !isText(value) {
+		if !isText(value) {
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("the value to look up, %.60q, must be UTF-8 "+
 				"without NUL", value)}
 		}
-		if _, there := first[value]; !there {
-			first[value], values = i, append(values, value)
+		q := question{value: value, op: i, payload: sent[i].Payload}
+		if e.spec.Enrich.SQL != nil {
+			if was, there := first[value]; there {
+				e.asked[i] = was
+				continue
+			}
+			first[value], q.payload = i, nil
 		}
+		e.asked[i], questions = i, append(questions, q)
 	}
-	if len(values) == 0 {
+	if len(questions) == 0 {
 		return nil
 	}
 	from, err := e.fetcher()
 	if err != nil {
 		return e.fails(ctx, err)
 	}
-	for some := range slices.Chunk(values, maxAsked) {
-		if err := e.askFor(ctx, from, some, first); err != nil {
+	for some := range slices.Chunk(questions, maxAsked) {
+		if err := e.askFor(ctx, from, some); err != nil {
 			return err
 		}
 	}
@@ -134,19 +159,48 @@ func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) erro
 }
 
 func (e *enriching) fetcher() (fetch.Fetcher, error) {
-	if e.of.queries == nil {
-		return nil, wire.Fail(sqlfetch.CodeNoSource, "this node has no sources")
+	from, ask := e.of.sources, e.spec.Enrich
+	switch {
+	case ask.Endpoint != "" && from.NC != nil:
+		return fetch.Func(e.call), nil
+	case ask.Local != "" && from.Locals[ask.Local] != nil:
+		return from.Locals[ask.Local], nil
+	case ask.SQL != nil && from.SQL != nil:
+		return from.SQL.Fetcher(ask.SQL)
 	}
-	return e.of.queries.Fetcher(e.spec.Enrich.SQL)
+	if ask.Local != "" {
+		return nil, wire.Fail(sqlfetch.CodeNoSource, "this node has no function %s", ask.Local)
+	}
+	return nil, wire.Fail(sqlfetch.CodeNoSource, "this node has no sources")
 }
 
-// askFor queries some values. If a query fails entirely it is retried in halves, until the bad value is alone.
-func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []string, first map[string]int) error {
-	req := &fetch.Request{Step: e.name, Params: e.spec.Params, Items: make([]fetch.Item, len(values))}
-	for i, value := range values {
-		req.Items[i] = fetch.Item{Ordinal: i, Key: value}
+// call asks the service, in as many requests as NATS needs.
+func (e *enriching) call(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+	items := make([]endpoints.CallItem[json.RawMessage], len(req.Items))
+	for i := range req.Items {
+		items[i] = endpoints.CallItem[json.RawMessage]{Key: req.Items[i].Key, In: req.Items[i].Payload}
 	}
-	slots, err := from.Fetch(ctx, req)
+	results, err := endpoints.CallList[json.RawMessage, json.RawMessage](ctx, e.of.sources.NC, e.spec.Enrich.Endpoint, items,
+		endpoints.Direct(), endpoints.CallerName("collectors"), endpoints.CallParams(e.spec.Params),
+		endpoints.CallOrigin("collector "+e.name))
+	if err != nil {
+		return nil, err
+	}
+	slots := make([]fetch.Slot, len(results))
+	for i := range results {
+		slots[i] = fetch.Slot{Ordinal: i, Data: results[i].Out, Err: results[i].Err}
+	}
+	return slots, nil
+}
+
+// askFor asks some questions. If that fails entirely it is retried in halves, until the bad one is alone.
+func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []question) error {
+	req := &fetch.Request{Step: e.name, Params: e.spec.Params, Attempt: 1, Generation: 1,
+		Items: make([]fetch.Item, len(values))}
+	for i, q := range values {
+		req.Items[i] = fetch.Item{Ordinal: i, Key: q.value, Payload: q.payload}
+	}
+	slots, err := fetch.Guard(ctx, from, req)
 	said, ok := errors.AsType[*wire.SlotError](err)
 	switch {
 	case err == nil:
@@ -156,34 +210,45 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []str
 		return e.fails(ctx, err)
 	case len(values) > 1:
 		half := len(values) / 2
-		if err := e.askFor(ctx, from, values[:half], first); err != nil {
+		if err := e.askFor(ctx, from, values[:half]); err != nil {
 			return err
 		}
-		return e.askFor(ctx, from, values[half:], first)
+		return e.askFor(ctx, from, values[half:])
 	default:
 		slots = []fetch.Slot{{Err: said}}
 	}
 	for i := range slots {
-		value := values[slots[i].Ordinal]
-		if err := e.answered(ctx, value, &slots[i], first[value]); err != nil {
-			return err
+		if at := slots[i].Ordinal; at >= 0 && at < len(values) {
+			if err := e.answered(ctx, values[at], &slots[i]); err != nil {
+				return err
+			}
+		}
+	}
+	for _, q := range values {
+		if _, there := e.rows[q.op]; !there && e.spec.Enrich.SQL == nil {
+			return e.fails(ctx, wire.Retry(wire.CodeUnanswered, "%q is left out of the answer", q.value))
 		}
 	}
 	return nil
 }
 
-func (e *enriching) answered(ctx context.Context, value string, slot *fetch.Slot, op int) error {
+func (e *enriching) answered(ctx context.Context, q question, slot *fetch.Slot) error {
+	if slot.Err == nil && e.spec.Enrich.SQL == nil { // a query's rows are checked
+		if flaw := wire.FlawOf(slot.Data, wire.DefaultMaxDepth); flaw != nil && slot.ContentType == "" {
+			slot.Err = flaw.Slot()
+		}
+	}
 	switch {
 	case slot.Err == nil:
 		if err := e.hold(len(slot.Data)); err != nil {
 			return err
 		}
-		e.rows[value] = template.Part{Data: slot.Data, ContentType: slot.ContentType}
+		e.rows[q.op] = template.Part{Data: slot.Data, ContentType: slot.ContentType}
 		return nil
 	case slot.Err.Code == sqlfetch.CodeNotFound && e.spec.Enrich.Optional:
 		return nil
-	case slices.Contains(ofTheValue(), slot.Err.Code):
-		return &OpError{Number: op + 1, Field: "payload", Problem: fmt.Sprintf("enrich: %q: %s (%s)", value,
+	case slices.Contains(ofTheValue(), slot.Err.Code), e.spec.Enrich.SQL == nil && !slot.Err.Retry:
+		return &OpError{Number: q.op + 1, Field: "payload", Problem: fmt.Sprintf("enrich: %q: %s (%s)", q.value,
 			slot.Err.Message, slot.Err.Code)}
 	}
 	return e.fails(ctx, slot.Err)
@@ -218,7 +283,7 @@ func (e *enriching) fill(sent, ops []collectorstore.Op) error {
 		values := &template.Values{Key: sent[i].Key, Item: sent[i].Payload, Params: e.spec.Params, Nulls: true}
 		if e.asked != nil {
 			if row, there := e.rows[e.asked[i]]; there {
-				values.Parts = map[string]template.Part{collector.RowPart: row}
+				values.Parts = map[string]template.Part{e.part: row}
 			}
 		}
 		payload, err := e.body.Expand(values)

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"testing/iotest"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/internal/connections"
@@ -55,8 +56,43 @@ func withSource(t *testing.T) (*bench, *counted) {
 	b.source = func(sql string) {
 		testenv.Must(source.Exec(t.Context(), sql))(t)
 	}
-	b.it = ingest.New(collectorstore.New(b.store), b.adder, from, nil)
+	nc := testenv.Conn(t, testenv.NATS(t))
+	b.it = ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{SQL: from, NC: nc, Locals: map[string]fetch.Fetcher{
+		"double": fetch.Typed(func(_ context.Context, in change, item *fetch.Item) (change, error) {
+			return double(in, item.Key, item.Param("year"))
+		}),
+		"mute": fetch.Func(func(context.Context, *fetch.Request) ([]fetch.Slot, error) { return nil, nil }),
+		"twice": fetch.Each(func(context.Context, *fetch.Item) (fetch.Part, error) {
+			return fetch.Part{Data: []byte(`{"a":1,"a":2}`)}, nil
+		}),
+	}}, nil)
+	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "test"}))(t)
+	testenv.NoError(t, endpoints.HandleEach(svc, "double", func(ctx context.Context, in change) (change, error) {
+		return double(in, endpoints.ItemOf(ctx).Key, endpoints.ItemOf(ctx).Param("year"))
+	}))
+	testenv.Keep(t, t.Errorf, "service", svc.Run)
+	testenv.Until(t, limit, "the service listens", func() bool {
+		_, err := endpoints.Call[change, change](t.Context(), nc, "double", "", change{N: 1}, endpoints.Direct())
+		return err == nil
+	})
 	return b, from
+}
+
+type change struct {
+	N    int    `json:"n"`
+	Key  string `json:"key,omitempty"`
+	Year string `json:"year,omitempty"`
+}
+
+// double is what a service and a function of withSource do.
+func double(in change, key, year string) (out change, err error) {
+	switch {
+	case in.N < 0:
+		return out, endpoints.Fail("negative", "%d is too little", in.N)
+	case in.N == 0:
+		return out, endpoints.Retry("away", "try later")
+	}
+	return change{2 * in.N, key, year}, nil
 }
 
 func (b *bench) stored(name, id string) string {
@@ -119,6 +155,28 @@ func TestOneQueryForManyOperations(t *testing.T) {
 	testenv.Same(t, ingest.Held(b.it), 0, "bytes are held")
 }
 
+// A service or a function is asked for each operation, with its payload, and its answer is stored.
+func TestWhatAServiceOrAFunctionMakesIsStored(t *testing.T) {
+	t.Parallel()
+	b, _ := withSource(t)
+	const made = `{"n":2,"key":"7","year":"2026"}`
+	for i, c := range []struct{ enrich, want string }{
+		{"{endpoint: double}", made}, {"{local: double}", made},
+		{`{endpoint: double, by: n, payload: {was: "{item.n}", now: "{parts.endpoint.key}"}}`, `{"now":"1","was":1}`},
+	} {
+		b.apply("e", "endpoint: echo\norder_by: customer.id\npartitions: 4\nparams: {year: 2026}\nenrich: "+c.enrich+"\n")
+		var text strings.Builder
+		for n := range 3000 {
+			fmt.Fprintf(&text, `{"id":"%d-%d","payload":{"customer":{"id":7},"n":%d}}`, i, n, n+1)
+		}
+		testenv.MustSame(t, testenv.Must(b.add(text.String()))(t).Added, 3000, "added with %s", c.enrich)
+		testenv.Same(t, b.stored("e", fmt.Sprint(i, "-0")), c.want, "stored with %s", c.enrich)
+		want := strings.NewReplacer(`"n":2`, `"n":6000`, `"now":"1"`, `"now":"3000"`, `"was":1`, `"was":3000`).Replace(c.want)
+		testenv.Same(t, b.stored("e", fmt.Sprint(i, "-2999")), want, "stored with %s", c.enrich)
+	}
+	testenv.Same(t, ingest.Held(b.it), 0, "bytes are held")
+}
+
 // Whatever is wrong, nothing is stored, and it is told whose fault it is.
 func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	t.Parallel()
@@ -136,7 +194,18 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 		"no field to ask by": {`{sql: ` + query + `, by: person, payload: {x: "{parts.sql.name}"}}`, good,
 			`operation 1: payload: enrich by person: there is no field "person"`},
 		"a bad query": {`{sql: {source: crm, query: "SELECT id FROM no one WHERE id = ANY($1)"}, payload: "{item}"}`, good,
-			"collector e stores what a query adds, and that fails"},
+			"collector e stores what its enrich adds, and that fails"},
+		"a service's error": {`{endpoint: double}`, good + `{"payload":{"customer":{"id":8},"n":-1}}`,
+			`operation 2: payload: enrich: "8": -1 is too little (negative)`},
+		"a function's error": {`{local: double}`, good + `{"payload":{"customer":{"id":8},"n":-1}}`,
+			`operation 2: payload: enrich: "8": -1 is too little (negative)`},
+		"not its input":      {`{endpoint: double}`, `{"payload":{"customer":{"id":8},"n":"x"}}`, `operation 1: payload: enrich: "8": `},
+		"a service is busy":  {`{endpoint: double}`, good + `{"payload":{"customer":{"id":8},"n":0}}`, "try later"},
+		"a function is busy": {`{local: double}`, `{"payload":{"customer":{"id":8},"n":0}}`, "try later"},
+		"no service":         {`{endpoint: nobody}`, good, "nobody"},
+		"no function":        {`{local: nobody}`, good, "this node has no function nobody"},
+		"no answer":          {`{local: mute}`, good, `"7" is left out of the answer`},
+		"flawed JSON":        {`{local: twice}`, good, `operation 1: payload: enrich: "7": `},
 		"no source": {`{sql: {source: other, query: "SELECT id FROM customer WHERE id = ANY($1)"}, payload: "{item}"}`, good,
 			"there are crm"},
 		"too slow": {`{sql: {source: crm, timeout: 50ms, query: "SELECT id, pg_sleep(9)::text FROM customer WHERE ` +
@@ -177,7 +246,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		}
 		return nil
 	}
-	another := ingest.New(collectorstore.New(b.store), b.adder, from, nil)
+	another := ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{SQL: from}, nil)
 	taken := strings.NewReader(`{"payload":{"customer":{"id":6},"n":1}}`)
 	testenv.Must(another.AddFrom(t.Context(), "e", taken))(t)
 	const one = `{"id":"a","payload":{"customer":{"id":7},"n":1}}`

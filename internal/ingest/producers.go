@@ -50,7 +50,7 @@ type Adder interface {
 type Producers struct {
 	definitions Definitions
 	adder       Adder
-	queries     Queries // nil: no sources
+	sources     Sources
 	log         *zap.Logger
 	room        room
 
@@ -61,12 +61,12 @@ type Producers struct {
 	busy  sync.WaitGroup   // lanes at work
 }
 
-// New returns Producers. With nil queries, operations of collectors with a query are refused. A nil log means none.
-func New(definitions Definitions, adder Adder, queries Queries, log *zap.Logger) *Producers {
+// New returns Producers. A nil log means none.
+func New(definitions Definitions, adder Adder, sources Sources, log *zap.Logger) *Producers {
 	if log == nil {
 		log = zap.NewNop()
 	}
-	return &Producers{definitions: definitions, adder: adder, queries: queries, log: log, lanes: map[string]*lane{},
+	return &Producers{definitions: definitions, adder: adder, sources: sources, log: log, lanes: map[string]*lane{},
 		specs: map[string]knownSpec{}, noted: map[string]noted{}}
 }
 

@@ -60,7 +60,7 @@ func setup(t *testing.T) *bench {
 	pool := testenv.Pool(t)
 	store := database.New(pool)
 	b := &bench{T: t, pool: pool, store: store, adder: &adder{store: store}}
-	b.it = ingest.New(collectorstore.New(store), b.adder, nil, nil)
+	b.it = ingest.New(collectorstore.New(store), b.adder, ingest.Sources{}, nil)
 	b.apply("c", "endpoint: echo\n")
 	return b
 }

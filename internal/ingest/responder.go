@@ -3,13 +3,13 @@ package ingest
 import (
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // serverTimeout limits the wait for the server to confirm a subscription, and to deliver the rest when the node
@@ -65,27 +65,12 @@ func NewResponder(nc *nats.Conn, config ResponderConfig) (*Responder, error) {
 }
 
 func (r *Responder) take(msg *nats.Msg) {
-	if !asked(msg) {
+	if !wire.Answerable(msg) {
 		return
 	}
 	if !r.begin(msg) {
 		r.config.Refuse(msg)
 	}
-}
-
-// Prefixes of permitted reply subjects: an inbox, or the server's mapping of one from another account.
-const (
-	inboxes = "_INBOX"
-	mapped  = "_R_."
-)
-
-// asked reports whether a message is a request that may be answered. NATS does not check reply subjects, so an answer
-// would be published there with this process's rights. A message relayed by a stream is no request either: the server
-// published it, maybe for a client that may not send requests. Neither gets an answer.
-func asked(msg *nats.Msg) bool {
-	_, relayed := msg.Header[jetstream.StreamHeader] // present, even if empty: the server appends its own
-	return !relayed &&
-		(msg.Reply == "" || strings.HasPrefix(msg.Reply, inboxes) || strings.HasPrefix(msg.Reply, mapped))
 }
 
 func (r *Responder) begin(msg *nats.Msg) bool {

@@ -1514,13 +1514,19 @@ type Enrichment struct {
 	// SQL a query of a source, with the settings of a step of kind sql
 	SQL json.RawMessage `json:"sql,omitempty"`
 
+	// Endpoint a service that answers with what is stored of each payload
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// Local or a Go function of the nodes that take operations
+	Local string `json:"local,omitempty"`
+
 	// By the field to look up by; absent: order_by's, or the key
 	By string `json:"by,omitempty"`
 
 	// Optional what has no row is stored anyway, with null for it
 	Optional bool `json:"optional,omitempty"`
 
-	// Payload a template, with the payload in item and the row in parts.sql
+	// Payload a template, with the payload in item and what was asked in parts.sql, parts.endpoint or parts.local
 	Payload json.RawMessage `json:"payload"`
 }
 

@@ -23,10 +23,11 @@ const CodeItemTooLarge = "item_too_large"
 // TooLarge returns the message for an item that, with the results it needs, does not fit a NATS message.
 func (k *Core) TooLarge(inputs []workqueue.StepInput) string {
 	return fmt.Sprintf("the item%s is larger than a message may be: max_payload of the NATS server is %d bytes; "+
-		"make the item smaller or raise max_payload (16 MiB count)", withParts(inputs), k.NC.MaxPayload())
+		"make the item smaller or raise max_payload (16 MiB count)", WithParts(inputs), k.NC.MaxPayload())
 }
 
-func withParts(inputs []workqueue.StepInput) string {
+// WithParts names the parts of an item in a message.
+func WithParts(inputs []workqueue.StepInput) string {
 	if len(inputs) == 0 {
 		return ""
 	}

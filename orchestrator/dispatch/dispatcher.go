@@ -3,7 +3,6 @@ package dispatch
 
 import (
 	"context"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -125,54 +124,4 @@ func (d *Dispatcher) reachable(ctx context.Context) bool {
 	}
 	d.doubted.Store(false)
 	return true
-}
-
-// LargeInputs are items with a result too large for a message. No step sees them: a service's request could not carry
-// them, and a node's own step processes many items concurrently.
-type LargeInputs struct {
-	Items   bitfield.Set
-	refused []settle.Slot
-}
-
-// Take reports whether an item is too large, and remembers it.
-func (l *LargeInputs) Take(a *Assignment, in *dispatch.Input) bool {
-	for i := range in.Parts {
-		part := &in.Parts[i]
-		if part.Large == 0 {
-			continue
-		}
-		_, bit := in.Ordinal.Block()
-		l.Items.Add(bit)
-		name := a.Work.Inputs[i].Name
-		l.refused = append(l.refused, settle.Slot{Ordinal: in.Ordinal, Err: &workqueue.SlotError{
-			Code: core.CodeItemTooLarge,
-			Message: fmt.Sprintf("the part of step %s has %d bytes, and what did not fit a message is no input of another step "+
-				"(%s): leave %s out of its inputs, and have its service fetch the result from the API by the item's key", name,
-				part.Large, a.Work.Name, name)}})
-		return true
-	}
-	return false
-}
-
-// Refuse fails the items of a slice with too large results, and makes the rest ready to be claimed.
-func (l *LargeInputs) Refuse(ctx context.Context, n *core.Core, after core.OutcomeObserver, a Assignment) error {
-	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
-	defer cancel()
-	id := a.ID
-	if others := a.Mask.AndNot(l.Items); !others.Empty() {
-		piece, err := n.Settling.Split(ctx, a.Session, a.ID, []bitfield.Set{l.Items, others}, dispatch.DefaultClaimTTL)
-		if err != nil || piece == nil {
-			return err
-		}
-		n.Stats.Splits.Add(1)
-		id = piece.ID
-		defer n.Wake()
-	}
-	out, err := n.Settling.Record(ctx, []settle.Answer{{Slice: id, Endpoint: a.Endpoint, Service: "tranche",
-		Answered: len(l.refused), Slots: l.refused}})
-	if err != nil {
-		return err
-	}
-	after.Seen(out, time.Now())
-	return nil
 }

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -84,13 +85,9 @@ func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, publis
 func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published chan<- publication) error {
 	request := wire.NewRequestBuilder(a.Endpoint, d.metaOf(a), int(d.node.NC.MaxPayload()))
 	request.SetParams(a.Params)
-	var large LargeInputs
-	fits, err := d.addInputs(ctx, request, a, &large)
+	fits, err := d.addInputs(ctx, request, a)
 	if err != nil {
 		return err
-	}
-	if !large.Items.Empty() {
-		return large.Refuse(ctx, d.node, d.after, a)
 	}
 	if !fits {
 		return d.cut(ctx, a, request.Len(), published)
@@ -109,32 +106,34 @@ func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published cha
 	return nil
 }
 
-// addInputs adds a slice's items and the results that the step sees, and reports whether all fit. Items with too
-// large results go to large instead.
-func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment, large *LargeInputs,
-) (fits bool, err error) {
+// addInputs adds a slice's items and the results that the step sees, and reports whether all fit.
+func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.Work.Inputs,
 		NoItem: a.Work.NoItem}
 	fits = true
+	var broken error
 	err = d.queue.EachInput(ctx, want, func(item dispatch.Input) bool {
 		if len(want.Inputs) == 0 && !want.NoItem {
 			fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
 			return fits
 		}
-		if large.Take(&a, &item) {
-			return true
-		}
 		for i, part := range item.Parts {
-			if !part.Missing {
-				request.Part(want.Inputs[i].Name, wire.Part{Data: part.Data, ContentType: part.ContentType})
+			if part.Missing {
+				continue
 			}
+			of := wire.Part{Data: part.Data, ContentType: part.ContentType}
+			if part.Large.Valid {
+				of.Data, of.Ref = nil, &wire.PartRef{}
+				broken = errors.Join(broken, json.Unmarshal(part.Data, of.Ref))
+			}
+			request.Part(want.Inputs[i].Name, of)
 		}
-		fits = request.AddParts(int(item.Ordinal), string(item.Key), item.Payload)
+		fits = request.ReferParts(int(item.Ordinal), string(item.Key), item.Payload)
 		return fits
 	})
-	return fits, err
+	return fits, errors.Join(err, broken)
 }
 
 // metaOf returns the headers of a slice's request. A slice that may have killed its services gets few deliveries.

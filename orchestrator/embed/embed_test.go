@@ -15,6 +15,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/prometheus/client_golang/prometheus"
 
+	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -130,6 +131,14 @@ func TestNodeWithItsAPI(t *testing.T) {
 	if err != nil || run.State != client.RunCompleted || run.Done != 2 {
 		t.Errorf("%+v, %v; want two items done", run, err)
 	}
+	_, err = api.ApplyCollector(ctx, client.ApplyCollectorParams{Name: "greeted"}, "application/yaml",
+		strings.NewReader("endpoint: nobody\nenrich: {local: greet}\n"))
+	testenv.NoError(t, err)
+	producer := testenv.Must(endpoints.NewProducer(nc, "greeted"))(t)
+	testenv.Must(producer.Add(ctx, endpoints.Operation{Key: "ann", Payload: 1}))(t)
+	var stored string
+	testenv.NoError(t, pool.QueryRow(ctx, `SELECT payload FROM collector_op`).Scan(&stored))
+	testenv.Same(t, stored, `"hello ann"`, "what the node's function makes of an operation")
 }
 
 // A program has the node's metrics in a registry of its own, or else at the node's API.

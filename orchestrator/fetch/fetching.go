@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
@@ -35,6 +36,8 @@ const (
 	// fetchChunkBytes and fetchChunkLimit are target and limit of a chunk's inputs, which need not fit a message.
 	fetchChunkBytes = 4 << 20
 	fetchChunkLimit = 32 << 20
+	// fetchItemLimit is that of an item that makes up a chunk: its parts may have 64 MiB each.
+	fetchItemLimit = 128 << 20
 	// fetcherRest is how long a node leaves steps without a fetcher to other nodes.
 	fetcherRest = 5 * time.Second
 	// queueTimeout is how long a slice may wait for a worker of this node.
@@ -91,8 +94,9 @@ type fetchJob struct {
 	dispatch.Assignment
 	pool   *fetchPool
 	cancel context.CancelCauseFunc
-	begun  time.Time // its call; guarded by Worker.mu
-	leave  func()    // ends its turn once its outcome is recorded; nil: it has none
+	begun  time.Time               // its call; guarded by Worker.mu
+	leave  func()                  // ends its turn once its outcome is recorded; nil: it has none
+	large  map[largePart]uuid.UUID // of its inputs
 }
 
 // left ends the turn of a recorded job. A suspect begins next and may kill the node: unrecorded jobs would be blamed.
@@ -273,7 +277,10 @@ func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	if err != nil {
 		return err
 	}
-	defer f.inputs.Release(size)
+	defer f.inputs.Release(min(size, fetchInputBytes))
+	if size > fetchItemLimit {
+		call = tooLarge(job.Work.Inputs, size)
+	}
 	if job.leave, err = f.turn(ctx, job); err != nil {
 		return err
 	}

@@ -1,7 +1,10 @@
 package fetch
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,40 +16,78 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/orchestrator/core"
-	"github.com/tranchehq/tranche/orchestrator/dispatch"
+	"github.com/tranchehq/tranche/workqueue"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/export"
 )
 
 // errTaken means that this node no longer owns the slice.
 var errTaken = errors.New("the slice is someone else's, or was taken back")
 
-// read returns a chunk's inputs, and their share of fetchInputBytes. Chunks are sized for the mean of their block, so
-// read cuts some again.
+// read returns a chunk's inputs and their bytes, of which it holds a share of fetchInputBytes. Chunks are sized for the
+// mean of their block, so read cuts some again. Parts in pieces are read last, and not for a direct step, whose service
+// asks for them.
 func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
 	if err := f.reading.Acquire(ctx, 1); err != nil {
 		return nil, 0, err
 	}
 	defer f.reading.Release(1)
-	var large dispatch.LargeInputs
-	req, size, err := f.requestOf(ctx, job, &large)
-	if err == nil && !large.Items.Empty() {
-		if err = large.Refuse(ctx, f.node, f.after, job.Assignment); err == nil {
-			err = errTaken // the rest of the items is claimed again
-		}
-	}
+	req, size, err := f.requestOf(ctx, job)
 	for err == nil && len(req.Items) < job.Mask.Count() {
 		if err = f.cut(ctx, job, len(req.Items)); err == nil {
-			req, size, err = f.requestOf(ctx, job, &large)
+			req, size, err = f.requestOf(ctx, job)
 		}
 	}
 	if err != nil {
 		return nil, 0, err
 	}
-	size = min(size, fetchInputBytes)
-	if err := f.inputs.Acquire(ctx, size); err != nil {
+	held := min(size, fetchInputBytes)
+	if err := f.inputs.Acquire(ctx, held); err != nil {
 		return nil, 0, err
 	}
+	if job.Work.Kind == workqueue.KindDirect || size > fetchItemLimit {
+		return req, size, nil
+	}
+	for at, id := range job.large {
+		if err := f.readLarge(ctx, req.Items[at.item].Parts, at.step, id); err != nil {
+			f.inputs.Release(held)
+			return nil, 0, err
+		}
+	}
 	return req, size, nil
+}
+
+// largePart is a part in pieces, of an item of a request.
+type largePart struct {
+	item int
+	step string
+}
+
+// readLarge replaces the reference to a part by its bytes.
+func (f *Worker) readLarge(ctx context.Context, parts map[string]fetch.Part, step string, id uuid.UUID) error {
+	ref, err := refOf(parts[step].Data)
+	if err != nil {
+		return err
+	}
+	sum, err := hex.DecodeString(ref.SHA256)
+	if err != nil {
+		return err
+	}
+	data := bytes.NewBuffer(make([]byte, 0, ref.Bytes))
+	same, err := export.New(f.node.Store).Verify(ctx, id, [sha256.Size]byte(sum), data)
+	if err == nil && !same {
+		err = fmt.Errorf("the part of step %s is not the %d bytes that it was: it was deleted, or is damaged", step, ref.Bytes)
+	}
+	parts[step] = fetch.Part{Data: data.Bytes(), ContentType: parts[step].ContentType}
+	return err
+}
+
+func refOf(data []byte) (*wire.PartRef, error) {
+	ref := &wire.PartRef{}
+	if err := json.Unmarshal(data, ref); err != nil {
+		return nil, fmt.Errorf("read the reference to a part: %w", err)
+	}
+	return ref, nil
 }
 
 // cut keeps the first items of a job's slice. They must be read again: a reset may have taken some back.
@@ -68,11 +109,9 @@ func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	return nil
 }
 
-// requestOf reads items and the results that the step sees, up to fetchChunkLimit. Items with too large results go to
-// large instead.
-func (f *Worker) requestOf(
-	ctx context.Context, job *fetchJob, large *dispatch.LargeInputs,
-) (*fetch.Request, int64, error) {
+// requestOf reads items and the results that the step sees, up to fetchChunkLimit. Of parts in pieces it has the
+// references; job.large says which these are.
+func (f *Worker) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
 	req := &fetch.Request{Run: uuid.UUID(job.Run), Slice: uuid.UUID(job.ID), Step: job.Work.Name,
 		StepNumber: int(job.Step), Attempt: job.Attempt, Generation: int(job.Generation), Rate: job.Work.Rate,
 		Items: make([]fetch.Item, 0, job.Mask.Count())}
@@ -82,15 +121,13 @@ func (f *Worker) requestOf(
 		}
 	}
 	var size int64
+	job.large = map[largePart]uuid.UUID{}
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.Work.Inputs,
 		NoItem: job.Work.NoItem}
 	err := f.store.EachInput(ctx, want, func(in dispatchstore.Input) bool {
-		if large.Take(&job.Assignment, &in) {
-			return true
-		}
-		of := sizeOf(&in)
+		of := sizeOf(&in, job.Work.Kind)
 		if size+of > fetchChunkLimit && len(req.Items) > 0 {
 			return false
 		}
@@ -104,7 +141,11 @@ func (f *Worker) requestOf(
 			if item.Parts == nil {
 				item.Parts = make(map[string]fetch.Part, len(in.Parts))
 			}
-			item.Parts[want.Inputs[i].Name] = fetch.Part{Data: slices.Clone(part.Data), ContentType: part.ContentType}
+			name := want.Inputs[i].Name
+			item.Parts[name] = fetch.Part{Data: slices.Clone(part.Data), ContentType: part.ContentType}
+			if part.Large.Valid {
+				job.large[largePart{len(req.Items), name}] = part.Large.UUID
+			}
 		}
 		req.Items = append(req.Items, item)
 		return true
@@ -112,12 +153,27 @@ func (f *Worker) requestOf(
 	return req, size, err
 }
 
-func sizeOf(in *dispatchstore.Input) int64 {
-	size := len(in.Key) + len(in.Payload)
+func sizeOf(in *dispatchstore.Input, kind workqueue.Kind) int64 {
+	size := int64(len(in.Key) + len(in.Payload))
 	for i := range in.Parts {
-		size += len(in.Parts[i].Data)
+		part := &in.Parts[i]
+		size += int64(len(part.Data))
+		if !part.Large.Valid || kind == workqueue.KindDirect {
+			continue
+		}
+		if ref, err := refOf(part.Data); err == nil {
+			size += ref.Bytes
+		}
 	}
-	return int64(size)
+	return size
+}
+
+// tooLarge replaces the call for an item that a node does not hold in memory.
+func tooLarge(inputs []workqueue.StepInput, size int64) fetchCall {
+	return func(context.Context, *fetch.Request, *collector) ([]fetch.Slot, error) {
+		return nil, wire.Fail(core.CodeItemTooLarge, "the item%s has %d bytes, and a node takes at most %d: leave some out of "+
+			"the step's inputs", core.WithParts(inputs), size, fetchItemLimit)
+	}
 }
 
 // asks returns a call to an endpoint. A chunk too large for one message is sent in several, one at a time.
@@ -156,7 +212,7 @@ func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *coll
 	b.SetParams(c.job.Params)
 	for next = from; next < len(req.Items); next++ {
 		item := &req.Items[next]
-		if addItem(b, item, c) {
+		if addItem(b, req, next, c.job) {
 			q.Asked.Add(item.Ordinal - q.First)
 			continue
 		}
@@ -174,14 +230,21 @@ func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *coll
 	return q, next
 }
 
-func addItem(b *wire.RequestBuilder, item *fetch.Item, c *collector) bool {
-	if len(c.job.Work.Inputs) == 0 && item.Payload != nil {
+func addItem(b *wire.RequestBuilder, req *fetch.Request, n int, job *fetchJob) bool {
+	item := &req.Items[n]
+	if len(job.Work.Inputs) == 0 && item.Payload != nil {
 		return b.Add(item.Ordinal, item.Key, item.Payload)
 	}
-	for _, input := range c.job.Work.Inputs {
-		if part, there := item.Parts[input.Name]; there {
-			b.Part(input.Name, wire.Part{Data: part.Data, ContentType: part.ContentType})
+	for _, input := range job.Work.Inputs {
+		part, there := item.Parts[input.Name]
+		if !there {
+			continue
 		}
+		of := wire.Part{Data: part.Data, ContentType: part.ContentType}
+		if _, inPieces := job.large[largePart{n, input.Name}]; inPieces {
+			of.Ref, _ = refOf(part.Data) // nil is a part that no service can read
+		}
+		b.Part(input.Name, of)
 	}
-	return b.AddParts(item.Ordinal, item.Key, item.Payload)
+	return b.ReferParts(item.Ordinal, item.Key, item.Payload)
 }

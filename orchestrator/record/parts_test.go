@@ -1,17 +1,29 @@
 package record_test
 
 import (
+	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 
+	"github.com/google/uuid"
+
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -34,9 +46,9 @@ func (b *bundle) serveParts(t *testing.T, size func(ordinal int) int) {
 		}
 		return nil
 	})
-	b.Serve(t, "sum", func(_ context.Context, chunk *nodetest.Chunk) error {
+	b.Serve(t, "sum", func(ctx context.Context, chunk *nodetest.Chunk) error {
 		for _, item := range chunk.Items() {
-			part, there, err := endpoints.PartOf[nodetest.Statement](item, "source")
+			part, there, err := endpoints.PartOf[nodetest.Statement](ctx, item, "source")
 			if err != nil || !there || item.In.ID != "" {
 				item.Fail("bad", "there %v, %v, payload %q", there, err, item.In.ID)
 				continue
@@ -47,14 +59,14 @@ func (b *bundle) serveParts(t *testing.T, size func(ordinal int) int) {
 	})
 }
 
-// Parts that are many or large for one message come in several, and an item whose part fits none fails by itself.
+// Parts that are many or large for one message come in several, and what fits none is referred to.
 func TestRequestsCarryPartsInPieces(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: 64 << 10})}
 	size := func(ordinal int) int {
 		switch {
 		case ordinal == 299:
-			return 40 << 10 // which fits a reply, and twice no request
+			return 40 << 10 // which fits a reply, and twice no request: the service asks for one
 		case ordinal%10 == 0:
 			return 20 << 10
 		}
@@ -62,11 +74,7 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 	}
 	b.serveParts(t, size)
 	run := b.Start(t, gathering(), 300)
-	b.Want(t, run, 1, 299, 1)
-	if got := b.ErrorOf(t, run, "C299"); !strings.HasPrefix(got,
-		"item_too_large: the item with its parts (source, again) is larger than a message may be") {
-		t.Errorf("the large item failed with %q", got)
-	}
+	b.Want(t, run, 1, 300, 0)
 	exported := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run,
 		States: []workqueue.Outcome{workqueue.OutcomeDone}}))(t)
 	err := exported.Each(t.Context(), func(item *export.Item) error {
@@ -77,28 +85,117 @@ func TestRequestsCarryPartsInPieces(t *testing.T) {
 	b.Check(t)
 }
 
-// A result of 2 MB is no part of another step where messages are smaller, whose item fails there alone, by a message
-// that names the step; and one where they are not.
-func TestLargeResultsInMessages(t *testing.T) {
+// Parts around what a message holds, and of 20 MiB, are inputs of steps of every kind, from services and functions.
+func TestPartsOfAnySize(t *testing.T) {
 	t.Parallel()
-	for name, c := range map[string]struct {
-		maxPayload, failed int
-	}{"by default": {0, 1}, "with 5 MiB": {5 << 20, 0}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: c.maxPayload})}
-			b.serveParts(t, func(ordinal int) int { return 10 + ordinal%2*2_000_000 })
-			run := b.Start(t, gathering(), 2)
-			if done, failed := b.Outcome(t, run, 1); int(failed) != c.failed || done+failed != 2 {
-				t.Fatalf("done %d, failed %d; want %d failed: %s", done, failed, c.failed, b.Dump(t, run))
-			}
-			if c.failed == 1 {
-				if got := b.ErrorOf(t, run, "C1"); !strings.HasPrefix(got, "item_too_large: the part of step source has 2000") ||
-					!strings.Contains(got, " (sum): leave source out of its inputs") {
-					t.Errorf("the large result failed with %q", got)
-				}
-			}
-			b.Check(t)
-		})
+	b := &bundle{nodetest.ServersOnly(t)}
+	sizes := map[string]int{"C0": 1<<20 - 1, "C1": 1 << 20, "C2": 1<<20 + 1, "C3": 20 << 20}
+	digest := func(parts ...[]byte) nodetest.Statement {
+		return nodetest.Statement{Of: fmt.Sprintf("%x", sha256.Sum256(bytes.Join(parts, nil)))}
 	}
+	cfg := nodetest.Config(t)
+	cfg.Locals = map[string]fetch.Fetcher{
+		"made": fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+			return fetch.Part{Data: pattern(sizes[item.Key] + 1), ContentType: "application/pdf"}, nil
+		}),
+		"local": fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+			return fetch.JSON(digest(item.Parts["source"].Data, item.Parts["made"].Data))
+		}),
+	}
+	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
+	serveBytes(t, testenv.Conn(t, b.NS), "source", func(key string) int { return sizes[key] })
+	b.Serve(t, "sum", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		for _, item := range chunk.Items() {
+			source, _, err := endpoints.PartOf[wire.Binary](ctx, item, "source")
+			made, _, again := endpoints.PartOf[wire.Binary](ctx, item, "made")
+			if err = errors.Join(err, again); err != nil || source.ContentType != "application/pdf" {
+				return endpoints.Fail("bad", "%v, %s", err, source.ContentType)
+			}
+			item.Reply(digest(source.Data, made.Data))
+		}
+		return nil
+	})
+	req := nodetest.Request("source")
+	for name, kind := range map[string]workqueue.Kind{"made": workqueue.KindLocal, "endpoint": workqueue.KindEndpoint,
+		"direct": workqueue.KindDirect, "local": workqueue.KindLocal} {
+		step := req.Steps[0]
+		step.Name, step.Kind, step.Endpoint = name, kind, "sum"
+		if kind == workqueue.KindLocal {
+			step.Endpoint = workqueue.TargetKey(kind, name)
+		}
+		if name == "made" {
+			req.Steps = slices.Insert(req.Steps, 1, step)
+			continue
+		}
+		step.Needs, step.Inputs, step.NoItem = []int{0, 1}, []int{0, 1}, true
+		req.Steps = append(req.Steps, step)
+	}
+	run := b.Start(t, req, len(sizes))
+	b.Want(t, run, 1, len(sizes), 0)
+	for key, size := range sizes {
+		testenv.Same(t, b.Number(t, `SELECT count(*) FROM run_item_parts WHERE run_id = $1 AND key = $2 AND result->>'of' = $3`,
+			run, key, digest(pattern(size), pattern(size+1)).Of), 3, "steps that saw the parts of %s", key)
+	}
+	b.Check(t)
+}
+
+// A service gets a part only as the request referred to it, of a request to its endpoint: what is redone meanwhile is
+// refused, and comes with the item's next request. A restart of the node delays it.
+func TestAPartIsFetchedAsItWasClaimed(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t)}
+	node := b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
+	b.Node = node.Node
+	var size atomic.Int64
+	size.Store(2 << 20)
+	serveBytes(t, testenv.Conn(t, b.NS), "source", func(string) int { return int(size.Load()) })
+	asks, goOn, ended := make(chan wire.PartQuery, 9), make(chan struct{}), make(chan error, 9)
+	b.Serve(t, "sum", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		item := chunk.Items()[0]
+		asks <- wire.PartQuery{Slice: item.Info().Root, Step: "source", PartRef: *wire.RefTo(pattern(2 << 20))}
+		<-goOn
+		part, _, err := item.Part(ctx, "source")
+		ended <- err
+		item.Reply(nodetest.Statement{Of: fmt.Sprint(len(part.Data))})
+		return err
+	})
+	req := nodetest.Request("source")
+	sum := req.Steps[0]
+	sum.Name, sum.Endpoint, sum.Needs, sum.Inputs = "sum", "sum", []int{0}, []int{0}
+	req.Steps = append(req.Steps, sum)
+	run := b.Start(t, req, 1)
+	query := <-asks
+	ask := func(endpoint string, query wire.PartQuery) string {
+		t.Helper()
+		msg := testenv.Must(b.NC.Request(wire.PartSubject(endpoint), testenv.Must(json.Marshal(query))(t), nodetest.Stuck))(t)
+		return cmp.Or(msg.Header.Get(wire.HeaderErrorCode), fmt.Sprint(len(msg.Data)))
+	}
+	other, elsewhere, short := query, query, query
+	other.Slice, elsewhere.Ordinal, short.From = uuid.New(), 1, query.Bytes-1
+	long := query
+	long.Bytes++
+	testenv.Same(t, ask("sum", query), fmt.Sprint(wire.DefaultPiece), "the first piece")
+	testenv.Same(t, ask("sum", short), "1", "the last byte")
+	testenv.Same(t, ask("source", query), wire.CodePartGone, "another endpoint")
+	for _, query := range []wire.PartQuery{other, elsewhere, long} {
+		testenv.Same(t, ask("sum", query), wire.CodePartGone, "%+v", query)
+	}
+	testenv.Same(t, ask("sum", wire.PartQuery{}), wire.CodeBadRequest, "no part")
+
+	size.Add(1)
+	testenv.Must(node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{Step: "source", All: true}}))(t)
+	testenv.Same(t, ask("sum", query), wire.CodePartGone, "after the reset")
+	goOn <- struct{}{}
+	testenv.Says(t, <-ended, wire.CodePartGone, "a part that is redone")
+
+	<-asks
+	testenv.NoError(t, node.Stop())
+	goOn <- struct{}{}
+	b.Join(t, b.Store, testenv.Conn(t, b.NS), nodetest.Config(t))
+	testenv.NoError(t, <-ended)
+	b.Want(t, run, 2, 1, 0)
+	_, result := b.result(t, run, "C0")
+	testenv.Same(t, string(result), `{"of":"2097153"}`, "the result")
+	b.Check(t)
 }

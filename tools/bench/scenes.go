@@ -88,13 +88,13 @@ type composed struct {
 	Account, Transactions, Branch customer
 }
 
-func compose(_ context.Context, chunk *endpoints.Chunk[endpoints.None, composed]) error {
+func compose(ctx context.Context, chunk *endpoints.Chunk[endpoints.None, composed]) error {
 	for _, item := range chunk.Items() {
 		var out composed
 		for name, into := range map[string]*customer{
 			"accounts": &out.Account, "transactions": &out.Transactions, "branches": &out.Branch,
 		} {
-			part, there, err := endpoints.PartOf[customer](item, name)
+			part, there, err := endpoints.PartOf[customer](ctx, item, name)
 			if err != nil || !there {
 				return fmt.Errorf("part %s of %s: there is %v, %w", name, item.Key, there, err)
 			}

@@ -208,7 +208,7 @@ func (l *ledger) interest(ctx context.Context, chunk *endpoints.Chunk[account, r
 
 func (l *ledger) letters(ctx context.Context, chunk *endpoints.Chunk[account, result]) error {
 	return l.answer(ctx, chunk, func(item *endpoints.Item[account, result]) (int64, error) {
-		part, there, err := endpoints.PartOf[result](item, stepInterest)
+		part, there, err := endpoints.PartOf[result](ctx, item, stepInterest)
 		if err == nil && !there {
 			err = fmt.Errorf("item %s has no interest", item.Key)
 		}

@@ -46,6 +46,7 @@ func TestFlawsAreFound(t *testing.T) {
 		"decompresses without end":                      {"zstd-bomb"},
 		"is not listed":                                 {"discovery", "lane"},
 		"takes null for no result":                      {"results", "parts"},
+		"ignores references":                            {"part-refs"},
 		"never says retry":                              {"error-slots"},
 		"says failures in the body only":                {"fail-chunk"},
 		"lets the last answer count":                    {"twice"},

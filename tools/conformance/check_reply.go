@@ -346,6 +346,34 @@ func checkParts(ctx context.Context, n *node) error {
 	return nil
 }
 
+// checkPartRefs refers to a part, and gives it in two answers, after an error that passes.
+func checkPartRefs(ctx context.Context, n *node) error {
+	part := make([]byte, 1000)
+	for i := range part {
+		part[i] = byte(i)
+	}
+	ref := wire.RefTo(part)
+	r := orders(order{"do": "part", "name": "logo"})
+	r.items[0].parts = fmt.Appendf(nil, `{"logo":{"t":"image/png","r":{"bytes":%d,"sha256":%q}}}`, ref.Bytes, ref.SHA256)
+	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(r.items))
+	var asked int
+	sub := must(n.nc.Subscribe(wire.PartSubject(n.config.Endpoint), func(msg *nats.Msg) {
+		var q wire.PartQuery
+		answer := &nats.Msg{Header: nats.Header{wire.HeaderErrorCode: {wire.CodePartGone}}}
+		if asked++; asked == 1 {
+			answer.Header.Set(wire.HeaderErrorCode, wire.CodePartAway)
+		} else if q.Read(msg.Data) == nil && q.Slice.String() == r.slice() && q.Step == "logo" && q.PartRef == *ref {
+			answer = &nats.Msg{Data: part[q.From:min(q.From+600, ref.Bytes)]}
+		}
+		_ = msg.RespondMsg(answer) // without it the service asks again
+	}))
+	defer func() { _ = sub.Unsubscribe() }()
+	if s := must(must(n.answered(ctx, r)).slot(0)); !s.holds(len(part)) || s.T != "image/png" {
+		return differs("the part as a binary result, 1000 bytes of image/png", "%s", s)
+	}
+	return nil
+}
+
 func checkFailChunk(ctx context.Context, n *node) error {
 	for _, retry := range []bool{true, false} {
 		want := slotError{"db_down", "no connection\nat all", retry}

@@ -145,6 +145,8 @@ func Checks() []Check { //nolint:funlen // a table, two lines a check
 			"files are damaged, or lack their type", needContract, checkBinary},
 		{"parts", "the parts of other steps, and an item without a payload", Should, "Parts",
 			"it cannot serve steps that need other steps", needContract, checkParts},
+		{"part-refs", "a part that the request refers to is fetched, in several answers", May, "Large parts",
+			"it cannot serve steps that need results of over a message", needContract, checkPartRefs},
 		{"fail-chunk", "a failure applies to the items without a slot", Should, "Failure of the chunk",
 			"an unavailable database fails items permanently", needContract, checkFailChunk},
 		{"lane-true", `a service with "lane":true answers on tranche.work.<endpoint>+, in both modes`, Must,

@@ -295,6 +295,7 @@ type rawItem struct {
 		D json.RawMessage `json:"d"`
 		T string          `json:"t"`
 		B string          `json:"b"`
+		R *wire.PartRef   `json:"r"`
 	} `json:"p"`
 }
 
@@ -364,6 +365,20 @@ func firstFrame(body []byte) int {
 	return 1 << 30
 }
 
+// part asks a node for a part until it has all of it.
+func (s *rawService) part(r *rawReply, ordinal int, step string, ref *wire.PartRef) (part []byte) {
+	for int64(len(part)) < ref.Bytes {
+		body := fmt.Sprintf(`{"slice":%q,"i":%d,"step":%q,"from":%d,"bytes":%d,"sha256":%q}`,
+			r.request.Get(wire.HeaderSlice), ordinal, step, len(part), ref.Bytes, ref.SHA256)
+		msg, err := s.nc.Request(wire.PartSubject(endpoint), []byte(body), patience)
+		if err != nil {
+			return nil
+		}
+		part = append(part, msg.Data...) // nothing with an error
+	}
+	return part
+}
+
 // obey does what the payloads ask for.
 func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string) (failure *slotError) {
 	for at, item := range items {
@@ -411,6 +426,9 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 			}
 		case "part":
 			switch p := item.P[in.Name]; {
+			case p.R != nil && !s.has("ignores references"):
+				r.add(fmt.Sprintf(`{"i":%d,"t":%q,"b":%q}`, ordinal, p.T,
+					base64.StdEncoding.EncodeToString(s.part(r, ordinal, in.Name, p.R))))
 			case p.B != "":
 				r.add(fmt.Sprintf(`{"i":%d,"t":%q,"b":%q}`, ordinal, p.T, p.B))
 			default:

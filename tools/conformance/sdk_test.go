@@ -55,7 +55,10 @@ func obey(ctx context.Context, chunk *endpoints.Chunk[instruction, any]) error {
 			item.Reply("sent")
 			chunk.Flush()
 		case "part":
-			part, _ := item.Part(in.Name)
+			part, _, err := item.Part(ctx, in.Name)
+			if err != nil {
+				return err
+			}
 			if part.ContentType != "" {
 				item.Reply(wire.Binary{Data: part.Data, ContentType: part.ContentType})
 			} else {

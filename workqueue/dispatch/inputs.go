@@ -3,8 +3,10 @@ package dispatch
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 
@@ -40,8 +42,8 @@ type Input struct {
 type PartInput struct {
 	Missing     bool // there is none, or it is an error: the step is optional
 	Data        []byte
-	ContentType string // empty: JSON
-	Large       int64  // bytes of a large result, to which Data is a reference; 0: Data is the result
+	ContentType string        // empty: JSON
+	Large       uuid.NullUUID // a large result, of which Data is the size and hash; else Data is the result
 }
 
 const (
@@ -75,7 +77,7 @@ const readInputs = `
 SELECT ordinal, CASE WHEN get_bit(coalesce((SELECT b.skipped FROM work_block b
                                             WHERE b.run_id = $1 AND b.step = $2 AND b.block = $6), B'0'::bit(8192)),
                                   ordinal % 8192) = 0 THEN result END, coalesce(content_type, ''),
-    CASE WHEN large_id IS NULL THEN 0 ELSE (SELECT l.bytes FROM large_result l WHERE l.id = large_id) END, upto
+    large_id, upto
 FROM (
     SELECT p.*, sum(p.size) OVER (ORDER BY p.ordinal ROWS UNBOUNDED PRECEDING) AS upto
     FROM unnest($3::integer[], $4::integer[]) AS wanted (first, last)
@@ -191,7 +193,8 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	r.parts[n] = parts
 	var ordinal workqueue.Ordinal
 	var result, contentType pgtype.DriverBytes
-	var upto, large int64
+	var upto int64
+	var large uuid.NullUUID
 	last := -1
 	err := pg.Each(rows, []any{&ordinal, &result, &contentType, &large, &upto}, func() {
 		_, last = ordinal.Block()
@@ -242,4 +245,51 @@ func (r *inputReader) readItems(rows pgx.Rows) error {
 		}
 	}
 	return rows.Err()
+}
+
+// PartRequest asks for bytes of a part on behalf of the service that works on a slice.
+type PartRequest struct {
+	Slice    workqueue.SliceID
+	Endpoint string
+	Ordinal  workqueue.Ordinal
+	Step     string // whose part
+	Bytes    int64  // of the part that the request referred to
+	SHA256   []byte
+	From     int64
+	Most     int
+}
+
+// Points of primary keys, except run_step's names. The item must be in flight at the endpoint, in this slice: resets and
+// corrections take it out. The hash of a part that is not in pieces is compared once, at its start.
+const readPart = `
+SELECT CASE WHEN p.large_id IS NULL THEN substr(p.result, $7::int + 1, $8) ELSE (
+    SELECT substr(w.bytes, ($7 - w.before)::int + 1, $8) FROM (
+        SELECT bytes, sum(octet_length(bytes)) OVER (ORDER BY piece) - octet_length(bytes) AS before
+        FROM work_piece WHERE large_id = p.large_id) w
+    WHERE $7 >= w.before AND $7 < w.before + octet_length(w.bytes)) END
+FROM work_slice s
+JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step
+JOIN run_step input ON input.run_id = s.run_id AND input.name = $4 AND input.step = ANY (st.inputs)
+CROSS JOIN LATERAL (
+    SELECT result, large_id FROM work_result
+    WHERE run_id = s.run_id AND step = input.step AND ordinal = $3
+    ORDER BY generation DESC LIMIT 1) p
+LEFT JOIN large_result l ON l.id = p.large_id
+WHERE s.id = $1 AND s.state IN ('claimed', 'sent') AND coalesce(s.endpoint, st.endpoint) = $2
+    AND s.block = $3 / 8192 AND get_bit(s.remaining, $3 % 8192) = 1
+    AND coalesce(l.bytes, octet_length(p.result)) = $5
+    AND CASE WHEN l.id IS NOT NULL THEN l.sha256 WHEN $7 = 0 THEN sha256(p.result) ELSE $6 END = $6`
+
+// Part returns bytes of a part, at least one. The error wraps ErrNotFound if the slice does not have the item in flight
+// with this part: it may have been redone since the request was sent.
+func (s Store) Part(ctx context.Context, req PartRequest) (data []byte, err error) {
+	err = s.db.Pool.QueryRow(ctx, readPart, req.Slice, req.Endpoint, req.Ordinal, req.Step, req.Bytes, req.SHA256,
+		req.From, req.Most).Scan(&data)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && len(data) == 0 {
+		err = workqueue.ErrNotFound
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the part of step %s for item %d in slice %s: %w", req.Step, req.Ordinal, req.Slice, err)
+	}
+	return data, nil
 }

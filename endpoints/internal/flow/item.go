@@ -104,7 +104,7 @@ func (i *Item) Spoilt(target string, why *wire.SlotError) {
 
 // Facts returns the item for wrappers.
 func (i *Item) Facts() serve.Item {
-	return serve.Item{Request: i.Work.Job.Request, Ordinal: i.Ordinal, Key: i.Key, Parts: i.Parts}
+	return serve.Item{Job: i.Work.Job, Ordinal: i.Ordinal, Key: i.Key, Parts: i.Parts}
 }
 
 // Fail answers with an error of the handler.

@@ -67,7 +67,7 @@ func RunWrapped(ctx context.Context, j *Job, stage int, inner Wrapped) *wire.Slo
 
 // Item is an item as wrappers and handlers see it.
 type Item struct {
-	Request *wire.Request
+	Job     *Job
 	Ordinal int
 	Key     string
 	Parts   wire.Parts

@@ -103,7 +103,7 @@ export interface RawItem {
   readonly i: number;
   readonly k: string;
   readonly d?: unknown;
-  readonly p?: Record<string, { d?: unknown; t?: string; b?: string }>;
+  readonly p?: Record<string, { d?: unknown; t?: string; b?: string; r?: { bytes: number } }>;
 }
 
 /** @internal */
@@ -217,8 +217,9 @@ export function readBody(encoding: string, data: Uint8Array): Body {
 }
 
 function checkParts(parts: NonNullable<RawItem['p']>): void {
-  for (const [name, { d, b }] of Object.entries(parts)) {
-    if ((d === undefined) === (b === undefined)) throw new Error(`part "${name}" must have exactly one of "d" and "b"`);
+  for (const [name, { d, b, r }] of Object.entries(parts)) {
+    const members = [d, b, r].filter((member) => member !== undefined);
+    if (members.length !== 1) throw new Error(`part "${name}" must have exactly one of "d", "b" and "r"`);
   }
 }
 

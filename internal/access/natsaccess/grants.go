@@ -61,6 +61,7 @@ func serve(nodes, own *Account, endpoint string) {
 	consume(nodes, own, wire.StreamWork, wire.LaneOf(endpoint))
 	own.request(nodes, wire.ReplySubject(endpoint), false, 0)
 	own.request(nodes, wire.DeadSubject(endpoint), false, 0)
+	own.request(nodes, wire.PartSubject(endpoint), false, 0)
 	state := "tranche.flow." + endpoint + ".>"
 	own.request(nodes, state, false, 0)
 	own.request(nodes, apiPrefix+"DIRECT.GET."+wire.StreamFlow+"."+state, false, 0)

@@ -110,6 +110,9 @@ func TestEachFormOfTheConfiguration(t *testing.T) {
 			}
 			refuses(t, web, "tranche.work.other")
 			refuses(t, web, "tranche.reply.accounts")
+			refuses(t, web, wire.PartSubject("accounts"))
+			refuses(t, conn("statement"), wire.PartSubject("accounts"))
+			asked(t, node, conn("accounts"), wire.PartSubject("accounts"))
 			for _, user := range []string{"node", "ops"} {
 				seesListeners(t, conn(user), user, 2)
 			}

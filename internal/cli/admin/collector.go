@@ -156,7 +156,9 @@ func storedText(e *client.Enrichment) string {
 		Source string `json:"source"`
 	}
 	queried := len(e.SQL) > 0 && json.Unmarshal(e.SQL, &query) == nil
-	return string(e.Payload) + cli.If(queried, ", with a row of source %v", query.Source)
+	return string(e.Payload) + cli.If(queried, ", with a row of source %v", query.Source) +
+		cli.If(e.Endpoint != "", ", answered by endpoint %v", e.Endpoint) +
+		cli.If(e.Local != "", ", made by function %v", e.Local)
 }
 
 func foldText(p *client.CollectorSpec) string {
