@@ -36,3 +36,13 @@ func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 		t.Errorf("/healthz: %d %s", code, text)
 	}
 }
+
+func TestBelowABasePath(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{BasePath: "/tranche"})
+	made := b.Send(http.MethodPost, api.Prefix+"/runs?endpoint=echo", apitest.Three, "Content-Type", "text/csv")
+	testenv.Has(t, made.Header.Get("Location"), "/tranche"+api.Prefix+"/runs/", "a new run is at")
+	_, document := b.Get("/openapi.json")
+	testenv.Has(t, document, `"servers":[{"url":"/tranche`+api.Prefix+`"}]`, "the API is at")
+}

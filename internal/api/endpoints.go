@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
 
@@ -90,6 +91,8 @@ type EndpointSettings struct {
 	RequestRate *float64 `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
 	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets above which size whole chunks fail"`
 	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
+
+	IfWas map[string]string `json:"if_was,omitempty" doc:"values of what is set, as read: 409 if one is different by now"`
 }
 
 // Requeuer requeues dead letters.
@@ -204,13 +207,16 @@ type setEndpointInput struct {
 func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
 	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
 		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, RequestRate: in.Body.RequestRate,
-		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil}
+		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil, IfWas: in.Body.IfWas}
 	if err := kernel.CheckTarget(in.Endpoint); err != nil {
 		return pace.EndpointSetting{}, err
 	}
-	if in.Body == (EndpointSettings{}) {
+	if reflect.ValueOf(in.Body).IsZero() {
 		return pace.EndpointSetting{}, kernel.BadInput(
 			"give concurrency, max_in_flight, rate, request_rate, chunk_cap or breaker")
+	}
+	if err := kernel.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
+		return pace.EndpointSetting{}, err
 	}
 	return s.setter.ChangeEndpoint(ctx, change, in.Name)
 }

@@ -204,7 +204,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 func (s *Server) newComponents(node *Node) (err error) {
 	k, c := s.kernel, &s.config
 	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
-		Health: s.health, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir})
+		Health: s.health, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir, BasePath: c.BasePath})
 	if err != nil {
 		return err
 	}
@@ -260,7 +260,7 @@ func (s *Server) routes() http.Handler {
 	settings.DocsPath = ""     // its page would load scripts from elsewhere
 	settings.Transformers = append(settings.Transformers, kernel.BoundProblems)
 	settings.RejectUnknownQueryParameters = true
-	settings.Servers = []*huma.Server{{URL: Prefix}}
+	settings.Servers = []*huma.Server{{URL: s.config.BasePath + Prefix}}
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)
 	aliases(v1.OpenAPI().Components.Schemas)
 	for _, room := range s.rooms {

@@ -124,7 +124,7 @@ func pages() []string {
 	return []string{
 		"/", "/runs", "/runs/{}", "/runs/{}/errors", "/runs/{}/item", "/runs/{}/comparison", "/start", "/plans",
 		"/schedules", "/collectors", "/trackers", "/alerts", "/endpoints", "/endpoint", "/nodes",
-		"/dead-letters", "/audit", "/health", "/tokens", "/login", "/api",
+		"/dead-letters", "/audit", "/health", "/wall", "/tokens", "/login", "/api",
 	}
 }
 

@@ -126,7 +126,7 @@ func TestTheDashboardIsSmall(t *testing.T) {
 	}
 }
 
-var commented = regexp.MustCompile(`(?m)^[ \t]*// .*`)
+var commented = regexp.MustCompile(`(?m)^[ \t]*(//|/?\*) .*|^[ \t]*/\*\*.*|^[ \t]*\*/`)
 
 func TestEveryFileIsReachable(t *testing.T) {
 	t.Parallel()
@@ -143,7 +143,7 @@ func TestEveryFileIsReachable(t *testing.T) {
 			continue
 		}
 		w := ask(h, http.MethodGet, at+name)
-		if strings.HasPrefix(name, "app/") {
+		if !strings.HasPrefix(name, "vendor/") {
 			content = commented.ReplaceAllString(content, "") // each line has its number still
 		}
 		if w.Code != http.StatusOK || w.Body.String() != content {

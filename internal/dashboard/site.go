@@ -67,7 +67,7 @@ func newSite(from fs.FS, base string, changing bool) (*site, error) {
 	}
 	s := &site{files: map[string]*file{}}
 	for name, content := range contents {
-		if !changing && strings.HasPrefix(name, "app/") && path.Ext(name) == ".js" {
+		if !changing && !strings.HasPrefix(name, "vendor/") {
 			content = commentLine.ReplaceAll(content, nil)
 		}
 		s.files[at+name] = newFile(name, content, cache)
@@ -83,8 +83,8 @@ func newSite(from fs.FS, base string, changing bool) (*site, error) {
 	return s, nil
 }
 
-// commentLine matches comment lines of scripts. Browsers get empty lines instead, which keeps line numbers.
-var commentLine = regexp.MustCompile(`(?m)^[ \t]*// .*$`)
+// commentLine matches comment lines of scripts and styles. Browsers get empty lines instead, which keeps line numbers.
+var commentLine = regexp.MustCompile(`(?m)^[ \t]*(// |/\*|\* |\*/).*$`)
 
 func readAll(from fs.FS) (map[string][]byte, error) {
 	contents := map[string][]byte{}

@@ -1508,6 +1508,9 @@ type EndpointSettings struct {
 
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
+
+	// IfWas values of what is set, as read: 409 if one is different by now
+	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type Enrichment struct {
@@ -3606,6 +3609,9 @@ type RunChanges struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+
+	// IfWas values of what is set, as read: 409 if one is different by now
+	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type RunDeleted struct {
@@ -7046,4 +7052,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 6a3275ec2014dd433848867437a04f1e, is 05f6c39d0768976650c5fb2d77768cbf431e27ebe2fb0439f6b4bbdc235ce1b1.
+// Of 97e77c069c6ee627e5a911d9d65fc2c2, is 772b138843c276b36d03271b680f4b14df928515d98d0e56204de6e0b849c9f7.

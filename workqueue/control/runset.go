@@ -29,6 +29,7 @@ type RunChange struct {
 	MaxFailed *string    // see [workqueue.FailedLimit]
 	DoneBy    *time.Time // its deadline; the zero time: none
 	Gentle    *bool
+	IfWas     map[string]string // values that the change expects to replace, as text
 	Reason    string
 	Actor     string
 }
@@ -121,6 +122,9 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 		return out, err
 	}
 	if err := r.set(ctx, tx, c, d); err != nil {
+		return out, err
+	}
+	if err := d.Expect("run "+c.Run.String(), c.IfWas); err != nil {
 		return out, err
 	}
 	out = RunChanged{Step: step.Name, Before: d.Before, After: d.After, Hold: r.Hold, HoldDetail: r.Detail}

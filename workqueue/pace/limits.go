@@ -41,8 +41,9 @@ type EndpointChange struct {
 	MaxInFlight   *int
 	Rate          *float64
 	RequestRate   *float64
-	ClearChunkCap bool // allow chunks above the size that failed entirely
-	CloseBreaker  bool // there is no outage: send again, and keep the breaker closed for ten minutes
+	ClearChunkCap bool              // allow chunks above the size that failed entirely
+	IfWas         map[string]string // values that the change expects to replace, as text
+	CloseBreaker  bool              // there is no outage: send again, and keep the breaker closed for ten minutes
 }
 
 func (c *EndpointChange) validate() error {
@@ -158,6 +159,9 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 			delete(was, name)
 			delete(is, name)
 		}
+	}
+	if err := (&ledger.Difference{Before: was}).Expect("endpoint "+change.Endpoint, change.IfWas); err != nil {
+		return after, err
 	}
 	return after, ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "endpoint_set", Subject: change.Endpoint,
 		Before: was, After: is})

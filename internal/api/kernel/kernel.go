@@ -9,6 +9,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
+	"fmt"
 	"io"
 	"math"
 	"net/http"
@@ -377,6 +378,21 @@ func PrintOf(doc any) (string, error) {
 	}
 	sum := sha256.Sum256(text)
 	return hex.EncodeToString(sum[:12]), nil
+}
+
+// CheckIfWas refuses an expected value of a setting that the request does not set.
+func CheckIfWas(body any, values map[string]string) error {
+	var sets map[string]any
+	text, err := json.Marshal(body)
+	if err == nil {
+		err = json.Unmarshal(text, &sets)
+	}
+	for name := range values {
+		if _, ok := sets[name]; !ok && err == nil {
+			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; name what it sets", Cut(name, MaxEchoed)))
+		}
+	}
+	return err
 }
 
 // SchemaOf returns a reference to a type's schema among the components.

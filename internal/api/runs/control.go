@@ -150,7 +150,8 @@ type RunChanges struct {
 	Gentle    *bool   `json:"gentle,omitempty" doc:"with done_by: only as many requests in flight as it needs"`
 	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	workqueue.StepOverrides
-	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+	Reason string            `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
+	IfWas  map[string]string `json:"if_was,omitempty" doc:"values of what is set, as read: 409 if one is different by now"`
 }
 
 // ChangedRun is the result of a change of settings.
@@ -174,7 +175,10 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 	if err != nil {
 		return ChangedRun{}, err
 	}
-	change.Run, change.Actor = in.ID, in.Name
+	if err := kernel.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
+		return ChangedRun{}, err
+	}
+	change.Run, change.Actor, change.IfWas = in.ID, in.Name, in.Body.IfWas
 	done, err := s.config.Controls.SetRun(ctx, change)
 	if err != nil {
 		return ChangedRun{}, err

@@ -92,6 +92,8 @@ type Config struct {
 	Connections *connections.Connections
 	// SpoolDir keeps uploads and tables that cannot be streamed. Empty: the system's directory for temporary files.
 	SpoolDir string
+	// BasePath is the path prefix in browsers.
+	BasePath string
 }
 
 // Routes show and follow runs.

@@ -154,7 +154,7 @@ func (s *Starts) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Location", kernel.Prefix+"/runs/"+started.Run.String())
+	w.Header().Set("Location", s.config.BasePath+kernel.Prefix+"/runs/"+started.Run.String())
 	code := http.StatusCreated
 	if started.Existing {
 		code = http.StatusOK

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -251,13 +252,14 @@ func changesText(changes []client.PastPace, room int) string {
 }
 
 type endpointsSet struct {
-	Name        string       `arg:"" help:"The endpoint's name. It need not be known yet."`
-	Concurrency *int         `type:"limit" off:"default" within:"1,1024" help:"Concurrent chunks in each instance, 1 to 1024, or default." placeholder:"N"`
-	MaxInFlight *int         `type:"limit" off:"none" within:"1,10000" help:"Requests in flight over all runs, 1 to 10000, or none." placeholder:"N"`
-	Rate        *float64     `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
-	RequestRate *requestRate `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
-	ChunkCap    string       `enum:",0" default:"" help:"0 forgets above which size whole requests fail; nodes find the cap automatically." placeholder:"0"`
-	Breaker     string       `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
+	Name        string            `arg:"" help:"The endpoint's name. It need not be known yet."`
+	Concurrency *int              `type:"limit" off:"default" within:"1,1024" help:"Concurrent chunks in each instance, 1 to 1024, or default." placeholder:"N"`
+	MaxInFlight *int              `type:"limit" off:"none" within:"1,10000" help:"Requests in flight over all runs, 1 to 10000, or none." placeholder:"N"`
+	Rate        *float64          `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
+	RequestRate *requestRate      `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
+	ChunkCap    string            `enum:",0" default:"" help:"0 forgets above which size whole requests fail; nodes find the cap automatically." placeholder:"0"`
+	IfWas       map[string]string `help:"Refuse if a setting has another value by now; repeatable." placeholder:"NAME=VALUE"`
+	Breaker     string            `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
 }
 
 type requestRate float64
@@ -269,7 +271,7 @@ func (r *requestRate) UnmarshalText(text []byte) error {
 }
 
 func (e *endpointsSet) Validate() error {
-	if *e == (endpointsSet{Name: e.Name}) {
+	if reflect.DeepEqual(*e, endpointsSet{Name: e.Name, IfWas: e.IfWas}) {
 		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --request-rate, --chunk-cap 0 or " +
 			"--breaker closed")
 	}
@@ -278,7 +280,7 @@ func (e *endpointsSet) Validate() error {
 
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EndpointSettings{Concurrency: e.Concurrency, MaxInFlight: e.MaxInFlight, Rate: e.Rate,
-		RequestRate: (*float64)(e.RequestRate)}
+		RequestRate: (*float64)(e.RequestRate), IfWas: e.IfWas}
 	if e.ChunkCap != "" {
 		set.ChunkCap = new(int)
 	}

@@ -263,17 +263,18 @@ func deletedText(d *client.RunDeleted) string {
 
 type runSet struct {
 	runArg
-	Step      string  `help:"Settings of this step, when there are several." placeholder:"NAME"`
-	Priority  *int    `help:"Runs with a greater number go first." placeholder:"N"`
-	MaxFailed *string `help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N|P%"`
-	DoneBy    *string `help:"Deadline, which the pace follows: 06:00 by the clock here, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
-	Gentle    *bool   `negatable:"" help:"With --done-by: only as many requests in flight as it needs."`
-	Reason    string  `help:"Why, for the audit log." placeholder:"TEXT"`
+	Step      string            `help:"Settings of this step, when there are several." placeholder:"NAME"`
+	Priority  *int              `help:"Runs with a greater number go first." placeholder:"N"`
+	MaxFailed *string           `help:"Failed items that pause the run: more than 500, or 1%; or none." placeholder:"N|P%"`
+	DoneBy    *string           `help:"Deadline, which the pace follows: 06:00 by the clock here, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
+	Gentle    *bool             `negatable:"" help:"With --done-by: only as many requests in flight as it needs."`
+	Reason    string            `help:"Why, for the audit log." placeholder:"TEXT"`
+	IfWas     map[string]string `help:"Refuse if a setting has another value by now; repeatable." placeholder:"NAME=VALUE"`
 	workqueue.StepOverrides
 }
 
 func (r *runSet) Validate() error {
-	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason}) {
+	if reflect.DeepEqual(*r, runSet{runArg: r.runArg, Step: r.Step, Reason: r.Reason, IfWas: r.IfWas}) {
 		return errors.New("say what to set: --chunk, --in-flight, --rate, --priority, --done-by, --max-failed and others")
 	}
 	r.DoneBy = cli.DoneBy(r.DoneBy)

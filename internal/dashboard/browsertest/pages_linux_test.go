@@ -2,6 +2,7 @@ package browsertest_test
 
 import (
 	_ "embed"
+	"encoding/json"
 	"fmt"
 	"io"
 	"log"
@@ -27,7 +28,21 @@ import (
 //go:embed testdata/axe/axe.min.js
 var axe string
 
-// Every page, full of hostile data: in both themes, on a screen and on a phone, for people who cannot see it.
+// dialogs are what is clicked, one after another, until a dialog of a page is there.
+func dialogs() map[string][][]string {
+	return map[string][][]string{
+		"runs": {{"?"}, {"all-runs", "pause-all"}, {"run-menu", "cancel"}},
+		"run":  {{"rerun"}, {"more", "menu-report"}}, "waiting": {{"more", "cancel"}},
+		"errors": {{"rerun-failed"}, {"accept-failed"}}, "item": {{"reset-part"}, {"accept-part"}, {"correct-item"}},
+		"letters": {{".letter-open"}, {"requeue-all"}, {"drop-all"}}, "messages": {{".letter-open"}},
+		"health": {{"muted"}, {"act-all"}},
+		"tokens": {{"new-token"}, {"revoke"}}, "tracker": {{"seal"}, {"delete"}}, "plan": {{"delete"}}, "alert": {{"delete"}},
+		"collector": {{"delete"}, {"drop"}}, "schedule": {{"delete"}},
+	}
+}
+
+// Every page with its dialogs, full of hostile data: in both themes, on a screen, a phone and 4K, for people who cannot
+// see it.
 func everyPage(b *browser) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
@@ -43,8 +58,9 @@ func everyPage(b *browser) func(*testing.T) {
 			"trackers": "/trackers", "tracker": "/trackers?id=" + batch, "collectors": "/collectors",
 			"collector": "/collectors?name=hostile", "schedules": "/schedules", "schedule": "/schedules?name=hostile",
 			"comparison": "/runs/" + h.run.String() + "/comparison?against=" + h.run.String(),
-			"alerts":     "/alerts", "alert": "/alerts?name=hostile",
-			"login": "/login?next=javascript:alert(1)",
+			"alerts":     "/alerts", "alert": "/alerts?name=hostile", "plan": "/plans?name=hostile", "wall": "/wall",
+			"new": "/plans?edit=new", "change": "/schedules?name=hostile&edit=1", "messages": "/dead-letters?tab=quarantine",
+			"waiting": "/runs/" + h.waiting.String(), "nowhere": "/no/such/page", "login": "/login?next=javascript:alert(1)",
 		}
 		for name, path := range paths {
 			t.Run(name, func(t *testing.T) {
@@ -53,25 +69,26 @@ func everyPage(b *browser) func(*testing.T) {
 				if name != "login" {
 					p.logIn(secret)
 				}
+				if name == "nowhere" {
+					p.allow("404")
+				}
 				p.inTheme("light")
 				p.visit(path)
 				p.whole(name)
 				p.harmless(name)
 				p.fits("a screen", 1440)
 				p.accessible("light")
-				p.inTheme("dark")
-				p.until("it is dark", `(() => {
-				const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number);
-				return r + g + b < 200; })()`)
-				if name == "runs" { // what is around a page is the same everywhere
-					p.accessible("dark")
-				}
 				p.asPhone()
 				p.visit(path)
 				p.whole(name)
 				p.fits("a phone", 390)
 				p.harmless(name)
-				p.accessible("dark, on a phone")
+				p.inBothThemes("on a phone")
+				p.opens("on a phone", dialogs()[name])
+				p.do("be large", chromedp.EmulateViewport(3840, 2160))
+				p.fits("4K", 3840)
+				p.inBothThemes("4K")
+				p.opens("4K", dialogs()[name])
 			})
 		}
 	}
@@ -83,6 +100,39 @@ func (p *page) whole(name string) {
 	if name == "runs" {
 		p.says("blocker", "No service listens on endpoint nobody")
 	}
+}
+
+// opens checks each dialog in both themes.
+func (p *page) opens(on string, dialogs [][]string) {
+	p.Helper()
+	for _, clicks := range dialogs {
+		for _, test := range clicks {
+			switch {
+			case test == "?":
+				p.press(test)
+			case test[0] == '.':
+				p.clickOn(test, test)
+			default:
+				p.click(test)
+			}
+		}
+		p.until("a dialog is there", `document.querySelector("dialog[open]:not(:has(.skeleton))")`)
+		p.inBothThemes(fmt.Sprint(clicks, " ", on))
+		p.press(kb.Escape)
+		p.until("it is closed", `!document.querySelector("dialog[open]")`)
+	}
+}
+
+// inBothThemes checks all in the light theme, and colours in the dark one.
+func (p *page) inBothThemes(how string) {
+	p.Helper()
+	p.inTheme("light")
+	p.accessible("light, " + how)
+	p.inTheme("dark")
+	p.until("it is dark", `(() => {
+		const [r, g, b] = getComputedStyle(document.body).backgroundColor.match(/\d+/g).map(Number);
+		return r + g + b < 200; })()`)
+	p.accessible("dark, "+how, "color-contrast")
 }
 
 // logIn gives the browser a session without the login page.
@@ -138,8 +188,9 @@ func (p *page) fits(on string, width int) {
 	}
 }
 
-// accessible has axe look for what keeps people out. It runs beside the page's scripts, not under their policy.
-func (p *page) accessible(how string) {
+// accessible has axe look for what keeps people out, by all rules or some, in the dialog if there is one. It runs beside
+// the page's scripts, not under their policy.
+func (p *page) accessible(how string, rules ...string) {
 	p.Helper()
 	p.until("nothing moves", `document.getAnimations().every((a) => a.playState !== "running" ||
 		a.effect?.getTiming().iterations === Infinity)`)
@@ -149,7 +200,9 @@ func (p *page) accessible(how string) {
 	found := eval[[]struct {
 		ID, Help string
 		Nodes    []string
-	}](p, `axe.run(document, {resultTypes: ["violations"]}).then((r) => r.violations.map((v) => ({ID: v.id, Help: v.help,
+	}](p, fmt.Sprintf(`axe.run(document.querySelector("dialog[open]") ?? document, {resultTypes: ["violations"],
+		...(%d && {runOnly: %s})}).then`, len(rules), testenv.Must(json.Marshal(rules))(p))+`((r) => r.violations.map(
+		(v) => ({ID: v.id, Help: v.help,
 		Nodes: v.nodes.slice(0, 4).map((n) => n.html.slice(0, 200) + "\n    " +
 			n.failureSummary.split("\n").slice(1, 3).join(" "))})))`)
 	for _, v := range found {
@@ -171,7 +224,7 @@ func keyboard(s *stack, p *page) {
 	p.press(kb.Escape)
 	p.lacks("help-dialog")
 	places := map[string]string{"e": "endpoints", "n": "nodes", "h": "health", "d": "letters", "a": "audit",
-		"s": "schedules",
+		"s": "schedules", "w": "wall",
 		"c": "collectors", "k": "trackers", "p": "plans", "l": "alerts"}
 	for key, page := range places {
 		p.chord("g", key)
@@ -206,6 +259,7 @@ func keyboard(s *stack, p *page) {
 	p.tabTo("rerun-go")
 	p.press(kb.Enter)
 	p.has("rerun-follow")
+	p.inBothThemes("a rerun")
 	s.ended(done)
 
 	for _, path := range []string{"/runs", "/runs/" + done.String(), "/start", "/endpoints", "/audit", "/health"} {
@@ -381,6 +435,7 @@ func (p *page) mayAdminister(may bool) {
 	p.fill("token-name", "for a script")
 	p.click("create")
 	p.has("token-made")
+	p.inBothThemes("a new token")
 	secret := eval[string](p, `((e) => e.value ?? e.innerText)(document.querySelector('`+at("secret")+`'))`)
 	if !access.WellFormed(strings.TrimSpace(secret)) {
 		p.Errorf("the secret is shown as %q", secret)
@@ -503,6 +558,10 @@ func behindAProxy(b *browser) func(*testing.T) {
 		p.says("live", "Every 5 s")
 		service.gate <- struct{}{}
 		p.until("it is completed", `document.querySelector('h1 [data-state]')?.dataset.state === "completed"`)
+		s.load(request("on the wall", "nobody"), 3, plainItem)
+		p.visit("/wall")
+		p.says("wall-runs", "on the wall")
+		p.run(`history.back()`)
 		p.until("the map shows it", `/\b1\b/.test(document.querySelector('`+at("legend-6")+`')?.innerText)`)
 		testenv.Same(t, eval[int](p, `[...document.querySelectorAll("a[href]")].filter((a) =>
 			!a.pathname.startsWith("`+base+`/")).length`), 0, "links lead out of the path")

@@ -126,6 +126,7 @@ func supposedBySlider(s *stack, p *page) {
 	s.post("/runs/"+runOf(p)+"/settings", "application/json", `{"priority": 3, "max_failed": "50"}`)
 	p.until("the page has the change", `document.querySelector('`+at("set-max_failed")+`').value === "50"`)
 	p.press("\r")
+	p.allow("409")
 	p.says("knob-priority", "Meanwhile it was set to 3")
 	testenv.Same(s, s.number(priority), 3, "the priority after a conflict")
 	p.press("\r")
@@ -219,6 +220,7 @@ func aListThatSaysWhy(s *stack, p *page) {
 			failed = $2, schedule = CASE WHEN name LIKE '%night' THEN 'nightly' END WHERE id = $1 RETURNING 1)
 			SELECT count(*) FROM c`, run, failed)
 	}
+	aWall(s, p)
 	p.visit("/runs")
 	row := func(name, part string) string {
 		return fmt.Sprintf(`[...document.querySelectorAll('tr')].find((r) => r.querySelector('`+at("run-link")+
@@ -249,6 +251,7 @@ func aListThatSaysWhy(s *stack, p *page) {
 	names("the most failed first", "many,few,")
 	p.click("views")
 	p.click("save-view")
+	p.inBothThemes("saving a view")
 	p.fill("view-name", "worst")
 	p.press(kb.Enter)
 	p.click("state-attention")
@@ -260,6 +263,38 @@ func aListThatSaysWhy(s *stack, p *page) {
 	p.visit("/plans?name=statement")
 	p.says("durations", "Half of the last 4 took at most")
 	p.accessible("how long a plan's runs took")
+
+	p.allow("409")
+	p.visit("/endpoint?name=statement")
+	p.click("change-max_in_flight")
+	p.fill("input-max_in_flight", "7")
+	s.post("/endpoints/statement/settings", "application/json", `{"max_in_flight": 9}`)
+	p.press(kb.Enter)
+	p.says("control-max_in_flight", "Meanwhile it was set to 9. To set 7 anyway, press Enter.")
+	p.press(kb.Enter)
+	s.until("it is set anyway", `SELECT count(*) FROM endpoint_setting WHERE max_in_flight = 7`)
+}
+
+// A screen on a wall shows what goes on and what needs attention, as it changes, in large type and without controls.
+func aWall(s *stack, p *page) {
+	p.inTheme("light")
+	p.do("be a wall", chromedp.EmulateViewport(3840, 2160))
+	p.visit("/wall")
+	p.says("wall-runs", "held")
+	p.says("wall-runs", "Paused: too many items failed")
+	p.has("wall-needs")
+	p.until("it is dark and large, without controls", `matchMedia("(prefers-color-scheme: light)").matches &&
+		document.documentElement.dataset.theme === "dark" && !document.querySelector("a, button, input, [tabindex='0']") &&
+		[...document.querySelectorAll(".wall *")].every((e) => parseFloat(getComputedStyle(e).fontSize) > 70)`)
+	p.fits("a wall", 3840)
+	p.until("all is on the screen", `document.documentElement.scrollHeight <= innerHeight`)
+	s.post("/runs/pause", "application/json", `{"all": true}`)
+	p.says("wall-runs", "Paused by an operator")
+	s.post("/runs/resume", "application/json", `{"all": true}`)
+	p.asPhone()
+	p.fits("a phone", 390)
+	p.inBothThemes("a wall on a phone")
+	p.do("be a screen", chromedp.EmulateViewport(1440, 900))
 }
 
 // A run of which three items failed, as people find it: they go to it, accept what failed, correct an item, and read
@@ -561,6 +596,7 @@ func findAndChoose(s *stack, p *page) {
 	p.until("a request leads to its logs", `document.querySelector('`+at("link")+`')?.href.startsWith("http://logs.test/?q=")`)
 	p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 	p.fill("search-text", "no such key")
+	p.inBothThemes("searching")
 	p.until("what does not exist is not offered", `document.querySelector('[role=dialog], dialog').innerText.includes("Nothing found")`)
 	p.press(kb.Escape)
 	p.visit("/no/such/page")
@@ -636,6 +672,11 @@ func aGate(s *stack, p *page) {
 		run := s.load(gated(fmt.Sprint("year ", i)), 10, plainItem)
 		p.visit("/runs/" + run.String())
 		p.says("gate", "9 items continue")
+		if i == 0 {
+			p.lacks("beside")
+		} else {
+			p.says("beside", "year 0")
+		}
 		const button = `(gate => gate.querySelector('[data-test="gate-approve"]').getBoundingClientRect().top -
 			gate.getBoundingClientRect().top)(document.querySelector('[data-test="gate"]'))`
 		stood := eval[float64](p, button)
@@ -653,6 +694,9 @@ func aGate(s *stack, p *page) {
 		p.visit("/runs/" + run.String())
 		p.click("gate-approve")
 		p.has("gate-dialog")
+		if i == 1 {
+			p.inBothThemes("approving")
+		}
 		p.fill("gate-reason", "looks good")
 		p.click("confirm-yes")
 		s.ended(run)

@@ -215,8 +215,8 @@ func start(text string, n int) string {
 
 // villains is what hostile has made.
 type villains struct {
-	run workqueue.RunID
-	key string
+	run, waiting workqueue.RunID
+	key          string
 }
 
 // hostile fills a stack with texts that want to harm whoever looks at them, wherever someone else can put a text.
@@ -245,7 +245,7 @@ func (s *stack) hostile() villains {
 		return plainItem(i)
 	})
 	s.ended(run)
-	s.load(request(start(long, 200), "nobody"), 50, plainItem)
+	waiting := s.load(request(start(long, 200), "nobody"), 50, plainItem)
 
 	for _, cause := range []string{"handler_error", "no_reply"} {
 		letter := deadletter.DeadLetter{MsgID: uuid.NewString(), Endpoint: "statement", Cause: cause, Message: evil,
@@ -266,7 +266,7 @@ func (s *stack) hostile() villains {
 	} {
 		testenv.Must(s.Pool.Exec(s.Context(), sql, fmt.Sprint(evil)))(s)
 	}
-	return villains{run: run, key: evil}
+	return villains{run: run, waiting: waiting, key: evil}
 }
 
 // hostileServices does the same to what other systems use: a batch of the tracker, whose id it returns, a collector
@@ -289,6 +289,7 @@ func (s *stack) hostileServices(secret string) (batch string) {
 		{"id": start(evil, 60), "key": start(evil, 50), "payload": evil},
 		{"id": strings.Repeat("W", 200), "key": start(evil, 50), "payload": 1},
 	}})
+	s.post("/plans", yaml, note+"name: hostile\nsteps: [{endpoint: statement}]\n")
 	s.post("/alerts", yaml, note+"name: hostile\nwhen: {runs: [paused], health: info}\n"+
 		"plans: [\"<b>\"]\nto: {command: page}\n")
 	post("/alerts/hostile/test", map[string]any{})

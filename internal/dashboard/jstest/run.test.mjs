@@ -11,7 +11,7 @@ register("data:text/javascript," + encodeURIComponent(`
   const source = (name) => {
     if (/\\/html\\.js$/.test(name)) return none(names);
     if (/\\/ui\\.js$/.test(name)) return none(ui);
-    if (/\\/api\\.js$/.test(name)) return none(["query", "segment"]) + "export const api = {}; export const BASE = '';";
+    if (/\\/api\\.js$/.test(name)) return none(["conflict", "query", "segment"]) + "export const api = {}; export const BASE = '';";
     if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link", "route"]);
     if (/\\/stream\\.js$/.test(name)) return none(["stream"]);
     if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot", "session"]);
@@ -31,6 +31,7 @@ const { latency, middles, shortTime, sum, throughput } = await import("../static
 const { axis, bands, marks, spans } = await import("../static/app/charts/lanes.js");
 const { by, headline } = await import("../static/app/charts/happened.js");
 const { errorShare, rateOf } = await import("../static/app/parts/rates.js");
+const { beside } = await import("../static/app/run/beside.js");
 const { movement } = await import("../static/app/run/live.js");
 const { outcome } = await import("../static/app/run/canary.js");
 const { linksOf } = await import("../static/app/parts/attempts.js");
@@ -205,4 +206,11 @@ test("links of a request have its IDs; its trace is its slice with the halves ch
   assert.deepEqual(linksOf({ logs: "https://l/?q={run}+{slice}", trace: "https://t/{trace}" }, "r 1", slice),
     [["logs", `https://l/?q=r%201+${slice}`], ["trace", "https://t/84445555555555551111111122224333"]]);
   assert.deepEqual(linksOf(undefined, "r", slice), []);
+});
+
+test("an earlier run is where it was after the same time", () => {
+  const timeline = { bucket_seconds: 10, steps: [{ done: [10, 20, 10], failed: [0, 4, 6] }, { done: [0, 20, 30], failed: [0, 0, 0] }] };
+  assert.deepEqual(beside(timeline, 15), { share: 0.32, failed: 2, rate: 4 });
+  assert.deepEqual(beside(timeline, 100), { share: 1, failed: 10, rate: 0 });
+  assert.deepEqual(beside({ bucket_seconds: 1, steps: [] }, 5), { share: 0, failed: 0, rate: 0 });
 });

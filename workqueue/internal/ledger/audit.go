@@ -6,6 +6,11 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -80,6 +85,37 @@ func (d *Difference) Add(name string, before, after any) {
 		d.Before, d.After = map[string]any{}, map[string]any{}
 	}
 	d.Before[name], d.After[name] = before, after
+}
+
+// Expect returns a [*workqueue.ChangedError] if a change replaces another value than expected. Expected values are text.
+func (d *Difference) Expect(of string, values map[string]string) error {
+	for _, name := range slices.Sorted(maps.Keys(values)) {
+		if has, changes := d.Before[name]; changes && !same(asText(has), values[name]) {
+			return &workqueue.ChangedError{Of: of, Setting: name, Want: values[name], Has: asText(has)}
+		}
+	}
+	return nil
+}
+
+func asText(value any) string {
+	if f, ok := value.(float64); ok {
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return fmt.Sprint(value)
+}
+
+func same(has, want string) bool {
+	has, _, _ = strings.Cut(has, ", at most") // follows auto
+	want, _, _ = strings.Cut(want, ", at most")
+	if at, err := time.Parse(time.RFC3339, want); err == nil {
+		want = at.UTC().Format(time.RFC3339)
+	}
+	if slices.Contains([]string{"", "none", "default"}, want) {
+		return has == "" || has == "0"
+	}
+	x, err := strconv.ParseFloat(has, 64)
+	y, bad := strconv.ParseFloat(want, 64)
+	return has == want || err == nil && bad == nil && x == y
 }
 
 // Join adds the differences of one step, under its name if there are several.

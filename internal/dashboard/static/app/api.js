@@ -18,6 +18,13 @@ export class ApiError extends Error {
   }
 }
 
+// conflict describes the refusal of a change (if_was) because someone else changed the setting: {has, message}.
+// Undefined for other errors.
+export function conflict(err, wanted) {
+  const place = err.errors?.find((e) => e.location?.startsWith("body.if_was."));
+  return place && { has: place.value ?? "", message: `Meanwhile it was set to ${place.value || "none"}. To set ${wanted} anyway, press Enter.` };
+}
+
 // Paths are relative to /api/v1.
 export const api = {
   async get(path, { signal, etag } = {}) {

@@ -12,6 +12,7 @@ export const groups = [
   ["Operations", [
     ["/health", "Health", "health", "h", ["health"]],
     ["/alerts", "Alerts", "bell", "l", ["alerts"]],
+    ["/wall", "Wall screen", "wall", "w", ["wall"]],
     ["/endpoints", "Endpoints", "endpoints", "e", ["endpoints", "endpoint"]],
     ["/nodes", "Nodes", "nodes", "n", ["nodes"]],
     ["/dead-letters", "Dead letters", "letters", "d", ["letters"]],
@@ -22,5 +23,8 @@ export const groups = [
     ["/api", "API", "api", "i", ["api"]],
   ]],
 ];
+
+/** named is the path of what has a name, like an endpoint. */
+export const named = (path, name) => `${path}?name=${encodeURIComponent(name)}`;
 
 export const places = groups.flatMap(([, all]) => all);

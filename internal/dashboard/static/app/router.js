@@ -7,7 +7,7 @@ export const pages = [
   ["/runs/{run}/item", "item"], ["/runs/{run}/comparison", "comparison"], ["/start", "start"], ["/plans", "plans"], ["/schedules", "schedules"], ["/collectors", "collectors"],
   ["/trackers", "trackers"], ["/alerts", "alerts"], ["/endpoints", "endpoints"],
   ["/endpoint", "endpoint"], ["/nodes", "nodes"], ["/dead-letters", "letters"], ["/audit", "audit"],
-  ["/health", "health"], ["/tokens", "tokens"], ["/login", "login"], ["/api", "api"],
+  ["/health", "health"], ["/wall", "wall"], ["/tokens", "tokens"], ["/login", "login"], ["/api", "api"],
 ];
 
 function match(path) {

@@ -4,7 +4,7 @@ import { api, query } from "./api.js";
 import { inert, shortId } from "./format.js";
 import { actionsHere, searchShown } from "./keys.js";
 import { itemApi, itemPath } from "./parts/itempath.js";
-import { places } from "./places.js";
+import { named, places } from "./places.js";
 import { go, route } from "./router.js";
 import { can } from "./session.js";
 import { Dialog } from "./ui/overlays.js";
@@ -42,14 +42,14 @@ async function remote(text, words, signal) {
     ask("/runs" + query({ q: text, limit: MOST })), ask("/plans"), ask("/endpoints"), ask("/schedules"), ask("/collectors"),
     inRun ? ask(itemApi(params.run, text)) : {},
   ]);
-  const named = (kind, list, to) => (list ?? []).filter((one) => fits(one.name, words)).slice(0, MOST)
-    .map(({ name }) => ({ kind, text: name, open: () => go(to + query({ name })) }));
+  const those = (kind, list, to) => (list ?? []).filter((one) => fits(one.name, words)).slice(0, MOST)
+    .map(({ name }) => ({ kind, text: name, open: () => go(named(to, name)) }));
   return [
     ...(items.items ?? []).slice(0, 1).map(() => ({ kind: "Item", text, note: "of this run", open: () => go(itemPath(params.run, text)) })),
     ...(runs.runs ?? []).map((r) => ({ kind: "Run", text: r.name || r.plan, note: `${r.state} · ${shortId(r.id)}`,
       open: () => go("/runs/" + r.id) })),
-    ...named("Plan", plans.plans, "/plans"), ...named("Endpoint", endpoints.endpoints, "/endpoint"),
-    ...named("Schedule", schedules.schedules, "/schedules"), ...named("Collector", collectors.collectors, "/collectors"),
+    ...those("Plan", plans.plans, "/plans"), ...those("Endpoint", endpoints.endpoints, "/endpoint"),
+    ...those("Schedule", schedules.schedules, "/schedules"), ...those("Collector", collectors.collectors, "/collectors"),
   ];
 }
 

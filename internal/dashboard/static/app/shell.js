@@ -30,6 +30,7 @@ export function Shell() {
   }, [loaded, authenticated, page]);
   if (page === "login") return html`<${Main} page="login"/><${Toast}/>`;
   if (loaded && !authenticated) return null;
+  if (page === "wall") return html`<${Main} page=${page}/>`;
   return html`<a class="skip" href="#main" onClick=${skip}>Skip to the page</a>
     <div class=${"shell" + (drawer.value ? " drawer" : "")}>
       <${Side}/>

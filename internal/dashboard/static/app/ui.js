@@ -4,6 +4,6 @@ export { Button, ButtonLink, Copy, Menu, Tabs } from "./ui/buttons.js";
 export { Dialog, confirm, toast, Toast } from "./ui/overlays.js";
 export { Field, Select, Check, Search } from "./ui/forms.js";
 export { Table } from "./ui/table.js";
-export { Time, Num, Duration, Text, Progress, now } from "./ui/values.js";
+export { Time, Num, Duration, Text, Tile, Progress, now } from "./ui/values.js";
 export { useLoad } from "./ui/load.js";
 export { Icon } from "./ui/icons.js";

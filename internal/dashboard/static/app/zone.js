@@ -1,23 +1,12 @@
 // How times are shown: in which zone, and as ages or clock times. This browser keeps the choice; the frame redraws.
-
-const KEY = "tranche-times";
-
-function kept() {
-  try {
-    return JSON.parse(localStorage.getItem(KEY)) ?? {};
-  } catch {
-    return {};
-  }
-}
+import { keep, kept } from "./kept.js";
 
 /** times: zone is "local", "utc" or "schedule"; absolute shows clock times in place of ages; own is the zone of the open schedule. */
-export const times = { zone: "local", absolute: false, ...kept(), own: "" };
+export const times = { zone: "local", absolute: false, ...kept("times"), own: "" };
 
 export function setTimes(changes) {
   Object.assign(times, changes);
-  try {
-    localStorage.setItem(KEY, JSON.stringify({ zone: times.zone, absolute: times.absolute }));
-  } catch { /* then it lasts until the page is left */ }
+  keep("times", { zone: times.zone, absolute: times.absolute });
 }
 
 export const localZone = Intl.DateTimeFormat().resolvedOptions().timeZone;

@@ -1,7 +1,7 @@
 // Collectors: waiting operations, why they wait, and failed ones.
 import { html } from "../html.js";
 import {
-  Badge, Button, Card, Empty, ErrorBox, Select, Table, Text, Time, confirm, toast, useLoad,
+  Badge, Button, Card, Empty, ErrorBox, Select, Table, Text, Tile, Time, confirm, toast, useLoad,
 } from "../ui.js";
 import { Link, setQuery } from "../router.js";
 import { api, query as withQuery, segment } from "../api.js";
@@ -73,7 +73,7 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
 }
 
 function Tiles({ of: c }) {
-  const tile = (title, n, note) => html`<div class="tile"><dt>${title}</dt><dd class="num">${num(n)}</dd>${note && html`<dd class="tile-note">${note}</dd>`}</div>`;
+  const tile = (name, n, note) => html`<${Tile} name=${name} value=${num(n)} note=${note}/>`;
   return html`<dl class="tiles">${tile("Waiting", c.waiting, c.oldest_at && html`oldest <${Time} at=${c.oldest_at}/>`)}
     ${tile("Trying again", c.backoff)}${tile("Parked", c.parked)}
     ${tile("Keys", c.keys, `${num(c.due)} due`)}${tile("Flushing", c.flushing, `of ${num(c.spec.in_flight)} in flight`)}</dl>`;

@@ -7,19 +7,9 @@ import { BASE, api, query as parameters, segment } from "../api.js";
 import { duration, inert, num, plural, shortId } from "../format.js";
 import { Diff } from "../parts/diff.js";
 import { itemApi, itemPath } from "../parts/itempath.js";
+import { outcomes } from "../parts/outcomes.js";
 import { Link, setQuery } from "../router.js";
 
-const words = {
-  newly_failing: ["Newly failing", "bad", "done then, failed now"],
-  newly_fixed: ["Newly fixed", "ok", "failed then, done now"],
-  changed: ["Another result", "warn", "done in both, with other bytes"],
-  still_failing: ["Still failing", "bad", "failed in both"],
-  unfinished: ["Without an outcome", "warn", "in one of them"],
-  only_here: ["Only in this run", "info", "the other has no such key"],
-  only_there: ["Only in the other run", "info", "this one has no such key"],
-  not_compared: ["Not compared", "info", "done in both, by other steps"],
-  unchanged: ["The same", "ok", "done in both, with the same bytes"],
-};
 const shown = 8; // differences of a result shown
 
 const nameOf = (run) => run.name || `${run.plan} ${shortId(run.id)}`;
@@ -55,7 +45,7 @@ function Changes({ run, against, other, found }) {
   const all = found.changes.filter((c) => c.items > 0);
   return html`${found.note && html`<p class="muted">${found.note}</p>`}
     <div class="tiles">${all.map((c) => {
-      const [title, tone, meaning] = words[c.change] ?? [c.change, "plain", ""];
+      const [title, tone, meaning] = outcomes[c.change] ?? [c.change, "plain", ""];
       return html`<a class=${"tile tone-" + tone} key=${c.change} href=${"#" + c.change} data-test=${"change-" + c.change}
         onClick=${(e) => { e.preventDefault(); document.getElementById(c.change)?.scrollIntoView(); }}>
         <span class="muted" title=${meaning}>${title}</span><strong class="num">${num(c.items)}</strong></a>`;
@@ -64,7 +54,7 @@ function Changes({ run, against, other, found }) {
 }
 
 function Kind({ run, against, other, change: c }) {
-  const [title, , meaning] = words[c.change] ?? [c.change, "plain", ""];
+  const [title, , meaning] = outcomes[c.change] ?? [c.change, "plain", ""];
   const list = `${BASE}/runs/${segment(run)}/comparison` + parameters({ against, change: c.change });
   const stands = (s) => (s ? html`${s.outcome}${s.error_code && html` <code><${Text} max=${60}>${s.error_code}<//></code>`}` : html`<span class="muted">–</span>`);
   const columns = [

@@ -1,7 +1,7 @@
 // An endpoint: performance, listeners, settings, what nodes learned, and why its items wait.
 
 import { html } from "../html.js";
-import { Badge, Button, Card, Empty, ErrorBox, Page, Skeleton, Table, Text, Time, confirm, toast, useLoad } from "../ui.js";
+import { Badge, Button, Card, Empty, ErrorBox, Page, Skeleton, Table, Text, Tile, Time, confirm, toast, useLoad } from "../ui.js";
 import { api, segment } from "../api.js";
 import { inert, num, plural } from "../format.js";
 import { EndpointState, broken, errorShare, isEndpoint, millis, rate, rateOf, services } from "../parts/rates.js";
@@ -67,21 +67,18 @@ function Breaker({ endpoint: { name, pace: p }, set }) {
 }
 
 function Tiles({ endpoint: e, history }) {
+  const spark = (name, label) => history.get(name) && html`<${Sparkline} values=${history.get(name)} label=${label} width=${96} />`;
   return html`<dl class="tiles">
-    <${Tile} name="Rate" value=${rateOf(e)} note=${broken(e) ? "only probes are sent" : ""} spark=${!broken(e) && history.get("rate")} />
+    <${Tile} name="Rate" value=${rateOf(e)} note=${broken(e) ? "only probes are sent" : spark("rate", "Rate")} />
     <${Tile} name="One item, p50" value=${millis(e.p50_millis)} />
-    <${Tile} name="p99, the slowest" value=${millis(e.p99_millis)} spark=${history.get("p99")} />
+    <${Tile} name="p99, the slowest" value=${millis(e.p99_millis)} note=${spark("p99", "p99, the slowest")} />
     <${Tile} name="Errors" value=${errorShare(e)} note=${broken(e) ? "whole requests fail" : e.items > 0 ? `${num(e.errors)} of ${num(e.items)}` : ""}
         tone=${e.errors > 0 || broken(e) ? "bad-text" : ""} />
     <${Tile} name="Ready items" value=${num(e.ready)} note=${[e.waiting > 0 && `${num(e.waiting)} wait`, e.scheduled > 0 && `${num(e.scheduled)} to be retried`].filter(Boolean).join(", ")} />
     <${Tile} name="In flight" value=${num(e.in_flight)} note=${e.pace ? plural(e.pace.requests_out, "request") : ""} />
-    ${isEndpoint(e) && html`<${Tile} name="Backlog" value=${num(e.backlog)} note=${`${num(e.processing)} taken`} spark=${history.get("backlog")} />
+    ${isEndpoint(e) && html`<${Tile} name="Backlog" value=${num(e.backlog)} note=${spark("backlog", "Backlog") || `${num(e.processing)} taken`} />
       <${Tile} name="Calls that wait" value=${num(e.calls_backlog)} note=${e.listeners.some((l) => l.lane) ? `${num(e.calls_processing)} taken, before the backlog` : "among the backlog"} />`}
   </dl>`;
-}
-
-function Tile({ name, value, note, spark, tone = "" }) {
-  return html`<div class="tile"><dt>${name}</dt><dd class=${"num " + tone}>${value}</dd>${spark ? html`<dd class="tile-note"><${Sparkline} values=${spark} label=${name} width=${96} /></dd>` : html`<dd class="tile-note">${note}</dd>`}</div>`;
 }
 
 function Instances({ endpoint: e }) {

@@ -9,6 +9,7 @@ import { inert, num, plural } from "../format.js";
 import { can } from "../session.js";
 import { Durations } from "../runs/parts.js";
 import { StepChain, StepGraph, stepsOf } from "../parts/stepgraph.js";
+import { endpointPath } from "../parts/target.js";
 import { Documents, at, removal } from "../parts/documents.js";
 import { Editor, Source, template } from "../plans/source.js";
 
@@ -65,11 +66,11 @@ function Plan({ name, query: { version = "" }, editing, onApplied, reload }) {
         <${Copy} text=${p.source} label="Copy the source"/>`}><${Source} text=${p.source}/><//>
       <div class="column">
         <${Card} title="Steps">${p.steps.length > 1 && html`<${StepGraph} steps=${stepsOf(p)}/>`}<ol class="plan-steps">${p.steps.map((s, i) => html`<li key=${s}><span class="plan-number">${i + 1}</span>
-          <div class="grow"><strong><${Text} max=${60}>${s}<//></strong>${p.endpoints?.[i] && html`<span class="under">asks ${" "}<${Link} to=${"/endpoint?name=" + encodeURIComponent(p.endpoints[i])}><${Text} max=${60}>${p.endpoints[i]}<//><//></span>`}${
+          <div class="grow"><strong><${Text} max=${60}>${s}<//></strong>${p.endpoints?.[i] && html`<span class="under">asks ${" "}<${Link} to=${endpointPath(p.endpoints[i])}><${Text} max=${60}>${p.endpoints[i]}<//><//></span>`}${
             p.needs?.[i]?.length > 0 && html`<span class="under">after ${inert(p.needs[i].join(", "), 200)}</span>`}</div></li>`)}</ol><//>
         <${Durations} plan=${name}/>
         <${Card} title="Versions" flush><${ErrorBox} error=${versions.error}/><ul class="plan-versions" data-rows>${all.map((v) => html`<li key=${v.version}
-          data-row=${v.version}><a href=${`/plans?name=${encodeURIComponent(name)}&version=${v.version}`} aria-current=${v.version === p.version ? "true" : undefined}
+          data-row=${v.version}><a href=${`${at("plan")({ name })}&version=${v.version}`} aria-current=${v.version === p.version ? "true" : undefined}
             onClick=${(e) => { e.preventDefault(); setQuery({ version: String(v.version) }); }}>
             <b>${v.version}</b><span class="grow"><${Text} max=${30}>${v.created_by}<//></span>
             <span class="muted">${plural(v.runs, "run")}</span><${Time} at=${v.created_at}/></a></li>`)}</ul>

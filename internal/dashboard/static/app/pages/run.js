@@ -11,6 +11,7 @@ import { HeatMap } from "../heatmap/heatmap.js";
 import { LAYERS } from "../heatmap/palette.js";
 import { RerunDialog } from "../parts/rerun.js";
 import { itemPath } from "../parts/itempath.js";
+import { Beside } from "../run/beside.js";
 import { Canary } from "../run/canary.js";
 import { Actions, Away, LiveBadge, Numbers, Reason, Warnings, ended } from "../run/head.js";
 import { Gates } from "../run/gate.js";
@@ -90,6 +91,7 @@ function Run({ run, live, state, database, query }) {
     <${Reason} run=${run} />
     <${Warnings} run=${run} />
     <${Numbers} run=${run} />
+    ${!ended(run) && html`<${Beside} run=${run} />`}
     <div class="run-grid">
       <div class="run-main">
         ${why.first && html`<${Why} run=${run} why=${why} />`}

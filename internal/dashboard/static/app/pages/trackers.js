@@ -1,7 +1,7 @@
 // Tracker batches: which are complete, and what is missing in the rest.
 import { html } from "../html.js";
 import {
-  Badge, Button, Card, Copy, Empty, ErrorBox, Page, Progress, Search, Select, Skeleton, Table, Text, Time, confirm, toast, useLoad,
+  Badge, Button, Card, Copy, Empty, ErrorBox, Page, Progress, Search, Select, Skeleton, Table, Text, Tile, Time, confirm, toast, useLoad,
 } from "../ui.js";
 import { Link, setQuery } from "../router.js";
 import { api, query as withQuery, segment } from "../api.js";
@@ -79,17 +79,13 @@ function Batch({ id }) {
     <${ErrorBox} error=${error} retry=${reload}/>
     ${!b && !error && html`<${Card}><${Skeleton} lines=${5}/><//>`}
     ${b && html`<${Progress} done=${b.done} failed=${b.failed} total=${b.items} label="Acknowledged"/>
-      <dl class="tiles"><${Tile} title="Items" n=${b.items} note=${plural(b.groups, "group")}/><${Tile} title="Pending" n=${b.pending} note=${`in ${plural(b.open_groups, "group")}`}/>
-        <${Tile} title="Done" n=${b.done}/><${Tile} title="Failed" n=${b.failed} note=${codes(b)}/></dl>
+      <dl class="tiles"><${Tile} name="Items" value=${num(b.items)} note=${plural(b.groups, "group")}/><${Tile} name="Pending" value=${num(b.pending)} note=${`in ${plural(b.open_groups, "group")}`}/>
+        <${Tile} name="Done" value=${num(b.done)}/><${Tile} name="Failed" value=${num(b.failed)} note=${codes(b)}/></dl>
       <div class="plan"><${Missing} batch=${b}/><${Facts} batch=${b}/></div>`}
   <//>`;
 }
 
 const codes = (b) => Object.entries(b.codes || {}).slice(0, 3).map(([code, n]) => `${inert(code, 30)} ${num(n)}`).join(", ");
-
-function Tile({ title, n, note }) {
-  return html`<div class="tile"><dt>${title}</dt><dd class="num">${num(n)}</dd>${note && html`<dd class="tile-note">${note}</dd>`}</div>`;
-}
 
 function Missing({ batch: b }) {
   if (b.pending === 0) return html`<${Card} title="Missing"><p class="muted">Nothing is pending.</p><//>`;

@@ -1,4 +1,5 @@
 // What an explanation says to do: equal causes together, each advice once, and the buttons that do it or lead there.
+import { named } from "../places.js";
 
 /** causesOf returns {causes, advice}: groups with the same cause merged, and the advice that is about none of them. */
 export function causesOf(e) {
@@ -22,14 +23,13 @@ export function causesOf(e) {
   return { causes: [...causes.values()].map((c) => ({ ...c, items: c.items || c.most })), advice: fresh(e.advice) };
 }
 
-const named = (path) => (name) => `${path}?name=${encodeURIComponent(name)}`;
 const remedies = [
   [/^tranche run errors (\S+)/, () => "What failed", (run) => `/runs/${encodeURIComponent(run)}/errors`],
   [/^tranche run (approve|resume|seal) (\S+)/, (act) => ({ approve: "Review and approve", resume: "Resume…", seal: "Seal" })[act],
     (act, run) => `/runs/${encodeURIComponent(run)}`],
-  [/^tranche endpoints \w+ '?([^\s']+)/, (name) => `Endpoint ${name}`, named("/endpoint")],
-  [/^tranche collector show (\S+)/, (name) => `Collector ${name}`, named("/collectors")],
-  [/^tranche schedule \S+ (\S+)/, (name) => `Schedule ${name}`, named("/schedules")],
+  [/^tranche endpoints \w+ '?([^\s']+)/, (name) => `Endpoint ${name}`, (name) => named("/endpoint", name)],
+  [/^tranche collector show (\S+)/, (name) => `Collector ${name}`, (name) => named("/collectors", name)],
+  [/^tranche schedule \S+ (\S+)/, (name) => `Schedule ${name}`, (name) => named("/schedules", name)],
   [/^tranche (?:dlq|quarantine) list/, () => "Dead letters", () => "/dead-letters"],
 ];
 

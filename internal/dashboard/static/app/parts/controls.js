@@ -1,6 +1,7 @@
 // An endpoint's settings: the value in force, and who or what set it.
 
 import { html, useEffect, useId, useRef, useState } from "../html.js";
+import { conflict } from "../api.js";
 import { Button, Card, Text, Time, confirm } from "../ui.js";
 import { inert, num } from "../format.js";
 import { isEndpoint, rate } from "./rates.js";
@@ -71,18 +72,15 @@ function Control({ name, field, value, most, unit, now, why, none, decimals = fa
   useEffect(() => input.current?.select(), [draft === null]);
   const save = async (e) => {
     e.preventDefault();
-    if (value !== begun.current) {
-      begun.current = value;
-      setError({ message: `Meanwhile it was set to ${value || "the default"}. To set ${draft} anyway, press Set.` });
-      return;
-    }
     setBusy(true);
     setError(null);
     try {
-      await set({ [field]: Number(draft) }, `${name} is set`);
+      await set({ [field]: Number(draft), if_was: { [field]: String(begun.current) } }, `${name} is set`);
       setDraft(null);
     } catch (err) {
-      setError(err);
+      const other = conflict(err, draft);
+      if (other) begun.current = other.has;
+      setError(other ?? err);
     } finally {
       setBusy(false);
     }

@@ -1,6 +1,7 @@
 // What the pages of plans, schedules, alerts and collectors share.
 import { html } from "../html.js";
 import { Button, Card, Copy, Empty, ErrorBox, Page, Skeleton, Table, confirm, toast, useLoad } from "../ui.js";
+import { named } from "../places.js";
 import { setQuery } from "../router.js";
 import { api, segment } from "../api.js";
 import { inert } from "../format.js";
@@ -8,7 +9,7 @@ import { Editor, Source } from "../plans/source.js";
 
 const titled = (kind) => kind[0].toUpperCase() + kind.slice(1);
 
-export const at = (kind) => (d) => `/${kind}s?name=` + encodeURIComponent(d.name);
+export const at = (kind) => (d) => named(`/${kind}s`, d.name);
 
 /** Documents is the page of a kind, like /alerts: the list, with ?name= one document, and with ?edit=new the editor. */
 export function Documents({ kind, icon, what, template, note, every, columns, One, query }) {

@@ -3,11 +3,11 @@
 import { html } from "../html.js";
 import { Text } from "../ui.js";
 import { Link } from "../router.js";
-import { query } from "../api.js";
+import { named } from "../places.js";
 
 const kinds = { http: "HTTP service", sql: "source", local: "local function" };
 
-export const endpointPath = (name) => `/endpoint${query({ name })}`;
+export const endpointPath = (name) => named("/endpoint", name);
 
 export function targetText({ endpoint, kind }) {
   const [prefix, ...rest] = endpoint.split(":");

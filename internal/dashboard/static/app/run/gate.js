@@ -5,6 +5,7 @@ import { Button, ButtonLink, Card, ErrorBox, Field, Icon, Skeleton, Text, Time, 
 import { api, query, segment } from "../api.js";
 import { bytes, inert, num, plural, shortId } from "../format.js";
 import { itemPath, resultPath } from "../parts/itempath.js";
+import { outcomes } from "../parts/outcomes.js";
 import { Link } from "../router.js";
 
 /** Gates are the gates of a run that wait for approval, and those that stopped waiting while shown. */
@@ -73,9 +74,7 @@ function News({ news }) {
   return html`<ul class="gate-steps">${news.map((c) => html`<li key=${c.key}>${c.what}: ${num(c.before)} → <b>${num(c.n)}</b></li>`)}</ul>`;
 }
 
-// changes are listed from the first frame, so that the button below stays in place.
-const changes = ["newly_failing", "newly_fixed", "still_failing", "changed", "unchanged", "not_compared", "unfinished", "only_here", "only_there"];
-
+// Differences lists all outcomes from the first frame, so that the button below stays in place.
 function Differences({ run, gate, compared }) {
   const earlier = gate.earlier;
   if (!earlier) return html`<p class="muted">There is no earlier run to compare with.</p>`;
@@ -84,8 +83,8 @@ function Differences({ run, gate, compared }) {
       max=${60}>${earlier.name || shortId(earlier.run)}<//><//>, which had ${plural(earlier.items, "item")} and
       ${num(earlier.failed)} failures:</p>
     <${ErrorBox} error=${compared.error} />
-    <ul class="gate-steps gate-changes" data-test="gate-changes" aria-busy=${String(!found && !compared.error)}>${changes.map((c) => html`<li
-        key=${c}>${c.replaceAll("_", " ")}: <b>${found ? num(found.get(c) ?? 0) : "–"}</b></li>`)}</ul>`;
+    <ul class="gate-steps gate-changes" data-test="gate-changes" aria-busy=${String(!found && !compared.error)}>${Object.entries(outcomes).map(([c, [title]]) => html`<li
+        key=${c}>${title.toLowerCase()}: <b>${found ? num(found.get(c) ?? 0) : "–"}</b></li>`)}</ul>`;
 }
 
 function Sample({ run, items }) {

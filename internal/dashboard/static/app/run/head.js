@@ -8,7 +8,7 @@ import { clock, duration, failedShare, inert, num, percent, plural, short, timed
 
 export const ended = (run) => run.state === "completed" || run.state === "cancelled";
 
-const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
+export const holds = { operator: "Paused by an operator", threshold: "Paused: too many items failed",
   fail_fast: "Paused: too many first outcomes failed", canary: "Canary waits for approval" };
 
 export function Reason({ run }) {
@@ -158,10 +158,11 @@ function fact(name, value, more, tone, test) {
       class="fact-more">${more}</span>`}</dd></div>`;
 }
 
-function Elapsed({ run }) {
-  if (run.state === "running") return duration(Math.max(run.seconds, (now.value - new Date(run.started_at).getTime()) / 1000));
-  return duration(run.seconds);
-}
+// lasted is for how many seconds a run has been going on.
+export const lasted = (run) => (run.state === "running"
+  ? Math.max(run.seconds, (now.value - new Date(run.started_at).getTime()) / 1000) : run.seconds);
+
+const Elapsed = ({ run }) => duration(lasted(run));
 
 export function Warnings({ run }) {
   // The head already shows a pause.

@@ -1,6 +1,6 @@
 // The pace of a run, and its controls. A change applies immediately, shows the previous value, and can be undone.
 import { html, useEffect, useRef, useState } from "../html.js";
-import { api, segment } from "../api.js";
+import { api, conflict, segment } from "../api.js";
 import { Card, Select, toast } from "../ui.js";
 import { can, mayNot } from "../session.js";
 import { inert, num, zoned } from "../format.js";
@@ -70,7 +70,7 @@ function Knob({ run, step, field, value, several = false }) {
     begun.current = now;
   }, [now, editing]);
 
-  const send = async (wanted, before = now, undo = false) => {
+  const send = async (wanted, before = begun.current, undo = false) => {
     const parsed = field.free ? { value: zoned(wanted.trim()) || "none" } : parse(field, wanted);
     setError(parsed.error ?? "");
     if (parsed.error) return;
@@ -78,13 +78,17 @@ function Knob({ run, step, field, value, several = false }) {
     setEditing(false);
     setBusy(true);
     try {
-      const body = { [field.name]: parsed.value };
+      const body = { [field.name]: parsed.value, if_was: { [field.name]: before } };
       if (step && several) body.step = step.name;
-      await api.post(`/runs/${segment(run.id)}/settings`, body);
-      say(field, step, several, before, wanted, undo ? null : () => send(before || (field.free ? "none" : "0"), wanted, true));
+      const { after } = await api.post(`/runs/${segment(run.id)}/settings`, body);
+      const has = String(after[field.name] ?? wanted);
+      say(field, step, several, before, wanted, undo ? null : () => send(before || (field.free ? "none" : "0"), has, true));
     } catch (err) {
-      setError(err.detail || err.message);
-      setText(now);
+      const other = conflict(err, wanted);
+      setError(other?.message ?? (err.detail || err.message));
+      setText(other ? wanted : now);
+      setEditing(Boolean(other));
+      if (other) begun.current = other.has;
     } finally {
       setBusy(false);
     }
@@ -101,11 +105,6 @@ function Knob({ run, step, field, value, several = false }) {
     setEditing(at !== 0);
   };
   const commit = () => {
-    if (text.trim() !== begun.current && text.trim() !== now && now !== begun.current) {
-      setError(`Meanwhile it was set to ${now || field.zero || "none"}. To set ${text} anyway, press Enter.`);
-      begun.current = now;
-      return;
-    }
     setEditing(false);
     if (text.trim() !== now) send(text);
     else setError("");

@@ -2,6 +2,7 @@
 import { html, useState } from "../html.js";
 import { query } from "../api.js";
 import { clock, duration, num, percent, plural } from "../format.js";
+import { keep, kept } from "../kept.js";
 import { Link, go } from "../router.js";
 import { median, open, shade } from "./rows.js";
 import { Button, Card, Dialog, ErrorBox, Field, Menu, Skeleton, toast, useLoad } from "../ui.js";
@@ -35,32 +36,18 @@ export function Durations({ plan }) {
           more=${`, ${duration(took(r))}, ${clock(r.created_at, { date: true })}`}/>`)}</span>`}<//>`;
 }
 
-const KEY = "tranche-views";
-
-function saved() {
-  try {
-    return JSON.parse(localStorage.getItem(KEY)) ?? {};
-  } catch {
-    return {};
-  }
-}
-
-function keep(views) {
-  try {
-    localStorage.setItem(KEY, JSON.stringify(views));
-  } catch (err) {
-    toast(err, { tone: "bad" });
-  }
-}
-
 /** Filters of the list that this browser keeps under a name. The address of the page has them all, to share. */
 export function Views({ here }) {
   const [name, setName] = useState(null); // of the view to be saved; null: no dialog
-  const views = saved();
+  const views = kept("views");
   const names = Object.keys(views), used = names.find((n) => views[n] === here);
+  const store = (all) => {
+    const err = keep("views", all);
+    if (err) toast(err, { tone: "bad" });
+  };
   const save = (e) => {
     e.preventDefault();
-    keep({ ...views, [name.trim()]: here });
+    store({ ...views, [name.trim()]: here });
     setName(null);
   };
   if (names.length === 0 && here === "") return null;
@@ -70,7 +57,7 @@ export function Views({ here }) {
     here !== "" && !used && { label: "Save this view…", icon: "start", test: "save-view", onClick: () => setName("") },
     used !== undefined && { label: `Forget “${used}”`, icon: "cross", test: "forget-view", onClick: () => {
       const { [used]: gone, ...rest } = views;
-      keep(rest);
+      store(rest);
       go("/runs" + here);
     } },
   ]}>Views<//>

@@ -32,6 +32,11 @@ export function Text({ children, max = 0, class: extra = "", code = false }) {
   return html`<bdi class=${(code ? "code " : "") + extra} title=${title}>${shown}</bdi>`;
 }
 
+// Tile is a number and its name, in dl.tiles. note: what is below.
+export function Tile({ name, value, note, tone = "" }) {
+  return html`<div class="tile"><dt>${name}</dt><dd class=${"num " + tone}>${value}</dd>${note && html`<dd class="tile-note">${note}</dd>`}</div>`;
+}
+
 // Progress is a bar of done and failed out of total. label is for screen readers.
 export function Progress({ done = 0, failed = 0, total = 0, share, label = "Progress", state = "" }) {
   const all = Math.max(total, 1);
