@@ -23,6 +23,7 @@ type endpointCommands struct {
 	List    endpointsList    `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
 	Show    endpointsShow    `cmd:"" help:"Show an endpoint, with each instance that listens on it."`
 	Explain endpointsExplain `cmd:"" help:"Explain why an endpoint is stalled."`
+	Canary  endpointsCanary  `cmd:"" help:"Send a share of an endpoint's requests to a new version, then all or none."`
 	Set     endpointsSet     `cmd:"" help:"Change an endpoint's concurrency, budget or rate while its services run."`
 }
 
@@ -108,7 +109,7 @@ type endpointsShow struct{ endpointName }
 
 func (e *endpointsShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Print(term, func(e *client.Endpoint, room int) string {
-		return endpointHead(e) + instancesOf(e, room) + changesText(e.Changes, room)
+		return endpointHead(e) + canaryText(e.Canary, room) + instancesOf(e, room) + changesText(e.Changes, room)
 	})(cl.GetEndpoint(ctx, e.Name))
 }
 
