@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go/micro"
+
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
@@ -24,20 +26,29 @@ func (b *bundle) canary(t *testing.T, share float64) {
 func TestRequestsLeaveACanary(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {
-		change        func(t *testing.T, b *bundle)
+		change        func(t *testing.T, b *bundle, listens micro.Service)
 		leaves, serve string
 	}{
-		"pulled back": {func(t *testing.T, b *bundle) { b.canary(t, 0) }, "statement-v2", "statement"}, //nolint:thelper // a case
-		"unheard": {func(t *testing.T, b *bundle) { //nolint:thelper // a case
-			testenv.NoError(t, pace.New(b.Store).NoteHeard(t.Context(), []string{"statement"}))
+		"pulled back": {func(t *testing.T, b *bundle, _ micro.Service) { //nolint:thelper // a case
+			b.canary(t, 0)
 		}, "statement-v2", "statement"},
-		"all": {func(t *testing.T, b *bundle) { b.canary(t, 100) }, "statement", "statement-v2"}, //nolint:thelper // a case
+		"unheard": {func(t *testing.T, _ *bundle, listens micro.Service) { //nolint:thelper // a case
+			testenv.NoError(t, listens.Stop())
+		}, "statement-v2", "statement"},
+		"all": {func(t *testing.T, b *bundle, _ micro.Service) { //nolint:thelper // a case
+			b.canary(t, 100)
+		}, "statement", "statement-v2"},
 	} {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			b := &bundle{nodetest.ServersOnly(t)}
-			// The leader looks once who listens, before the test begins.
-			b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: time.Hour})
+			// It says that it listens, and takes nothing.
+			listens := testenv.Must(micro.AddService(testenv.Conn(t, b.NS), micro.Config{Name: "busy", Version: "1.0.0",
+				Metadata:     map[string]string{wire.MetaProtocol: wire.ProtocolVersion},
+				StatsHandler: func(*micro.Endpoint) any { return struct{}{} }}))(t)
+			testenv.NoError(t, listens.AddEndpoint("statement-v2", micro.HandlerFunc(func(micro.Request) {}),
+				micro.WithEndpointSubject("status.statement-v2")))
+			b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 200 * time.Millisecond})
 			b.canary(t, 50)
 			id := b.Start(t, nodetest.Patient(), nodetest.Size)
 			b.Sent(t, id, 16)
@@ -46,7 +57,7 @@ func TestRequestsLeaveACanary(t *testing.T) {
 			if left == 0 || left == 16 {
 				t.Fatalf("%d of 16 requests are at %s", left, c.leaves)
 			}
-			c.change(t, b)
+			c.change(t, b, listens)
 			nodetest.Until(t, "they have left", func() bool {
 				return b.Number(t, at+` AND state = 'expired' AND error_code = 'rerouted'`, c.leaves) == left
 			})
@@ -65,11 +76,11 @@ func TestHungCanary(t *testing.T) {
 	t.Parallel()
 	b := setupTimed(t)
 	over := make(chan struct{})
-	t.Cleanup(func() { close(over) })
 	b.Serve(t, "statement-v2", func(context.Context, *nodetest.Chunk) error {
 		<-over
 		return errors.New("the test is over")
 	}, endpoints.Concurrency(64))
+	t.Cleanup(func() { close(over) })
 	b.canary(t, 50)
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
