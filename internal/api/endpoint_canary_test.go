@@ -18,6 +18,7 @@ func TestVersionsAreCompared(t *testing.T) {
 		e.Serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, name, handle) })
 	}
 	serve("count", apitest.Reply)
+	serve("third", apitest.Reply)
 	serve("count-v2", func(_ context.Context, chunk *apitest.Numbers) error {
 		for _, item := range chunk.Items() {
 			if item.In.N%10 == 3 {
@@ -45,7 +46,7 @@ func TestVersionsAreCompared(t *testing.T) {
 		e.Says(422, at, body, says)
 	}
 	e.Says(200, at, `{"canary":{"endpoint":"count-v2","share":50}}`, `"canary_share":50`)
-	e.Says(422, at, `{"canary":{"endpoint":"other","share":5}}`, "50% of the requests go to count-v2")
+	e.Says(422, at, `{"canary":{"endpoint":"third","share":5}}`, "50% of the requests go to count-v2")
 	e.Says(422, "/endpoints/count-v2/settings", `{"canary":{"endpoint":"count","share":5}}`, "canaries form no chain")
 	run := e.Load("count", 400, nil)
 	apitest.Eventually(t, "the run completes", func() bool {
