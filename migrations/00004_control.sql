@@ -28,7 +28,13 @@ CREATE TABLE endpoint_setting (
     changed_at    timestamptz      NOT NULL DEFAULT tranche_now(),
     max_in_flight integer          NOT NULL DEFAULT 0 CHECK (max_in_flight BETWEEN 0 AND 10000),
     rate          double precision NOT NULL DEFAULT 0 CHECK (rate >= 0),
-    request_rate     double precision NOT NULL DEFAULT 0 CHECK (request_rate >= 0)
+    request_rate     double precision NOT NULL DEFAULT 0 CHECK (request_rate >= 0),
+    canary        text             COLLATE "C",
+    canary_share  double precision NOT NULL DEFAULT 0 CHECK (canary_share BETWEEN 0 AND 100),
+    canary_heard  boolean          NOT NULL DEFAULT false,
+    canary_since  timestamptz,
+    CONSTRAINT endpoint_setting_canary CHECK (canary <> endpoint AND (canary IS NOT NULL OR canary_share = 0)
+        AND (canary IS NULL) = (canary_since IS NULL))
 );
 COMMENT ON TABLE endpoint_setting IS 'What operators have set for an endpoint, over all runs and nodes.';
 COMMENT ON COLUMN endpoint_setting.endpoint IS 'The endpoint, or http:HOST, sql:SOURCE, local:FUNCTION.';
@@ -39,6 +45,13 @@ COMMENT ON COLUMN endpoint_setting.changed_at IS 'When it was changed last.';
 COMMENT ON COLUMN endpoint_setting.max_in_flight IS 'Requests in progress at once, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.rate IS 'Items a second, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.request_rate IS 'Requests a second, at most; 0: no limit.';
+COMMENT ON COLUMN endpoint_setting.canary IS
+    'The endpoint of a new version of the service, which gets a share of the requests; null: there was none.';
+COMMENT ON COLUMN endpoint_setting.canary_share IS
+    'Its share of the requests of runs, in percent; 0: none any more; 100: all, also those that are repeated.';
+COMMENT ON COLUMN endpoint_setting.canary_heard IS
+    'Whether services listened on it when the leader last looked; if not, it gets a request only at 100 percent.';
+COMMENT ON COLUMN endpoint_setting.canary_since IS 'Since when the two are compared.';
 
 -- Every claim for the endpoint locks its row, which makes limits over all runs and nodes exact. Heap-only updates need
 -- room.

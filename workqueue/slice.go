@@ -21,6 +21,7 @@ const (
 	CauseSession    Cause = "session"    // the node that claimed it died
 	CauseHandBack   Cause = "handback"   // the node that claimed it stopped normally
 	CauseStreams    Cause = "streams"    // a stream was lost or recreated, with the request or its reply
+	CauseRerouted   Cause = "rerouted"   // no service received the request before requests went to another endpoint
 	CauseLost       Cause = "lost"       // the request was acknowledged, but no reply exists
 	CauseSplit      Cause = "split"      // the request would have exceeded the server's limit
 	CauseBisect     Cause = "bisect"     // half of a chunk that failed entirely

@@ -45,13 +45,14 @@ type Endpoint struct {
 	CallsBacklog    uint64 `json:"calls_backlog" doc:"calls that no service has taken"`
 	CallsProcessing int    `json:"calls_processing" doc:"of those, taken and not answered"`
 
-	MaxInFlight int                `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
-	RateLimit   float64            `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
-	RequestRate float64            `json:"request_rate" doc:"requests a second in all, set by an operator; 0: none"`
-	Pace        *inspect.PaceView  `json:"pace,omitempty" doc:"what nodes found out about it"`
-	Reads       json.RawMessage    `json:"reads,omitempty" doc:"of one endpoint: a JSON Schema of the items that it reads"`
-	Answers     json.RawMessage    `json:"answers,omitempty" doc:"of one endpoint: a JSON Schema of its results"`
-	Changes     []inspect.PastPace `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
+	MaxInFlight int                 `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
+	RateLimit   float64             `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
+	RequestRate float64             `json:"request_rate" doc:"requests a second in all, set by an operator; 0: none"`
+	Canary      *EndpointCanaryView `json:"canary,omitempty" doc:"a new version, that gets a share of the requests of runs"`
+	Pace        *inspect.PaceView   `json:"pace,omitempty" doc:"what nodes found out about it"`
+	Reads       json.RawMessage     `json:"reads,omitempty" doc:"of one endpoint: a JSON Schema of the items that it reads"`
+	Answers     json.RawMessage     `json:"answers,omitempty" doc:"of one endpoint: a JSON Schema of its results"`
+	Changes     []inspect.PastPace  `json:"changes,omitempty" doc:"of one endpoint: the last changes of its pace"`
 }
 
 // Listener is an instance of a service.
@@ -85,12 +86,13 @@ type EndpointList struct {
 
 // EndpointSettings changes an endpoint while its services run. Absent members stay unchanged.
 type EndpointSettings struct {
-	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
-	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
-	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
-	RequestRate *float64 `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
-	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets above which size whole chunks fail"`
-	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
+	Concurrency *int            `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
+	MaxInFlight *int            `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
+	Rate        *float64        `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
+	RequestRate *float64        `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
+	Canary      *EndpointCanary `json:"canary,omitempty" doc:"which share of the requests of runs goes to a new version"`
+	ChunkCap    *int            `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets above which size whole chunks fail"`
+	Breaker     *string         `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
 
 	IfWas map[string]string `json:"if_was,omitempty" doc:"values of what is set, as read: 409 if one is different by now"`
 }
@@ -126,7 +128,7 @@ func (s *endpointRoutes) registerEndpoints(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}",
 		"An endpoint's listeners and work"), s.getEndpoint)
 	kernel.Register(s.Kernel, api, kernel.Post("set-endpoint", "/endpoints/{name}/settings",
-		"Set an endpoint's concurrency, budget or rate, or close its breaker",
+		"Set an endpoint's concurrency, budget, rate or canary, or close its breaker",
 		"Limits apply immediately on every node; instances adopt their concurrency within seconds. The "+
 			"endpoint need not be known yet."), s.setEndpoint)
 }
@@ -160,6 +162,9 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 		return s.unused(ctx, in.Endpoint)
 	}
 	if e.Changes, err = inspect.New(s.Store).PastPaces(ctx, in.Endpoint, shownChanges); err != nil {
+		return Endpoint{}, err
+	}
+	if err := s.compare(ctx, e); err != nil {
 		return Endpoint{}, err
 	}
 	if len(e.Listeners) > 0 {
@@ -207,13 +212,17 @@ type setEndpointInput struct {
 func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
 	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
 		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, RequestRate: in.Body.RequestRate,
-		ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil, IfWas: in.Body.IfWas}
+		Canary: (*pace.Canary)(in.Body.Canary), ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil,
+		IfWas: in.Body.IfWas}
 	if err := kernel.CheckTarget(in.Endpoint); err != nil {
 		return pace.EndpointSetting{}, err
 	}
 	if reflect.ValueOf(in.Body).IsZero() {
 		return pace.EndpointSetting{}, kernel.BadInput(
-			"give concurrency, max_in_flight, rate, request_rate, chunk_cap or breaker")
+			"give concurrency, max_in_flight, rate, request_rate, canary, chunk_cap or breaker")
+	}
+	if err := s.checkCanary(ctx, in.Endpoint, in.Body.Canary); err != nil {
+		return pace.EndpointSetting{}, err
 	}
 	if err := kernel.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
 		return pace.EndpointSetting{}, err
@@ -256,7 +265,7 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 		}
 	}
 	for _, set := range settings {
-		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 || set.RequestRate > 0 {
+		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 || set.RequestRate > 0 || set.CanaryShare > 0 {
 			e := named(set.Endpoint)
 			e.Concurrency, e.MaxInFlight, e.RateLimit = set.Concurrency, set.MaxInFlight, set.Rate
 			e.RequestRate = set.RequestRate
@@ -266,6 +275,7 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 		named(listeners[i].Endpoint).add(&listeners[i])
 	}
 	addPaces(byName, paces)
+	addCanaries(byName, settings)
 	return byName, nil
 }
 

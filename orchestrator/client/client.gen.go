@@ -761,6 +761,11 @@ type ChangedRun struct {
 	Warnings []string `json:"warnings,omitempty"`
 }
 
+type CodeCount struct {
+	Code  string `json:"code"`
+	Items int64  `json:"items"`
+}
+
 type CollectorList struct {
 	Collectors []CollectorView `json:"collectors"`
 }
@@ -1428,6 +1433,9 @@ type Endpoint struct {
 	// RequestRate requests a second in all, set by an operator; 0: none
 	RequestRate float64 `json:"request_rate"`
 
+	// Canary a new version, that gets a share of the requests of runs
+	Canary *EndpointCanaryView `json:"canary,omitempty"`
+
 	// Pace what nodes found out about it
 	Pace *PaceView `json:"pace,omitempty"`
 
@@ -1439,6 +1447,27 @@ type Endpoint struct {
 
 	// Changes of one endpoint: the last changes of its pace
 	Changes []PastPace `json:"changes,omitempty"`
+}
+
+type EndpointCanary struct {
+	// Endpoint on which the new version listens; absent: the one already set
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// Share percent of the requests of runs; 0: none; 100: all
+	Share float64 `json:"share"`
+}
+
+type EndpointCanaryView struct {
+	EndpointCanary
+
+	// Since when the comparison began
+	Since time.Time `json:"since"`
+
+	// State which requests go there, in words
+	State string `json:"state"`
+
+	// Compared of one endpoint: the new version, then the old one
+	Compared []VersionFigures `json:"compared,omitempty"`
 }
 
 type EndpointExplanation struct {
@@ -1485,7 +1514,16 @@ type EndpointSetting struct {
 	Rate float64 `json:"rate"`
 
 	// RequestRate requests a second over all runs, collectors and nodes; 0: no limit
-	RequestRate float64   `json:"request_rate"`
+	RequestRate float64 `json:"request_rate"`
+
+	// Canary the endpoint of a new version, which gets a share of the requests of runs
+	Canary string `json:"canary,omitempty"`
+
+	// CanaryShare in percent; 100: all
+	CanaryShare float64 `json:"canary_share,omitempty"`
+
+	// CanarySince since when the two are compared
+	CanarySince time.Time `json:"canary_since,omitzero"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
 }
@@ -1503,25 +1541,19 @@ type EndpointSettings struct {
 	// RequestRate requests a second in all; 0: no limit
 	RequestRate *float64 `json:"request_rate,omitempty"`
 
+	// Canary which share of the requests of runs goes to a new version
+	Canary *EndpointCanary `json:"canary,omitempty"`
+
 	// ChunkCap 0 forgets above which size whole chunks fail
 	ChunkCap *int `json:"chunk_cap,omitempty"`
 
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
-
-	// IfWas values of what is set, as read: 409 if one is different by now
-	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type Enrichment struct {
 	// SQL a query of a source, with the settings of a step of kind sql
 	SQL json.RawMessage `json:"sql,omitempty"`
-
-	// Endpoint a service that answers with what is stored of each payload
-	Endpoint string `json:"endpoint,omitempty"`
-
-	// Local or a Go function of the nodes that take operations
-	Local string `json:"local,omitempty"`
 
 	// By the field to look up by; absent: order_by's, or the key
 	By string `json:"by,omitempty"`
@@ -1529,7 +1561,7 @@ type Enrichment struct {
 	// Optional what has no row is stored anyway, with null for it
 	Optional bool `json:"optional,omitempty"`
 
-	// Payload a template, with the payload in item and what was asked in parts.sql, parts.endpoint or parts.local
+	// Payload a template, with the payload in item and the row in parts.sql
 	Payload json.RawMessage `json:"payload"`
 }
 
@@ -3609,9 +3641,6 @@ type RunChanges struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
-
-	// IfWas values of what is set, as read: 409 if one is different by now
-	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type RunDeleted struct {
@@ -4749,6 +4778,32 @@ type Variant struct {
 	Steps []StepForecast `json:"steps"`
 }
 
+type VersionFigures struct {
+	Endpoint string `json:"endpoint"`
+
+	// Requests that ended: the newest 1,000 since the comparison began
+	Requests int64 `json:"requests"`
+
+	// Items in them; an item counts as often as it was asked for
+	Items int64 `json:"items"`
+
+	// Failed of those, answered with an error, whether or not they were retried
+	Failed int64 `json:"failed"`
+
+	// Retried of the failed ones, those that were retried
+	Retried int64 `json:"retried"`
+
+	// Codes of the errors, the five most frequent
+	Codes []CodeCount `json:"codes"`
+
+	// Timeouts requests without an answer before their deadline
+	Timeouts int64 `json:"timeouts"`
+
+	// P50Millis time for one item: half of the answered requests took no longer
+	P50Millis float64 `json:"p50_millis"`
+	P95Millis float64 `json:"p95_millis"`
+}
+
 type Violation struct {
 	Invariant string  `json:"invariant"`
 	Run       *string `json:"run,omitempty"`
@@ -5868,7 +5923,7 @@ func (c *Client) ExplainEndpoint(ctx context.Context, name string, options ...Ca
 
 }
 
-// SetEndpoint: Set an endpoint's concurrency, budget or rate, or close its breaker.
+// SetEndpoint: Set an endpoint's concurrency, budget, rate or canary, or close its breaker.
 //
 // Limits apply immediately on every node; instances adopt their concurrency within seconds. The endpoint need not be
 // known yet.
@@ -7052,4 +7107,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 97e77c069c6ee627e5a911d9d65fc2c2, is 772b138843c276b36d03271b680f4b14df928515d98d0e56204de6e0b849c9f7.
+// Of 5e474b80e8c75c42f678cc4542249e0b, is 67b23ce8f25ab63726d57ca589b2b0d8a05a75c76765a337054aeb1096a97785.

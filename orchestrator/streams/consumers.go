@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -245,7 +247,7 @@ func (e *Consumers) ensureListeners(ctx context.Context, work, stage ConsumersOf
 		return err
 	}
 	e.places.heard(listeners)
-	var failed error
+	failed := pace.New(e.node.Store).NoteHeard(ctx, e.places.names())
 	seen := map[string]bool{}
 	for _, l := range listeners {
 		if l.Stages > 0 && !seen["flow "+l.Endpoint] && mayMake(stage, l.Endpoint) {
@@ -355,6 +357,12 @@ func (p *places) heard(listeners []wire.Listener) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.of = of
+}
+
+func (p *places) names() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.AppendSeq([]string{}, maps.Keys(p.of))
 }
 
 // Places returns how many requests of this many items the instances of an endpoint process concurrently; 0: unknown.

@@ -16,9 +16,9 @@ import (
 const overdueBatch = 500
 
 // sweepOverdue handles slices past their deadline, which counts from the delivery to a service. An undelivered
-// request gets a new deadline. An acknowledged one has lost its reply. One that a service keeps is a failed attempt
-// if its items are to blame ([settle.Store.Blamed]), and is removed from the stream; while JetStream is silent, it
-// expires without penalty. Unknown cases are left to the next sweep.
+// request gets a new deadline, or is reissued if requests go elsewhere now. An acknowledged one has lost its reply. One
+// that a service keeps is a failed attempt if its items are to blame ([settle.Store.Blamed]), and is removed from the
+// stream; while JetStream is silent, it expires without penalty. Unknown cases are left to the next sweep.
 func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := w.node.Settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
@@ -31,8 +31,12 @@ func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 	extended := w.node.Settling.Extend(ctx, lease, s.waiting)
 	reissued, unsent := w.node.Settling.ReleaseUnsent(ctx, lease, s.gone)
 	answered, lost := w.node.Settling.ReleaseAcknowledged(ctx, lease, s.lost)
+	moved, strays := w.node.Settling.ReleaseStrays(ctx, lease, s.strays)
+	if strays == nil {
+		core.RemoveRequests(ctx, w.node, s.left)
+	}
 	late, expired := w.expire(ctx, lease, &s)
-	return reissued + answered + late, errors.Join(extended, unsent, lost, expired)
+	return reissued + answered + moved + late, errors.Join(extended, unsent, lost, strays, expired)
 }
 
 func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
@@ -110,7 +114,9 @@ type sorted struct {
 	spent    []workqueue.SliceID // the same, too often
 	silent   []workqueue.SliceID // delivered to a service, no answer
 	doubted  map[workqueue.SliceID]bool
-	requests []workqueue.Sent // of the silent ones
+	requests []workqueue.Sent    // of the silent ones
+	strays   []workqueue.SliceID // in the stream, not delivered, where no more are sent: reissued
+	left     []workqueue.Sent    // their requests
 }
 
 func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
@@ -128,6 +134,9 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = true
 		case found == core.RequestUnknown:
+		case !o.Handed && found == core.RequestThere && o.Stray:
+			s.strays = append(s.strays, o.ID)
+			s.left = append(s.left, o.Sent())
 		case !o.Handed && found == core.RequestThere:
 			s.waiting = append(s.waiting, o.ID)
 		case !o.Handed:
@@ -135,7 +144,7 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 		case found == core.RequestThere:
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = well <= o.HandedFor
-			s.requests = append(s.requests, workqueue.Sent{ID: o.ID, StreamSeq: o.StreamSeq, StreamsEpoch: o.StreamsEpoch})
+			s.requests = append(s.requests, o.Sent())
 		case o.Spent:
 			s.spent = append(s.spent, o.ID)
 		default:

@@ -99,21 +99,25 @@ func (c *claim) firstReady(ctx context.Context, statement string) ([]readyBlock,
 
 func (c *claim) cut(blocks []readyBlock, n int) []workqueue.Slice {
 	var cuts []workqueue.Slice
+	to := c.newDiversion()
 	for _, b := range blocks {
 		var taken bitfield.Set
 		for _, mask := range b.ready.Split(c.sizeIn(&b)) {
 			if len(cuts) >= n || !c.flowing() {
 				break
 			}
-			taken = taken.Or(mask)
-			cuts = append(cuts, c.newSlice(b.block, mask, workqueue.CauseReady))
-			c.spend(mask.Count())
+			s := c.newSlice(b.block, mask, workqueue.CauseReady)
+			to.take(&s)
+			taken = taken.Or(s.Mask)
+			cuts = append(cuts, s)
+			c.spend(s.Mask.Count())
 		}
 		if taken.Empty() {
 			break
 		}
 		c.cuts.take(plane.BlockID{Run: c.Run, Step: c.Step, Block: b.block}, taken)
 	}
+	to.end()
 	c.cuts.add(cuts, c.ttl)
 	return cuts
 }

@@ -144,7 +144,7 @@ func (c *claim) contended() bool {
 // with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
-	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority, l.share)
+	all, auto := l.among.against(StepRef{c.Run, c.Step}, l.priority, l.share)
 	if p.busyAuto >= p.limit || p.learnedRateSpent() { // none of them can use a slot
 		all, auto = all-auto, 0
 	}

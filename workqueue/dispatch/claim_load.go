@@ -25,7 +25,7 @@ SELECT st.run_id, st.step FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, 
 
 	// pacesToLock serializes claims for an endpoint, for the limits over all runs. Always after the steps.
 	pacesToLock = `
-SELECT p.endpoint FROM (` + endpointsOfSteps + ` OFFSET 0) n CROSS JOIN LATERAL (
+SELECT p.endpoint FROM (` + endpointsOfSteps + ` ORDER BY 1 OFFSET 0) n CROSS JOIN LATERAL (
     SELECT endpoint FROM endpoint_pace o WHERE o.endpoint = n.endpoint FOR NO KEY UPDATE`
 	lockPace      = pacesToLock + `) p`
 	lockFreePaces = pacesToLock + ` SKIP LOCKED) p`
@@ -41,18 +41,30 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
        (SELECT count(*) FROM work_slice s
         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
        coalesce(st.rate, 0), st.tokens, extract(epoch FROM t.now - st.tokens_at)::float8,
-       (SELECT o.stop FROM run_order o WHERE o.run_id = r.id), ` + plane.HasReady + ` OR ` + plane.HasDue + `, t.now
+       (SELECT o.stop FROM run_order o WHERE o.run_id = r.id), ` + plane.HasReady + ` OR ` + plane.HasDue + `, t.now,
+       coalesce(c.canary, ''), coalesce(c.canary_share, 0), CASE WHEN c.canary IS NULL THEN 0 ELSE (
+           SELECT count(*) FROM work_slice s WHERE s.endpoint = c.canary AND s.run_id = r.id AND s.step = st.step
+             AND ` + plane.SliceInFlight + `) END
 FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) WITH ORDINALITY AS u (run_id, step, params, n)
 CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
 CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
+LEFT JOIN LATERAL (` + canaryOfStep + `) c ON true
 CROSS JOIN (SELECT tranche_now() AS now) t`
+
+	// canaryOfStep is the canary of a step st's endpoint, if requests may go to it.
+	canaryOfStep = `
+    SELECT o.canary, o.canary_share FROM endpoint_setting o
+    WHERE o.endpoint = st.endpoint COLLATE "C" AND st.kind = 'endpoint'
+      AND o.canary_share > 0 AND (o.canary_heard OR o.canary_share = 100) OFFSET 0`
 
 	// endpointsOfSteps is the endpoints of the steps $1, $2, and whether one of them has an automatic limit.
 	endpointsOfSteps = `
-    SELECT st.endpoint COLLATE "C" AS endpoint, bool_or(st.in_flight_auto) AS auto
+    SELECT n.endpoint, bool_or(st.in_flight_auto) AS auto
     FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step)
     CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
-    GROUP BY st.endpoint COLLATE "C"`
+    CROSS JOIN LATERAL (
+        SELECT st.endpoint COLLATE "C" AS endpoint UNION ALL SELECT c.canary FROM (` + canaryOfStep + `) c) n
+    GROUP BY n.endpoint`
 
 	// loadPaces counts what is in flight, by work_slice_busy, only if a limit needs it. Slices claimed by an older
 	// version name no endpoint.
@@ -112,7 +124,12 @@ type claimLoad struct {
 	works      bool // something is ready or due
 	now        time.Time
 
-	pace *paceLoad
+	canary      string  // gets a part of the endpoint's requests; "": none
+	canaryShare float64 // that part, in percent
+	canaryLive  int     // slices of the step in flight there
+
+	pace  *paceLoad
+	among *paceLoad // of the step's endpoint, whose rivals count: another than pace if all requests go to the canary
 }
 
 // paceLoad is the state of an endpoint as read, then updated with what the claim got.
@@ -168,7 +185,7 @@ func (c *claims) lock(ctx context.Context) error {
 	runs, steps := make([]workqueue.RunID, len(c.steps)), make([]workqueue.Step, len(c.steps))
 	params, dues, most := make([]bool, len(c.steps)), make([]int, len(c.steps)), make([]int, len(c.steps))
 	for i, step := range c.steps {
-		step.load = claimLoad{pace: &paceLoad{}}
+		step.load = claimLoad{pace: &paceLoad{}, among: &paceLoad{}}
 		step.due, step.ready, step.ttl = nil, nil, step.TTL
 		runs[i], steps[i], params[i], most[i] = step.Run, step.Step, step.Params, step.MaxSlices
 		dues[i] = dueLimit(step.MaxSlices)
@@ -208,15 +225,24 @@ func (c *claims) lock(ctx context.Context) error {
 	if !live {
 		return fmt.Errorf("session %s: %w", c.session, workqueue.ErrSessionLost)
 	}
+	for endpoint, pace := range c.paces {
+		pace.held = lockedPaces[endpoint]
+	}
 	for _, step := range c.steps {
-		l := &step.load
-		if pace := c.paces[l.endpoint]; pace != nil {
-			l.pace = pace
-		}
-		l.pace.held = lockedPaces[l.endpoint]
-		l.held = l.pace.held && locked[StepRef{step.Run, step.Step}]
+		step.load.place(c.paces)
+		step.load.held = step.load.pace.held && locked[StepRef{step.Run, step.Step}]
 	}
 	return nil
+}
+
+// place finds the paces that apply. If all requests go to the canary, that is the endpoint.
+func (l *claimLoad) place(paces map[string]*paceLoad) {
+	if own := paces[l.endpoint]; own != nil {
+		l.pace, l.among = own, own
+	}
+	if to := paces[l.canary]; to != nil && l.canaryShare == pace.WholeShare {
+		l.endpoint, l.pace = l.canary, to
+	}
 }
 
 func (c *claims) scanSteps(rows pgx.Rows) error {
@@ -227,11 +253,12 @@ func (c *claims) scanSteps(rows pgx.Rows) error {
 		err := rows.Scan(&n, &l.running, &l.generation, &l.priority, &l.params,
 			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
 			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto, &l.share,
-			&l.live, &l.step.Rate, &l.step.Tokens, &age, &l.stop, &l.works, &l.now)
+			&l.live, &l.step.Rate, &l.step.Tokens, &age, &l.stop, &l.works, &l.now,
+			&l.canary, &l.canaryShare, &l.canaryLive)
 		if err != nil {
 			return err
 		}
-		l.found, l.pace = true, &paceLoad{}
+		l.found, l.pace, l.among = true, &paceLoad{}, &paceLoad{}
 		l.step.Fill(age)
 		step := c.steps[n-1]
 		step.load = l
@@ -267,6 +294,6 @@ func (p *paceLoad) took(c *claim, slices int) {
 		p.busyAuto += slices
 	}
 	if l.works = c.bound != BoundNone; !l.works || l.live+slices >= l.inFlight || !l.step.Spare() {
-		p.withdraw(StepRef{c.Run, c.Step})
+		l.among.withdraw(StepRef{c.Run, c.Step})
 	}
 }

@@ -76,7 +76,7 @@ func (c *claims) scanDue(rows pgx.Rows) error {
 			return err
 		}
 		step := c.steps[n-1]
-		step.due = append(step.due, step.owned(t))
+		step.due = append(step.due, t)
 	}
 	return rows.Err()
 }
@@ -123,6 +123,7 @@ func (c *claim) again(due []dueSlice) []workqueue.Slice {
 		if !c.flowing() {
 			break
 		}
+		s = c.owned(s)
 		if chunk := c.chunkOf(s.itemBytes); !r.join(s.Slice, chunk) && len(r.taken) < c.free {
 			r.take(s.Slice, chunk)
 		}

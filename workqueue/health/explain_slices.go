@@ -139,6 +139,7 @@ func causeTexts() map[workqueue.Cause]string {
 		workqueue.CauseHandBack:  "the node that had claimed them stopped in good order",
 		workqueue.CauseStreams:   "a stream was lost, and their request or its reply with it",
 		workqueue.CauseLost:      "their request was acknowledged, and the stream has lost the reply",
+		workqueue.CauseRerouted:  "no service had received their request when requests began to go to another endpoint",
 		workqueue.CauseBisect:    "they are half of a request that failed entirely, to find the culprit",
 		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",
 		workqueue.CauseBreaker: "their request failed while the endpoint was known to be down, which does not count " +

@@ -30,6 +30,9 @@ type EndpointSetting struct {
 	MaxInFlight int       `json:"max_in_flight" doc:"requests in flight over all runs and nodes; 0: no separate limit"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
 	RequestRate float64   `json:"request_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
+	Canary      string    `json:"canary,omitempty" doc:"the endpoint of a new version, which gets a share of the requests of runs"`
+	CanaryShare float64   `json:"canary_share,omitempty" doc:"in percent; 100: all"`
+	CanarySince time.Time `json:"canary_since,omitzero" doc:"since when the two are compared"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
 }
@@ -41,6 +44,7 @@ type EndpointChange struct {
 	MaxInFlight   *int
 	Rate          *float64
 	RequestRate   *float64
+	Canary        *Canary
 	ClearChunkCap bool              // allow chunks above the size that failed entirely
 	IfWas         map[string]string // values that the change expects to replace, as text
 	CloseBreaker  bool              // there is no outage: send again, and keep the breaker closed for ten minutes
@@ -70,6 +74,11 @@ func (c *EndpointChange) validate() error {
 			"rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
 			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
 	}
+	if c.Canary != nil {
+		if err := c.Canary.validate(c.Endpoint); err != nil {
+			return err
+		}
+	}
 	return c.validateCalls()
 }
 
@@ -83,18 +92,19 @@ func (c *EndpointChange) validateCalls() error {
 }
 
 const (
+	settingColumns = `endpoint, concurrency, max_in_flight, rate, request_rate, coalesce(canary, ''), canary_share,
+    coalesce(canary_since, '0001-01-01Z'), changed_by, changed_at`
+
 	// lockSetting locks the row, so that the audit entry's earlier values are right.
 	makeSetting = `INSERT INTO endpoint_setting (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
-	lockSetting = `
-SELECT endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at
-FROM endpoint_setting WHERE endpoint = $1 FOR NO KEY UPDATE`
+	lockSetting = `SELECT ` + settingColumns + ` FROM endpoint_setting WHERE endpoint = $1 FOR NO KEY UPDATE`
 
 	updateSetting = `
 UPDATE endpoint_setting
 SET concurrency = coalesce($2, concurrency), max_in_flight = coalesce($3, max_in_flight), rate = coalesce($4, rate),
     request_rate = coalesce($6, request_rate), changed_by = $5, changed_at = tranche_now()
 WHERE endpoint = $1
-RETURNING endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at`
+RETURNING ` + settingColumns
 
 	// clearChunkCap locks the pace's row after the setting's; claims lock only the pace.
 	clearChunkCap = `
@@ -133,6 +143,11 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 	}
 	if err := tx.QueryRow(ctx, lockSetting, change.Endpoint).Scan(before.columns()...); err != nil {
 		return after, err
+	}
+	if change.Canary != nil {
+		if err := change.Canary.set(ctx, tx, &before, actor); err != nil {
+			return after, err
+		}
 	}
 	row := tx.QueryRow(ctx, updateSetting, change.Endpoint, change.Concurrency, change.MaxInFlight, change.Rate, actor,
 		change.RequestRate)
@@ -180,17 +195,16 @@ func forgetChunkCap(ctx context.Context, tx pgx.Tx, endpoint, actor string) (lim
 }
 
 func (s *EndpointSetting) columns() []any {
-	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.RequestRate, &s.ChangedBy, &s.ChangedAt}
+	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.RequestRate, &s.Canary, &s.CanaryShare,
+		&s.CanarySince, &s.ChangedBy, &s.ChangedAt}
 }
 
 func (s *EndpointSetting) limits() map[string]any {
 	return map[string]any{"concurrency": s.Concurrency, "max_in_flight": s.MaxInFlight, "rate": s.Rate,
-		"request_rate": s.RequestRate}
+		"request_rate": s.RequestRate, "canary": s.Canary, "canary_share": s.CanaryShare}
 }
 
-const endpointSettings = `
-SELECT endpoint, concurrency, max_in_flight, rate, request_rate, changed_by, changed_at
-FROM endpoint_setting ORDER BY endpoint`
+const endpointSettings = `SELECT ` + settingColumns + ` FROM endpoint_setting ORDER BY endpoint`
 
 // EndpointSettings returns all endpoints ever set, by name; those reset to defaults have zeros.
 func (s Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) {

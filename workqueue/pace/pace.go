@@ -30,9 +30,13 @@ const MakePaces = `
 INSERT INTO endpoint_pace (endpoint) SELECT DISTINCT endpoint FROM run_step WHERE run_id = $1 ORDER BY endpoint
 ON CONFLICT DO NOTHING`
 
-// MakeStepPace is for a step loaded before paces existed.
+// MakeStepPace is for a step loaded before paces existed, and for the canary of its endpoint.
 const MakeStepPace = `
-INSERT INTO endpoint_pace (endpoint) SELECT endpoint FROM run_step WHERE run_id = $1 AND step = $2
+INSERT INTO endpoint_pace (endpoint)
+SELECT n.endpoint FROM run_step st CROSS JOIN LATERAL (
+    SELECT st.endpoint UNION SELECT e.canary FROM endpoint_setting e
+    WHERE e.endpoint = st.endpoint AND e.canary IS NOT NULL) n
+WHERE st.run_id = $1 AND st.step = $2
 ON CONFLICT DO NOTHING`
 
 // PacesOfEndpoint reads what operators and nodes found out about the endpoint; both rows may be missing.
@@ -99,33 +103,37 @@ type EndedSlices struct {
 // commitLag is how old the end of a slice must be to be observed: its transaction may still be in progress.
 const commitLag = 250 * time.Millisecond
 
-// pacedEndpoints is the endpoints of running steps with an automatic limit or chunk. The search for demand stops at
-// the first such step; the index of live slices gives those in progress.
+// pacedEndpoints is the endpoints of running steps with an automatic limit or chunk; if all requests of one go to its
+// canary, that instead. The search for demand stops at the first such step; the index of live slices gives those in
+// progress.
 const pacedEndpoints = `
 WITH paced AS (
-    SELECT endpoint COLLATE "C" AS endpoint, false AS down, bool_or(in_flight_auto) AS in_flight_auto,
-           bool_or(chunk_auto) AS chunk_auto,
+    SELECT coalesce(c.canary, st.endpoint COLLATE "C") AS endpoint, min(st.endpoint COLLATE "C") AS named,
+           bool_or(in_flight_auto) AS in_flight_auto, bool_or(chunk_auto) AS chunk_auto,
            min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
            coalesce(max(chunk) FILTER (WHERE chunk_auto), max(chunk)) AS chunk_max,
            coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
-    FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.state = 'running' AND r.hold IS NULL
-    GROUP BY endpoint COLLATE "C" HAVING bool_or(in_flight_auto OR chunk_auto)),
+    FROM batchrun r JOIN run_step st ON st.run_id = r.id
+    LEFT JOIN endpoint_setting c ON c.endpoint = st.endpoint COLLATE "C" AND c.canary_share = 100
+    WHERE r.state = 'running' AND r.hold IS NULL
+    GROUP BY 1 HAVING bool_or(in_flight_auto OR chunk_auto)),
 live AS (
     SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) FILTER (WHERE st.in_flight_auto) AS auto,
            count(*) FILTER (WHERE NOT st.in_flight_auto) AS others
     FROM work_slice s JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step
     WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
-SELECT e.endpoint, e.in_flight_auto, e.chunk_auto, coalesce(e.chunk_time, '0'), e.chunk_max,
-       least(e.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
+SELECT d.endpoint, d.in_flight_auto, d.chunk_auto, coalesce(d.chunk_time, '0'), d.chunk_max,
+       least(d.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
        coalesce((SELECT true FROM ` + plane.ReadyAuto + ` t ` + pacedStep + `), false)
            OR coalesce((SELECT true FROM ` + plane.ReadyFixed + ` t ` + pacedStep + `), false)
            OR coalesce((SELECT true FROM ` + plane.DueAt + ` t ` + pacedStep + `), false),
        coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.chunk, 0),
        coalesce(CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap END, 0),
        coalesce(p.breaker = 'open', false), coalesce(p.learned, '{}')::text::bytea
-FROM paced e LEFT JOIN live l USING (endpoint) LEFT JOIN endpoint_pace p USING (endpoint)
-LEFT JOIN endpoint_setting es USING (endpoint)
-ORDER BY e.endpoint`
+FROM paced d CROSS JOIN LATERAL (SELECT d.named AS endpoint, false AS down) e
+LEFT JOIN live l ON l.endpoint = d.endpoint LEFT JOIN endpoint_pace p ON p.endpoint = d.endpoint
+LEFT JOIN endpoint_setting es ON es.endpoint = d.endpoint
+ORDER BY d.endpoint`
 
 // pacedStep looks up claimable steps t with an automatic limit or chunk, one at a time until it finds one.
 const pacedStep = `

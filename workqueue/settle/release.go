@@ -179,6 +179,12 @@ type Overdue struct {
 	// HandedFor is for how long at most: the leader notices it up to noticedWithin later.
 	HandedFor time.Duration
 	Spent     bool // issued so often that any outcome now counts
+	Stray     bool // requests of its step go to another endpoint now
+}
+
+// Sent returns its place in the stream.
+func (o *Overdue) Sent() workqueue.Sent {
+	return workqueue.Sent{ID: o.ID, StreamSeq: o.StreamSeq, StreamsEpoch: o.StreamsEpoch}
 }
 
 // noticedWithin is the longest time until the leader sees that a service received a request: it checks every second,
@@ -190,7 +196,10 @@ const overdue = `
 SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coalesce(s.stream_epoch, 0),
        s.delivered_at IS NOT NULL,
        CASE WHEN s.delivered_at IS NULL THEN interval '0'
-            ELSE least(tranche_now() - s.delivered_at + $3, tranche_now() - s.created_at) END, s.attempt >= $2
+            ELSE least(tranche_now() - s.delivered_at + $3, tranche_now() - s.created_at) END, s.attempt >= $2,
+       coalesce(s.endpoint <> coalesce((
+           SELECT e.canary FROM endpoint_setting e WHERE e.endpoint = st.endpoint COLLATE "C" AND e.canary_share = 100),
+           st.endpoint COLLATE "C"), false)
 FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE (s.state IN ('claimed', 'sent') AND s.deadline IS NOT NULL) IS TRUE AND s.deadline <= (SELECT tranche_now())
 ORDER BY s.deadline LIMIT $1`
@@ -203,6 +212,29 @@ func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) 
 		return nil, fmt.Errorf("read overdue slices: %w", err)
 	}
 	return found, nil
+}
+
+// strays is the undelivered requests at a canary that was pulled back or has no services, and at an endpoint all of
+// whose requests go to the canary. Locked rows are left to the next sweep.
+const strays = `
+WITH stray AS MATERIALIZED (
+    SELECT s.id FROM endpoint_setting e
+    JOIN work_slice s ON s.endpoint = CASE e.canary_share WHEN 100 THEN e.endpoint ELSE e.canary END
+    JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step AND st.endpoint COLLATE "C" = e.endpoint
+    WHERE e.canary IS NOT NULL AND (e.canary_share IN (0, 100) OR NOT e.canary_heard)
+      AND ` + plane.SliceInFlight + ` AND s.state = 'sent' AND s.delivered_at IS NULL AND s.deadline > tranche_now()
+    ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
+UPDATE work_slice s SET deadline = tranche_now()
+FROM stray WHERE s.id = stray.id AND s.state = 'sent' AND s.delivered_at IS NULL`
+
+// HurryStrays makes requests overdue that wait where no more of their step are sent, see [Overdue]. Leader work.
+func (s Store) HurryStrays(ctx context.Context, lease workqueue.Lease) error {
+	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := tx.Exec(ctx, strays); err != nil {
+			return fmt.Errorf("look for requests at former canaries: %w", err)
+		}
+		return nil
+	})
 }
 
 const extendSlices = `

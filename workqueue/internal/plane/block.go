@@ -117,7 +117,7 @@ func NewSample(n int, total int64) Sample { return Sample{(total + int64(n) - 1)
 
 func (s Sample) place(stretch int64) int64 {
 	first := stretch * s.stride
-	return first + int64(scatter(uint64(stretch))%uint64(min(s.stride, s.total-first)))
+	return first + int64(Scatter(uint64(stretch))%uint64(min(s.stride, s.total-first)))
 }
 
 // Has reports whether an item is in the sample.
@@ -136,8 +136,8 @@ func (s Sample) OfBlock(b workqueue.Block, size int) bitfield.Set {
 	return chosen
 }
 
-// scatter maps neighbouring numbers to unrelated values: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
-func scatter(n uint64) uint64 {
+// Scatter maps neighbouring numbers to unrelated values: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+func Scatter(n uint64) uint64 {
 	n += 0x9e3779b97f4a7c15
 	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9
 	n = (n ^ n>>27) * 0x94d049bb133111eb

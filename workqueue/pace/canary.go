@@ -1,0 +1,116 @@
+package pace
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+)
+
+// WholeShare is the share, in percent, at which all requests of an endpoint go to its canary.
+const WholeShare = 100
+
+// Canary says which part of the requests of an endpoint goes to another one, that of a new version of the service.
+type Canary struct {
+	Endpoint string  // of the new version; "": the one already set
+	Share    float64 // percent; 0: none any more
+}
+
+func (c *Canary) validate(endpoint string) error {
+	kind, _ := workqueue.TargetKind(endpoint)
+	to, _ := workqueue.TargetKind(c.Endpoint)
+	switch {
+	case kind != workqueue.KindEndpoint || to != workqueue.KindEndpoint:
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"canary %q of %s: only services have versions; name two endpoints", c.Endpoint, endpoint)}
+	case c.Endpoint == endpoint:
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"canary %s of endpoint %s: let the new version listen under another name, like %[1]s-v2, and give that",
+			c.Endpoint, endpoint)}
+	case !(c.Share >= 0 && c.Share <= WholeShare): // rejects NaN, too
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"share %v of canary %s: give percent up to %d, or 0 to pull it back", c.Share, c.Endpoint, WholeShare)}
+	}
+	return nil
+}
+
+const (
+	chainOfCanaries = `
+SELECT endpoint, canary FROM endpoint_setting
+WHERE canary_share > 0 AND (endpoint = $2 OR canary = $1) ORDER BY endpoint LIMIT 1`
+
+	// shareLimits gives the new version the limits of the old one, unless it has its own.
+	shareLimits = `
+INSERT INTO endpoint_setting (endpoint, concurrency, max_in_flight, rate, request_rate, changed_by)
+SELECT $2, concurrency, max_in_flight, rate, request_rate, $3 FROM endpoint_setting WHERE endpoint = $1
+ON CONFLICT DO NOTHING`
+
+	setCanary = `
+UPDATE endpoint_setting
+SET canary = $2, canary_share = $3, canary_heard = true,
+    canary_since = CASE WHEN canary = $2 AND canary_share > 0 THEN canary_since ELSE tranche_now() END
+WHERE endpoint = $1`
+
+	// sharePace makes the new version start with what was learned of the old one.
+	sharePace = `
+INSERT INTO endpoint_pace AS p (endpoint, in_flight, chunk)
+SELECT $2, in_flight, chunk FROM endpoint_pace WHERE endpoint = $1
+ON CONFLICT (endpoint) DO UPDATE SET in_flight = greatest(p.in_flight, excluded.in_flight),
+    chunk = coalesce(p.chunk, excluded.chunk), changed_at = tranche_now()`
+)
+
+// set changes the canary of an endpoint whose setting is locked. When all requests go to it, nothing would close the
+// old version's breaker, which would hold up the search for work.
+func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, actor string) error {
+	name, to := before.Endpoint, cmp.Or(c.Endpoint, before.Canary)
+	switch {
+	case to == "":
+		return &workqueue.SettingError{Detail: fmt.Sprintf("endpoint %s has no canary; name the endpoint of the new version",
+			name)}
+	case before.CanaryShare > 0 && to != before.Canary:
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"canary %s of endpoint %s: %v%% of the requests go to %s; pull that back first: tranche endpoints canary %[2]s --none",
+			to, name, before.CanaryShare, before.Canary)}
+	}
+	if c.Share == 0 { // the times of the comparison stay
+		_, err := tx.Exec(ctx, `UPDATE endpoint_setting SET canary_share = 0 WHERE endpoint = $1`, name)
+		return err
+	}
+	var first, second string
+	err := tx.QueryRow(ctx, chainOfCanaries, name, to).Scan(&first, &second)
+	if err == nil {
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"canary %s of endpoint %s: %s is the canary of %s, and canaries form no chain; end that one first: "+
+				"tranche endpoints canary %[4]s --none", to, name, second, first)}
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return err
+	}
+	if _, err := tx.Exec(ctx, shareLimits, name, to, actor); err != nil {
+		return err
+	}
+	if _, err := tx.Exec(ctx, setCanary, name, to, c.Share); err != nil || c.Share < WholeShare {
+		return err
+	}
+	if _, _, err := closeByHand(ctx, tx, name, actor); err != nil {
+		return err
+	}
+	_, err = tx.Exec(ctx, sharePace, name, to)
+	return err
+}
+
+const noteHeard = `
+UPDATE endpoint_setting SET canary_heard = canary = ANY($1)
+WHERE canary_share > 0 AND canary_heard <> (canary = ANY($1))`
+
+// NoteHeard saves which canaries have services, given the endpoints on which any listens. The others get no requests.
+func (s Store) NoteHeard(ctx context.Context, listening []string) error {
+	if _, err := s.db.Pool.Exec(ctx, noteHeard, listening); err != nil {
+		return fmt.Errorf("note which canaries have services: %w", err)
+	}
+	return nil
+}
