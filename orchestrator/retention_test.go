@@ -35,13 +35,13 @@ type shelf struct {
 	sized        map[workqueue.RunID]bool
 	unmeasurable bool
 	guessed      []workqueue.RunID
-	batches      []int // runs measured together
-	target       string // of the archive; empty: there never was one
-	noted        string // why something is not in it
-	sealed       int64 // up to where the audit log is in it
-	archived     []string // what came in, and was deleted, in this order
+	batches      []int           // runs measured together
+	target       string          // of the archive; empty: there never was one
+	noted        string          // why something is not in it
+	sealed       int64           // up to where the audit log is in it
+	archived     []string        // what came in, and was deleted, in this order
 	flawed       workqueue.RunID // cannot be archived
-	down         int // the archive takes nothing from its nth object on
+	down         int             // the archive takes nothing from its nth object on
 }
 
 func (s *shelf) Retention(context.Context) ([]retention.Retention, error) {
@@ -163,7 +163,9 @@ func (s *shelf) NoteArchive(_ context.Context, _ workqueue.Lease, target string,
 	return s.target != "", nil
 }
 
-func (s *shelf) AuditToArchive(context.Context, time.Time) (after, last int64, _ error) { return s.sealed, 9, nil }
+func (s *shelf) AuditToArchive(context.Context, time.Time) (after, last int64, _ error) {
+	return s.sealed, 9, nil
+}
 
 func (s *shelf) AuditArchived(_ context.Context, _ workqueue.Lease, seal int64) error {
 	s.sealed = seal

@@ -331,7 +331,10 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 		"measure": func() error { _, err := retention.New(b.Store).MeasureRuns(ctx, old, 9); return err },
 		"guess":   func() error { _, err := retention.New(b.Store).GuessRun(ctx, old, run); return err },
 		"sizes":   func() error { return retention.New(b.Store).DropSizes(ctx, old) },
-		"delete":  func() error { _, err := retention.New(b.Store).DeleteRun(ctx, old, run, time.Now(), "x", ""); return err },
+		"delete": func() error {
+			_, err := retention.New(b.Store).DeleteRun(ctx, old, run, time.Now(), "x", "")
+			return err
+		},
 		"old": func() error {
 			_, err := retention.New(b.Store).DeleteOld(ctx, old, retention.RetainQuarantine, time.Now(), 9)
 			return err
