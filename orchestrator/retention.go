@@ -150,7 +150,11 @@ func (r *retentionRound) past(ctx context.Context, k *retentionstore.Retention) 
 	}
 	var n int64
 	if k.Kind == retentionstore.RetainRuns {
-		n, err = r.runs(ctx, *before, k.String())
+		why := k.String()
+		if r.archive != nil {
+			why += ", then archived in " + r.archive.Target()
+		}
+		n, err = r.runs(ctx, *before, why)
 	} else {
 		n, err = r.old(ctx, k.Kind, *before)
 	}

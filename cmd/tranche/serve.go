@@ -71,7 +71,7 @@ type serveCommand struct {
 
 func (s *serveCommand) Validate() error {
 	return cmp.Or(s.checkPayload(), s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing(),
-		s.validateLinks())
+		s.validateLinks(), s.validateArchive())
 }
 
 // validateLinks accepts what a browser can follow.

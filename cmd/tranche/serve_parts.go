@@ -115,16 +115,25 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	return s.openNATS(ctx, p, log)
 }
 
+func (s *serveCommand) validateArchive() error {
+	if s.Archive == "" {
+		return nil
+	}
+	if _, err := archive.NewS3(s.Archive); err != nil {
+		return fmt.Errorf("--archive: %w", err)
+	}
+	return nil
+}
+
 func (s *serveCommand) openArchive(p *parts) error {
 	if s.Archive == "" {
 		return nil
 	}
 	bucket, err := archive.NewS3(s.Archive)
-	if err != nil {
-		return fmt.Errorf("--archive: %w", err)
+	if err == nil {
+		p.archive = archive.New(p.store, bucket, runs.WriteItems)
 	}
-	p.archive = archive.New(p.store, bucket, runs.WriteItems)
-	return nil
+	return err
 }
 
 // openConnections makes the fetchers for steps of kind http and sql. Without a connections file there are no sources
