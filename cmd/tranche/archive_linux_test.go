@@ -31,7 +31,7 @@ func s3(t *testing.T, dir, secret string) (socket string, kill func()) {
 	testenv.NoError(t, err)
 	at := t.TempDir()
 	socket = filepath.Join(at, "s3")
-	ctx, kill := context.WithCancel(context.WithoutCancel(t.Context()))
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	server := exec.CommandContext(ctx, strings.TrimSpace(string(built)), "--quiet", "--port", socket, "posix", "--sidecar", at,
 		dir)
 	server.Env = append(testenv.PlainEnv(), "ROOT_ACCESS_KEY=key", "ROOT_SECRET_KEY="+secret)
@@ -43,8 +43,8 @@ func s3(t *testing.T, dir, secret string) (socket string, kill func()) {
 		_ = server.Wait() // it is killed
 		close(ended)
 	}()
-	stop := func() { kill(); <-ended }
-	t.Cleanup(stop)
+	kill = func() { cancel(); <-ended }
+	t.Cleanup(kill)
 	eventually(t, "the S3 server listens: "+log.String(), func() bool {
 		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", socket)
 		if err == nil {
@@ -52,7 +52,7 @@ func s3(t *testing.T, dir, secret string) (socket string, kill func()) {
 		}
 		return err == nil
 	})
-	return socket, stop
+	return socket, kill
 }
 
 // A run whose archive is of several parts stays while there is no bucket, its server refuses, is away, or dies in the
@@ -117,7 +117,7 @@ func TestARunIsArchivedInS3(t *testing.T) {
 		testenv.Same(t, text(`SELECT count(*)::text FROM batchrun`), "1", "runs after the fault %s", fault.says)
 	}
 	testenv.Must(db.Exec(t.Context(), `UPDATE archive SET since = since - interval '1 hour'`))(t)
-	b.wantSoon([]string{"health", "--all"}, "Nothing can be archived in s3://vault/a")
+	b.wantSoon([]string{"health"}, "Nothing can be archived in s3://vault/a")
 	socket, _ = s3(t, dir, secret)
 	proxy.Turn(socket)
 	b.want(b.tranche("retention", "run"), 0)
