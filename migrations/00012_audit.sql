@@ -67,6 +67,23 @@ COMMENT ON COLUMN audit_sink.target IS 'Where to.';
 COMMENT ON COLUMN audit_sink.seal IS 'The last that was sent (audit_log.seal).';
 COMMENT ON COLUMN audit_sink.error IS 'Why the last attempt failed; empty: it did not.';
 
+-- While there is a row, retention deletes neither runs nor rows of the audit log that are not in the archive.
+CREATE TABLE archive (
+    id     boolean PRIMARY KEY DEFAULT true CHECK (id),
+    target text NOT NULL,
+    seal   bigint NOT NULL DEFAULT 0,
+    error  text NOT NULL DEFAULT '',
+    since  timestamptz,
+    CHECK ((error = '') = (since IS NULL))
+);
+COMMENT ON TABLE archive IS
+    'Where runs and the audit log go before retention deletes them (serve --archive). One row; none: they do not.';
+COMMENT ON COLUMN archive.id IS 'Always true.';
+COMMENT ON COLUMN archive.target IS 'Where to.';
+COMMENT ON COLUMN archive.seal IS 'The last row of the audit log that is there (audit_log.seal).';
+COMMENT ON COLUMN archive.error IS 'Why something is not there; empty: all that was due is.';
+COMMENT ON COLUMN archive.since IS 'Since when; null: all is.';
+
 CREATE TABLE audit_gone (
     last  bigint PRIMARY KEY,
     first bigint NOT NULL CHECK (first <= last),
@@ -205,7 +222,8 @@ BEGIN
             PERFORM FROM %1$I.audit_head FOR UPDATE;
             PERFORM set_config('tranche.audit', 'DELETE', true);
             WITH d AS (DELETE FROM %1$I.audit_log a WHERE a.id = ANY (ARRAY(
-                SELECT x.id FROM %1$I.audit_deletable x WHERE x.at < cut LIMIT most)) AND a.seal IS NOT NULL
+                SELECT x.id FROM %1$I.audit_deletable x WHERE x.at < cut LIMIT most))
+                AND a.seal <= coalesce((SELECT r.seal FROM %1$I.archive r), a.seal)
                 RETURNING a.at, a.seal, a.hash),
             g AS (INSERT INTO %1$I.audit_gone (first, last, hash) SELECT d.seal, d.seal, d.hash FROM d)
             SELECT count(*) AS n, min(d.at) AS oldest, max(d.at) AS newest INTO gone FROM d;
@@ -264,5 +282,5 @@ COMMENT ON FUNCTION audit_guard() IS
 
 -- +goose Down
 DROP VIEW audit_deletable;
-DROP TABLE audit_log, audit_expiry, audit_head, audit_gone, audit_sink;
+DROP TABLE audit_log, audit_expiry, audit_head, audit_gone, audit_sink, archive;
 DROP FUNCTION audit_guard(), audit_expire(timestamptz, integer), audit_seal(integer), audit_digest(bytea, text[]);

@@ -75,6 +75,9 @@ type Config struct {
 	// Precedence orders candidates: the highest leads. Nodes of tranche serve have 1: only they send alerts and read schedules' files.
 	Precedence int
 
+	// Archive stores runs and the audit log before retention deletes them; nil: none. The same on all nodes.
+	Archive Archive
+
 	// Streams are saved as all nodes' settings unless the database has some. See [streams.Store.ChangeStreams].
 	Streams stream.Config
 	// Waits is called each time that the start cannot reach something. Its error ends [Node.Run]. nil: log and retry.

@@ -46,7 +46,7 @@ func (n *Node) ownLeaderTasks() []LeaderTask {
 	return []LeaderTask{{taskSweep, sweeper.Sweeping}, {taskStalled, sweeper.EndingStalled}, {taskClear, sweeper.Clearing},
 		{taskReconcile, n.consumers.Reconciling(n.letters.Sweeping())}, {TaskStreams, n.streams.Tending()},
 		{taskWritable, n.streams.Trying()}, {taskLost, sweeper.FindingLost()}, {taskPace, n.pacing()},
-		{taskDeadlines, n.deadlines()}, {TaskRetention, retaining(n.core)}, {taskCollectors, n.flushing.Tend},
+		{taskDeadlines, n.deadlines()}, {TaskRetention, retaining(n.core, n.cfg.Archive)}, {taskCollectors, n.flushing.Tend},
 		{taskAudit, sealing(n.core)}}
 }
 

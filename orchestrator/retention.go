@@ -36,9 +36,9 @@ const (
 )
 
 // retaining is the leader task that deletes what is past its limits, first what an earlier leader began with.
-func retaining(k *core.Core) func(context.Context, workqueue.Lease) (time.Duration, error) {
+func retaining(k *core.Core, archive Archive) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
-		r := &retentionRound{log: k.Log, store: retentionstore.New(k.Store), lease: lease, span: firstSpan}
+		r := &retentionRound{log: k.Log, store: retentionstore.New(k.Store), archive: archive, lease: lease, span: firstSpan}
 		return retentionEvery, r.round(ctx)
 	}
 }
@@ -58,7 +58,8 @@ type retentionStore interface {
 	Retention(ctx context.Context) ([]retentionstore.Retention, error)
 	RetentionCutoff(ctx context.Context, of *retentionstore.Retention) (*time.Time, error)
 	RunsPastLimits(ctx context.Context, before time.Time, limit int, without []workqueue.RunID) ([]workqueue.RunID, error)
-	DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time, why string) (bool, error)
+	DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time,
+		why, archived string) (bool, error)
 	GoingRuns(ctx context.Context, limit int, without ...workqueue.RunID) ([]inspect.GoneRun, error)
 	Empty(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (retentionstore.Emptying, error)
 	DeletePiece(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, span int64) (int64, bool, error)
@@ -69,6 +70,9 @@ type retentionStore interface {
 	GuessRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (bytes int64, err error)
 	DropSizes(ctx context.Context, lease workqueue.Lease) error
 	ForgetGone(ctx context.Context, lease workqueue.Lease) error
+	NoteArchive(ctx context.Context, lease workqueue.Lease, target string, reason *string) (bool, error)
+	AuditToArchive(ctx context.Context, before time.Time) (after, last int64, err error)
+	AuditArchived(ctx context.Context, lease workqueue.Lease, seal int64) error
 }
 
 type retentionRound struct {
@@ -77,6 +81,10 @@ type retentionRound struct {
 	lease workqueue.Lease
 	span  int64
 	stuck int // runs that could not be deleted
+
+	archive  Archive // nil: none
+	unstored error   // the first reason why something is not in the archive
+	waits    bool    // runs and the audit log wait for the archive
 }
 
 // round continues after errors: one run, or one kind, never holds up the rest.
@@ -85,6 +93,10 @@ func (r *retentionRound) round(ctx context.Context) error {
 	if over(ctx, failed) {
 		return failed
 	}
+	if err := r.openArchive(ctx); err != nil {
+		return errors.Join(failed, err)
+	}
+	failed = errors.Join(failed, r.unstored)
 	all, err := r.store.Retention(ctx)
 	if err != nil {
 		return errors.Join(failed, err)
@@ -96,8 +108,8 @@ func (r *retentionRound) round(ctx context.Context) error {
 		}
 		failed = errors.Join(failed, err)
 	}
-	return errors.Join(failed, r.store.DropSizes(ctx, r.lease),
-		r.store.ForgetGone(ctx, r.lease))
+	_, err = r.noteArchive(ctx, true)
+	return errors.Join(failed, err, r.store.DropSizes(ctx, r.lease), r.store.ForgetGone(ctx, r.lease))
 }
 
 // over reports whether err ends the round, since the node no longer leads, or stops.
@@ -126,13 +138,23 @@ func (r *retentionRound) kind(ctx context.Context, k *retentionstore.Retention) 
 }
 
 func (r *retentionRound) past(ctx context.Context, k *retentionstore.Retention) error {
+	if r.waits && (k.Kind == retentionstore.RetainRuns || k.Kind == retentionstore.RetainAudit) {
+		return nil
+	}
 	before, err := r.store.RetentionCutoff(ctx, k)
 	if err != nil || before == nil {
 		return err
 	}
+	if err := r.archiveAudit(ctx, k, *before); err != nil {
+		return err
+	}
 	var n int64
 	if k.Kind == retentionstore.RetainRuns {
-		n, err = r.runs(ctx, *before, k.String())
+		why := k.String()
+		if r.archive != nil {
+			why += ", then archived in " + r.archive.Target()
+		}
+		n, err = r.runs(ctx, *before, why)
 	} else {
 		n, err = r.old(ctx, k.Kind, *before)
 	}
@@ -192,12 +214,19 @@ func (r *retentionRound) runs(ctx context.Context, before time.Time, why string)
 			return n, errors.Join(failed, err)
 		}
 		for _, run := range due {
-			deleted, err := r.store.DeleteRun(ctx, r.lease, run, before, why)
+			archived, err := r.archiveRun(ctx, run)
+			deleted := false
+			if err == nil {
+				deleted, err = r.store.DeleteRun(ctx, r.lease, run, before, why, archived)
+			}
 			if over(ctx, err) {
 				return n, err
 			}
 			if err != nil {
 				failed = r.withStuck(failed, err)
+			}
+			if r.waits {
+				break
 			}
 			if !deleted {
 				left = append(left, run)
@@ -209,6 +238,9 @@ func (r *retentionRound) runs(ctx context.Context, before time.Time, why string)
 			return n, err
 		} else if err != nil {
 			failed = errors.Join(failed, err) // the next round retries it
+		}
+		if r.waits {
+			return n, failed
 		}
 	}
 }

@@ -35,13 +35,19 @@ type shelf struct {
 	sized        map[workqueue.RunID]bool
 	unmeasurable bool
 	guessed      []workqueue.RunID
-	batches      []int // runs measured together
+	batches      []int           // runs measured together
+	target       string          // of the archive; empty: there never was one
+	noted        string          // why something is not in it
+	sealed       int64           // up to where the audit log is in it
+	archived     []string        // what came in, and was deleted, in this order
+	flawed       workqueue.RunID // cannot be archived
+	down         int             // the archive takes nothing from its nth object on
 }
 
 func (s *shelf) Retention(context.Context) ([]retention.Retention, error) {
 	age := time.Hour
 	return []retention.Retention{{Kind: retention.RetainRuns, Limits: s.limits}, {Kind: retention.RetainEvents},
-		{Kind: retention.RetainQuarantine, Limits: retention.Limits{Age: &age}}}, nil
+		{Kind: retention.RetainAudit, Limits: s.limits}, {Kind: retention.RetainQuarantine, Limits: retention.Limits{Age: &age}}}, nil
 }
 
 func (s *shelf) RetentionCutoff(context.Context, *retention.Retention) (*time.Time, error) {
@@ -65,11 +71,15 @@ func (s *shelf) RunsPastLimits(_ context.Context, _ time.Time, limit int, withou
 	return least(s.rows, limit, without), nil
 }
 
-func (s *shelf) DeleteRun(_ context.Context, _ workqueue.Lease, run workqueue.RunID, _ time.Time, _ string,
+func (s *shelf) DeleteRun(_ context.Context, _ workqueue.Lease, run workqueue.RunID, _ time.Time, _, archived string,
 ) (bool, error) {
-	if run == s.kept {
+	switch {
+	case run == s.kept:
 		return false, errors.New("a test keeps it")
+	case s.target != "" && archived != "state of "+run.String():
+		return false, nil
 	}
+	s.archived = append(s.archived, "delete")
 	s.going[run] = s.rows[run]
 	delete(s.rows, run)
 	return true, nil
@@ -101,8 +111,12 @@ func (s *shelf) DeletePiece(_ context.Context, _ workqueue.Lease, run workqueue.
 	return span, false, nil
 }
 
-func (s *shelf) DeleteOld(_ context.Context, _ workqueue.Lease, _ retention.RetentionKind, _ time.Time, limit int,
+func (s *shelf) DeleteOld(_ context.Context, _ workqueue.Lease, kind retention.RetentionKind, _ time.Time, limit int,
 ) (int64, error) {
+	if kind == retention.RetainAudit {
+		s.archived = append(s.archived, "expire")
+		return 0, nil
+	}
 	if int64(limit) > s.most {
 		return 0, errTooLong
 	}
@@ -141,8 +155,101 @@ func (s *shelf) GuessRun(_ context.Context, _ workqueue.Lease, run workqueue.Run
 	return 1, nil
 }
 
+func (s *shelf) NoteArchive(_ context.Context, _ workqueue.Lease, target string, reason *string) (bool, error) {
+	s.target = cmp.Or(target, s.target)
+	if reason != nil {
+		s.noted = *reason
+	}
+	return s.target != "", nil
+}
+
+func (s *shelf) AuditToArchive(context.Context, time.Time) (after, last int64, _ error) {
+	return s.sealed, 9, nil
+}
+
+func (s *shelf) AuditArchived(_ context.Context, _ workqueue.Lease, seal int64) error {
+	s.sealed = seal
+	return nil
+}
+
+// chest is the archive of a shelf.
+type chest struct{ *shelf }
+
+func (chest) Target() string { return "chest" }
+
+func (c chest) put(what string) error {
+	if c.down--; c.down < 0 {
+		return errors.New("the chest is shut")
+	}
+	c.archived = append(c.archived, what)
+	return nil
+}
+
+func (c chest) Check(context.Context) error { return c.put("check") }
+
+func (c chest) Run(_ context.Context, run workqueue.RunID) (string, error) {
+	if run == c.flawed {
+		return "", errors.New("a test has flawed it")
+	}
+	return "state of " + run.String(), c.put("run")
+}
+
+func (c chest) Audit(context.Context, int64, int64) error { return c.put("audit") }
+
+// What is not in the archive is not deleted, whether that takes nothing from the beginning, in the middle or at the end,
+// or the leader has none. What is no archive's waits for nothing, and the first reason is noted, until all is well.
+func TestRetentionWaitsForTheArchive(t *testing.T) {
+	one := int64(1)
+	flawed := workqueue.NewRunID()
+	for name, c := range map[string]struct {
+		target string // of an earlier leader
+		none   bool   // this one has no archive
+		down   int
+		flawed workqueue.RunID
+		want   string
+		noted  string
+		runs   int // left
+	}{
+		"all is well":          {down: 99, want: "check run delete run delete run delete run delete run delete audit expire"},
+		"it was not well":      {target: "old", down: 99, want: "check run delete run delete run delete run delete run delete audit expire"},
+		"no archive ever":      {none: true, want: "delete delete delete delete delete expire"},
+		"only the last leader": {none: true, target: "old", runs: 5, noted: "without --archive"},
+		"down":                 {noted: "shut", runs: 5},
+		"down after a run":     {down: 2, want: "check run delete", noted: "shut", runs: 4},
+		"down after the runs":  {down: 6, want: "check run delete run delete run delete run delete run delete", noted: "shut"},
+		"a run that cannot be stored": {down: 99, flawed: flawed, noted: "flawed it", runs: 1,
+			want: "check check run delete run delete run delete run delete run delete audit expire"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := &shelf{limits: retention.Limits{Count: &one}, rows: map[workqueue.RunID]int64{}, flawed: c.flawed, down: c.down,
+				target: c.target, noted: c.target}
+			if c.flawed != (workqueue.RunID{}) {
+				s.rows[c.flawed] = 9
+			}
+			var archive Archive
+			if !c.none {
+				archive = chest{s}
+			}
+			retainedIn(t, s, archive, func(failed error) {
+				testenv.Same(t, strings.Join(s.archived, " "), c.want, "what came to pass")
+				if len(s.rows) != c.runs || s.quarantine != 0 {
+					t.Errorf("%d runs are left, and %d messages", len(s.rows), s.quarantine)
+				}
+				if (c.noted == "") != (s.noted == "" && failed == nil) || !strings.Contains(s.noted, c.noted) {
+					t.Errorf("it is noted: %q, and the round says %v", s.noted, failed)
+				}
+			})
+		})
+	}
+}
+
 // retained is one round of the leader task, in a bubble.
 func retained(t *testing.T, s *shelf, check func(failed error)) {
+	t.Helper()
+	retainedIn(t, s, nil, check)
+}
+
+func retainedIn(t *testing.T, s *shelf, archive Archive, check func(failed error)) {
 	t.Helper()
 	t.Parallel()
 	for range 5 {
@@ -151,7 +258,7 @@ func retained(t *testing.T, s *shelf, check func(failed error)) {
 	s.going, s.sized = map[workqueue.RunID]int64{}, map[workqueue.RunID]bool{}
 	s.most, s.quarantine = cmp.Or(s.most, mostSpan), 20
 	synctest.Test(t, func(t *testing.T) {
-		r := &retentionRound{log: zaptest.NewLogger(t), store: s, span: firstSpan}
+		r := &retentionRound{log: zaptest.NewLogger(t), store: s, archive: archive, span: firstSpan}
 		check(r.round(t.Context()))
 	})
 }

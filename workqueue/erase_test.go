@@ -392,7 +392,7 @@ work_result.error_code work_slice.error_code`,
 		"states, settings, numbers and names of programs": `
 alert.state alert_condition.kind alert_condition.severity alert_condition.notified_severity alert_condition.before
 alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role api_token.networks
-audit_log.action audit_sink.target batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state
+archive.target audit_log.action audit_sink.target batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state
 batchrun.on_overdue batchrun.on_duplicate collector.state database_mark.name dead_letter.mode
 dead_letter.service dead_letter.state endpoint_change.what endpoint_change.before endpoint_change.after
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state

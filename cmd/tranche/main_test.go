@@ -355,6 +355,7 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"env below flag": {1, "192.0.2.7", []string{"TRANCHE_LISTEN=192.0.2.9:1"}, []string{"--listen", "192.0.2.7:1"}},
 		"grace":          {2, "--shutdown-timeout", nil, []string{"--shutdown-timeout", "0s"}},
 		"no link":        {2, `--link logs: invalid URL "https://x/{item}"`, nil, []string{"--link", "logs=https://x/{item}"}},
+		"no archive":     {2, "--archive: want s3://BUCKET/FOLDER", nil, []string{"--archive", "s3://u:canary@b/f"}},
 		"ratio":          {2, "--trace-ratio must be 0 to 1, got 2", nil, []string{"--trace-ratio", "2"}},
 		"no ratio":       {2, "--trace-ratio must be 0 to 1, got NaN", nil, []string{"--trace-ratio", "NaN"}},
 		"traces to":      {2, "--trace-otlp: ", nil, []string{"--trace-otlp", "collector:4317"}},

@@ -55,6 +55,8 @@ type serveCommand struct {
 	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Database connections, in addition to six for heartbeats, credentials and tasks (16)." placeholder:"N"`
 	TransactionPooler bool          `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 
+	Archive string `env:"TRANCHE_ARCHIVE" help:"Store runs and the audit log at s3://BUCKET/FOLDER before retention deletes them; other servers than Amazon's: ?endpoint=https://HOST:PORT&region=REGION. AWS_ variables and files have the credentials. The same on all nodes." placeholder:"URL"`
+
 	Link map[string]string `env:"TRANCHE_LINK" help:"Add a link NAME from each request in the dashboard to its logs or trace, with IDs for {run}, {slice} and {trace}; repeatable." placeholder:"NAME=URL"`
 
 	DashboardDir string `env:"TRANCHE_DASHBOARD_DIR" hidden:"" help:"Read the dashboard's files from here, to work on them." placeholder:"DIR"`
@@ -71,7 +73,7 @@ type serveCommand struct {
 
 func (s *serveCommand) Validate() error {
 	return cmp.Or(s.checkPayload(), s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing(),
-		s.validateLinks())
+		s.validateLinks(), s.validateArchive())
 }
 
 // validateLinks accepts what a browser can follow.
@@ -116,7 +118,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	node, err := orchestrator.New(p.store, p.nc, orchestrator.Config{
 		Log: log, Version: versionText(), Grace: end.share(), Streams: s.streams(), Waits: p.wait.Waits, Tracer: tracer,
 		Meter: p.metrics, Fetchers: p.fetchers, LeaderTasks: p.tasks, Precedence: 1, Heartbeat: s.Heartbeat,
-		SessionTTL: s.SessionTTL, Poll: s.PollInterval,
+		SessionTTL: s.SessionTTL, Poll: s.PollInterval, Archive: p.archive,
 	})
 	if err != nil {
 		return err

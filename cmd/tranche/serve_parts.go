@@ -18,6 +18,8 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/runs"
+	"github.com/tranchehq/tranche/internal/archive"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/ingest"
@@ -55,6 +57,7 @@ type parts struct {
 	receivers   *alerts.Receivers
 	later       later
 	tasks       []orchestrator.LeaderTask      // of the leader
+	archive     orchestrator.Archive           // nil: none
 	transport   http.RoundTripper              // to external hosts, restricted by the connections file
 	restsUntil  func(paceKey string) time.Time // until when an HTTP service demands a pause
 	fetchers    map[workqueue.Kind]fetch.Fetchers
@@ -100,6 +103,9 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	if err := s.openDatabase(ctx, p, log); err != nil {
 		return err
 	}
+	if err := s.openArchive(p); err != nil {
+		return err
+	}
 	if err := startSchedules(p, log); err != nil {
 		return err
 	}
@@ -107,6 +113,27 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		return err
 	}
 	return s.openNATS(ctx, p, log)
+}
+
+func (s *serveCommand) validateArchive() error {
+	if s.Archive == "" {
+		return nil
+	}
+	if _, err := archive.NewS3(s.Archive); err != nil {
+		return fmt.Errorf("--archive: %w", err)
+	}
+	return nil
+}
+
+func (s *serveCommand) openArchive(p *parts) error {
+	if s.Archive == "" {
+		return nil
+	}
+	bucket, err := archive.NewS3(s.Archive)
+	if err == nil {
+		p.archive = archive.New(p.store, bucket, runs.WriteItems)
+	}
+	return err
 }
 
 // openConnections makes the fetchers for steps of kind http and sql. Without a connections file there are no sources

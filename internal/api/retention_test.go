@@ -61,7 +61,7 @@ func TestRetention(t *testing.T) {
 	}
 
 	lease := testenv.Must(session.New(b.Store).Lead(t.Context(), b.Engine.ID, time.Minute))(t)
-	if deleted, err := retention.New(b.Store).DeleteRun(t.Context(), lease, old, time.Now(), "age 1h"); err != nil ||
+	if deleted, err := retention.New(b.Store).DeleteRun(t.Context(), lease, old, time.Now(), "age 1h", ""); err != nil ||
 		!deleted {
 		t.Fatal(deleted, err)
 	}

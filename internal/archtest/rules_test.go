@@ -187,6 +187,8 @@ func rules() map[string]rule {
 			}, store...),
 			tests: servers,
 		},
+		// Where runs and the audit log go before they are deleted.
+		"internal/archive": {own: store, tests: append([]string{"internal/api/runs"}, servers...)},
 		// What collectors are given, over NATS and by the API.
 		"internal/ingest": {
 			own: append([]string{
@@ -252,7 +254,7 @@ func rules() map[string]rule {
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
 				"gather", "gather/fetch/...", "gather/collector", "internal/ingest", "internal/trackers", "endpoints",
 				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
-				"internal/health", "gather/strictyaml",
+				"internal/health", "gather/strictyaml", "internal/archive",
 			}, store...),
 			tests: append([]string{"tools/conformance"}, servers...),
 		},

@@ -125,6 +125,18 @@ func TestReceiversThatCannotBeTold(t *testing.T) {
 	}
 }
 
+// Health reports an archive that has taken nothing for two rounds of retention.
+func TestAnArchiveThatTakesNothing(t *testing.T) {
+	t.Parallel()
+	w := setup(t)
+	w.exec(`INSERT INTO archive (target, error, since) VALUES ('s3://b/f', 'Access Denied.', tranche_now())`)
+	w.goes(store.Archive, "s3://b/f")
+	testenv.Advance(t, w.pool, 16*time.Minute)
+	w.appears(store.Archive, "s3://b/f", store.Warning, "Access Denied. This has been so for 16m")
+	w.exec(`UPDATE archive SET error = '', since = NULL`)
+	w.goes(store.Archive, "s3://b/f")
+}
+
 // Health reports an audit log that is not forwarded, or is shorter than what was.
 func TestASinkThatStandsStill(t *testing.T) {
 	t.Parallel()

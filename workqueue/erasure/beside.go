@@ -188,7 +188,7 @@ type Columns struct {
 // contents. A test lists those, and columns that cannot contain a key, and compares all with the catalogue.
 func Searched() []Columns {
 	return []Columns{
-		{Text, `alert.error alert_message.error audit_sink.error api_request.operation batchrun.name batchrun.source batchrun.hold_detail
+		{Text, `alert.error alert_message.error archive.error audit_sink.error api_request.operation batchrun.name batchrun.source batchrun.hold_detail
 			collector.failure_message collector.refused_for collector_key.failed_message collector_op.error_message
 			dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason health_ack.reason deleted_run.name
 			deleted_run.why run_acceptance.reason run_correction.reason run_fail_fast.tripped schedule_occurrence.reason

@@ -111,6 +111,7 @@ func Unreached() []string {
 		"messages in JetStream's streams, until they were handled or are past the limits of their stream",
 		"what services, their own stores and those who were told by webhooks keep",
 		"exports, reports and results that were downloaded, and the files that items came from",
+		"runs and audit rows in the archive (serve --archive): docs/retention.md says how to find the key there",
 		"backups, standbys that lag and the write-ahead log of the database; rows as they were, until vacuum has been there",
 		"logs, traces and metrics of nodes, proxies and the database, and what browsers have loaded",
 		"payloads and results of other items that name the key",

@@ -198,6 +198,10 @@ FROM audit_sink s CROSS JOIN audit_head h LEFT JOIN LATERAL (
 WHERE h.seal < s.seal OR next.at < tranche_now() - $1::interval`
 
 	// At most one row.
+	failingArchive = `
+SELECT target AS subject, since, rtrim(error, '.') || '.' AS reason FROM archive WHERE since < tranche_now() - $1::interval`
+
+	// At most one row.
 	streamTrouble = `
 SELECT 'streams' AS subject, last_error AS trouble, since, tries FROM stream_setting WHERE last_error <> ''`
 

@@ -43,6 +43,7 @@ const (
 
 	AlertFailing      Kind = "alert_failing" // a receiver of alerts has been unreachable for long
 	AuditSink         Kind = "audit_sink"    // entries of the audit log are not forwarded
+	Archive           Kind = "archive"       // what is past its limits is not archived, and so not deleted
 	Database          Kind = "database"
 	DatabaseRewind    Kind = "database_rewind" // it lost recent commits, or another server took over
 	Connections       Kind = "database_connections"
@@ -111,6 +112,7 @@ const (
 	eventTimeout  = time.Minute         // for an event to be published
 	alertTimeout  = 10 * time.Minute    // how long a receiver may fail
 	sinkTimeout   = 5 * time.Minute     // for an entry of the audit log to be forwarded
+	archivePause  = 15 * time.Minute    // without an archive: two rounds of retention
 	staleGrace    = 15 * time.Second    // a leader sweeps every second
 	// hungAfter is how much longer than its time-out a flush may take before it is reported: its key is freed
 	// [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
@@ -383,6 +385,12 @@ var rules = []Rule{
 		Detail: "{{line .reason}} The oldest entry that was not sent is from {{ago .since}} ago.",
 		Remedy: "Fix that; it is retried every few seconds. To stop forwarding: start all nodes without --audit-sink, and " +
 			"delete the row of the table audit_sink"},
+	{Kind: Archive, Owner: OwnerOperator, find: failingArchive, args: []any{archivePause},
+		Title: "Nothing can be archived in {{.subject}}",
+		Detail: "{{line .reason}} This has been so for {{ago .since}}. What is not in the archive is not deleted: runs and " +
+			"audit rows past their limits wait.",
+		Remedy: "Fix that: the bucket, its credentials, or the network; then `tranche retention run`, or wait ten minutes. To " +
+			"stop archiving: start all nodes without --archive, and delete the row of the table archive"},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble,
 		Title:  "The streams differ from their settings",
 		Detail: "{{line .trouble}} (tried {{count .tries `time`}}; retrying). They work unchanged until then.",

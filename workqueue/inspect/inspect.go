@@ -63,9 +63,10 @@ type AuditPage struct {
 
 // The primary key or, for one run, audit_log_run, backwards. Entries are few, so the other filters need no index.
 const (
-	auditColumns = `
+	auditFields = `
 SELECT id, at, actor, action, run_id, subject, detail, before, after, origin, coalesce(seal, 0),
-    coalesce(encode(hash, 'hex'), '') FROM audit_log`
+    coalesce(encode(hash, 'hex'), '')`
+	auditColumns = auditFields + ` FROM audit_log`
 
 	listAudit = auditColumns + `
 WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = '' OR action = $3)
@@ -74,6 +75,11 @@ ORDER BY id DESC
 LIMIT $6`
 
 	chainedAudit = auditColumns + ` WHERE seal > $1 ORDER BY seal LIMIT $2`
+
+	links = auditFields + `, salt, coalesce(encode(erased, 'hex'), '') FROM audit_log
+WHERE seal > $1 AND seal <= $2 ORDER BY seal LIMIT $3`
+	linksOfRun = auditFields + `, salt, coalesce(encode(erased, 'hex'), '') FROM audit_log
+WHERE run_id = $4 AND seal > $1 AND seal <= $2 ORDER BY seal LIMIT $3`
 )
 
 // ChainedAudit lists actions in the order of the chain, after a seal. New ones are there within seconds.
@@ -88,6 +94,38 @@ func (s Store) ChainedAudit(ctx context.Context, after int64, limit int) (AuditP
 		page.Next = page.Entries[n-1].Seal
 	}
 	return page, nil
+}
+
+// Link is an action with what its hash is computed from (audit_log.hash).
+type Link struct {
+	AuditEntry
+
+	Salt   uuid.UUID `json:"salt"`
+	Erased string    `json:"erased,omitempty"`
+}
+
+// EachLink yields the actions after a seal, up to another one, in the order of the chain; of one run, unless that is
+// zero. Memory is that of a page.
+func (s Store) EachLink(ctx context.Context, run workqueue.RunID, after, last int64, yield func(*Link) error) error {
+	statement, args := links, []any{after, last, MaxAudit}
+	if run != (workqueue.RunID{}) {
+		statement, args = linksOfRun, append(args, run)
+	}
+	for {
+		page, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Link], statement, args...)
+		if err != nil {
+			return fmt.Errorf("read the audit log: %w", err)
+		}
+		for i := range page {
+			if err := yield(&page[i]); err != nil {
+				return err
+			}
+			args[0] = page[i].Seal
+		}
+		if len(page) < MaxAudit {
+			return nil
+		}
+	}
 }
 
 // Audit lists actions, newest first.

@@ -86,7 +86,7 @@ func (req *DeleteRequest) take(ctx context.Context, tx pgx.Tx) (out Deletion, er
 	if err != nil {
 		return out, err
 	}
-	taken, err := takeRunRow(ctx, tx, req.Run, nil, pg.Plain(req.Reason), pg.Plain(req.Actor), out.Steps)
+	taken, err := takeRunRow(ctx, tx, req.Run, nil, pg.Plain(req.Reason), pg.Plain(req.Actor), out.Steps, nil)
 	if err != nil {
 		return out, err
 	}

@@ -66,7 +66,7 @@ func (b *bench) inTables(run workqueue.RunID) map[string]int {
 
 func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
 	b.Helper()
-	return testenv.Must(retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h"))(b)
+	return testenv.Must(retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h", ""))(b)
 }
 
 // A run is gone for everybody at once, and then in pieces, whoever leads; what is of others stays, and every invariant
@@ -147,7 +147,7 @@ func TestARerunAndADeletionAtOnce(t *testing.T) {
 		})
 		wg.Go(func() {
 			<-delay.C
-			deleted, failed = retention.New(b.Store).DeleteRun(t.Context(), lease, run, time.Now(), "age 1h")
+			deleted, failed = retention.New(b.Store).DeleteRun(t.Context(), lease, run, time.Now(), "age 1h", "")
 		})
 		wg.Wait()
 		won[deleted]++
@@ -331,7 +331,10 @@ func TestRetentionIsFencedByTheEpoch(t *testing.T) {
 		"measure": func() error { _, err := retention.New(b.Store).MeasureRuns(ctx, old, 9); return err },
 		"guess":   func() error { _, err := retention.New(b.Store).GuessRun(ctx, old, run); return err },
 		"sizes":   func() error { return retention.New(b.Store).DropSizes(ctx, old) },
-		"delete":  func() error { _, err := retention.New(b.Store).DeleteRun(ctx, old, run, time.Now(), "x"); return err },
+		"delete": func() error {
+			_, err := retention.New(b.Store).DeleteRun(ctx, old, run, time.Now(), "x", "")
+			return err
+		},
 		"old": func() error {
 			_, err := retention.New(b.Store).DeleteOld(ctx, old, retention.RetainQuarantine, time.Now(), 9)
 			return err

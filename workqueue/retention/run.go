@@ -69,7 +69,11 @@ ORDER BY r.finished_at, r.id LIMIT $2`
 WITH free AS MATERIALIZED (SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR UPDATE SKIP LOCKED)
 SELECT count(*), (SELECT count(*) FROM run_step WHERE run_id = $1) FROM free`
 
-	// An unpublished event names the run, so it stays. Marks of its conditions are deleted with it.
+	// It changes with each operation on run r. audit_log_run.
+	runState = `(SELECT concat_ws('-', r.generation, count(*), coalesce(max(a.id), 0)) FROM audit_log a WHERE a.run_id = r.id)`
+
+	// An unpublished event names the run, so it stays. Marks of its conditions are deleted with it. A run past its limits
+	// must be as it was archived ($7).
 	takeRun = `
 WITH free AS MATERIALIZED (SELECT id FROM batchrun WHERE id = $1 FOR UPDATE SKIP LOCKED),
 taken AS (
@@ -79,6 +83,7 @@ taken AS (
         AND r.finished_at < tranche_now() - $4::interval
         AND NOT EXISTS (SELECT FROM run_event e WHERE e.run_id = r.id AND e.published_at IS NULL)
         AND NOT EXISTS (SELECT FROM batchrun o WHERE o.from_run = r.id)
+        AND ($7::text IS NULL OR $7 = ` + runState + ` OR NOT EXISTS (SELECT FROM archive))
     RETURNING r.*),
 marks AS (DELETE FROM health_ack m USING taken t WHERE m.subject = t.id::text)
 INSERT INTO deleted_run (run_id, name, plan, items, steps, generation, finished_at, why, deleted_by)
@@ -147,11 +152,12 @@ func (s Store) RunsPastLimits(
 }
 
 // DeleteRun marks a finished run as being deleted: it can no longer be found. It returns false without effect if the
-// run is not finished, ended too late, or is in use. Leader work; [Store.DeletePiece] deletes its rows.
-func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time, why string,
-) (deleted bool, err error) {
+// run is not finished, ended too late, is in use, or, once there is an archive, is not in it in this state. Leader work;
+// [Store.DeletePiece] deletes its rows.
+func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time,
+	why, archived string) (deleted bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
-		deleted, err = takeToDelete(ctx, tx, run, before, why)
+		deleted, err = takeToDelete(ctx, tx, run, before, why, archived)
 		return err
 	})
 	if err != nil {
@@ -160,12 +166,13 @@ func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workque
 	return deleted, nil
 }
 
-func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before time.Time, why string) (bool, error) {
+func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before time.Time, why, archived string,
+) (bool, error) {
 	var free, steps int
 	if err := tx.QueryRow(ctx, lockStepsToDelete, run).Scan(&free, &steps); err != nil || free < steps {
 		return false, err
 	}
-	taken, err := takeRunRow(ctx, tx, run, &before, why, "", steps)
+	taken, err := takeRunRow(ctx, tx, run, &before, why, "", steps, &archived)
 	if err != nil || taken == nil {
 		return false, err
 	}
@@ -175,12 +182,12 @@ func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before ti
 
 // takeRunRow moves a run's row from batchrun to deleted_run, and returns its values; nil if it must stay.
 func takeRunRow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before *time.Time, why, by string, steps int,
-) (map[string]any, error) {
+	archived *string) (map[string]any, error) {
 	var name, plan string
 	var items int64
 	var gen workqueue.Generation
 	var finished time.Time
-	err := tx.QueryRow(ctx, takeRun, run, before, why, retentionSettle, steps, by).
+	err := tx.QueryRow(ctx, takeRun, run, before, why, retentionSettle, steps, by, archived).
 		Scan(&name, &plan, &items, &gen, &finished)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil

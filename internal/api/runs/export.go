@@ -24,6 +24,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -156,7 +157,7 @@ func (s exports) exportStream(
 	}
 	var table *exportTable
 	if err == nil {
-		table, err = tableOf(s.whole(ctx, found, false), shape)
+		table, err = tableOf(whole(ctx, s.Store, found, false), shape)
 	}
 	if err == nil && format == formatXLSX {
 		err = mayFit(s.Spool, found.Items(), len(table.columns))
@@ -206,17 +207,17 @@ type eachItem func(yield func(*export.Item) error) error
 
 // whole yields items with results stored in parts assembled, one at a time; with streams only JSON results, which
 // must be parsed whole.
-func (s exports) whole(ctx context.Context, all *export.Export, streams bool) eachItem {
+func whole(ctx context.Context, db *database.DB, all *export.Export, streams bool) eachItem {
 	return func(yield func(*export.Item) error) error {
 		return all.Each(ctx, func(item *export.Item) error {
 			defer func() { item.Parts = nil }() // a page of items lives longer
 			for i := range item.Parts {
-				if err := s.assemble(ctx, &item.Parts[i]); err != nil {
+				if err := assemble(ctx, db, &item.Parts[i]); err != nil {
 					return err
 				}
 			}
 			if large := item.Large; large != nil && (large.ContentType == "" || !streams) {
-				if err := s.assemble(ctx, item); err != nil {
+				if err := assemble(ctx, db, item); err != nil {
 					return err
 				}
 				defer func() { item.Result = nil }()
@@ -226,11 +227,11 @@ func (s exports) whole(ctx context.Context, all *export.Export, streams bool) ea
 	}
 }
 
-func (s exports) assemble(ctx context.Context, item *export.Item) error {
+func assemble(ctx context.Context, db *database.DB, item *export.Item) error {
 	if item.Large == nil {
 		return nil
 	}
-	result, err := export.New(s.Store).OpenResult(ctx, item.Large.ID)
+	result, err := export.New(db).OpenResult(ctx, item.Large.ID)
 	if err != nil {
 		return err
 	}
@@ -238,6 +239,23 @@ func (s exports) assemble(ctx context.Context, item *export.Item) error {
 	item.ContentType, item.Large = item.Large.ContentType, nil
 	_, err = io.ReadFull(result, item.Result)
 	return err
+}
+
+// WriteItems writes the items of a run as an export in NDJSON with all that one has: payloads, and results and errors,
+// of a run with several steps those of each. It returns the number of items. Memory is constant.
+func WriteItems(ctx context.Context, db *database.DB, run workqueue.RunID, steps int, out io.Writer) (n int64, err error) {
+	all, err := export.New(db).Open(ctx, export.Request{Run: run, Payload: true, Parts: steps > 1})
+	if err != nil {
+		return 0, err
+	}
+	buffer := bufio.NewWriterSize(out, exportBuffer)
+	lines := newObjectExport(buffer, &exportTable{columns: columnsIn(inLines, true, all.Steps()...)},
+		func(id uuid.UUID) (io.Reader, error) { return export.New(db).OpenResult(ctx, id) })
+	err = whole(ctx, db, all, true)(func(item *export.Item) error {
+		n++
+		return lines.line(item)
+	})
+	return n, errors.Join(err, buffer.Flush())
 }
 
 // export streams the answer. After the first bytes, only breaking the connection can report a failure.
@@ -249,7 +267,7 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 	mime, out, err := form.writer(buffer, s.config.SpoolDir, s.Spool)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {
-		err = s.whole(r.Context(), all, form.pieces)(out.line)
+		err = whole(r.Context(), s.Store, all, form.pieces)(out.line)
 	}
 	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 {
 		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing is sent before the workbook is finished

@@ -1,0 +1,171 @@
+package main
+
+import (
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+)
+
+const s3Server = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
+
+// s3 starts an S3 server whose buckets are the folders of a directory. It returns the socket that it listens at.
+func s3(t *testing.T, dir, secret string) (socket string, kill func()) {
+	t.Helper()
+	built, err := exec.CommandContext(t.Context(), "../../scripts/tool.sh", s3Server).Output()
+	testenv.NoError(t, err)
+	at := t.TempDir()
+	socket = filepath.Join(at, "s3")
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	server := exec.CommandContext(ctx, strings.TrimSpace(string(built)), "--quiet", "--port", socket, "posix", "--sidecar", at,
+		dir)
+	server.Env = append(testenv.PlainEnv(), "ROOT_ACCESS_KEY=key", "ROOT_SECRET_KEY="+secret)
+	log := &testenv.Log{}
+	server.Stdout, server.Stderr = log, log
+	testenv.NoError(t, server.Start())
+	ended := make(chan struct{})
+	go func() {
+		_ = server.Wait() // it is killed
+		close(ended)
+	}()
+	kill = func() { cancel(); <-ended }
+	t.Cleanup(kill)
+	eventually(t, "the S3 server listens: "+log.String(), func() bool {
+		conn, err := (&net.Dialer{}).DialContext(t.Context(), "unix", socket)
+		if err == nil {
+			_ = conn.Close()
+		}
+		return err == nil
+	})
+	return socket, kill
+}
+
+// A run whose archive is of several parts stays while there is no bucket, its server refuses, is away, or dies in the
+// middle, and goes once all of it is there. Nothing says the secret.
+func TestARunIsArchivedInS3(t *testing.T) {
+	t.Parallel()
+	const items = 30
+	dir, secret := t.TempDir(), "canary-of-the-archive"
+	socket, kill := s3(t, dir, secret)
+	stranger, _ := s3(t, dir, "another")
+	proxy := testenv.NewProxy(t, socket)
+	b := &bench{T: t, nats: testenv.NATS(t).URL(), database: testenv.Database(t)}
+	s := launchIn(t, []string{"AWS_ACCESS_KEY_ID=key", "AWS_SECRET_ACCESS_KEY=" + secret, "AWS_REGION=us-east-1"}, true,
+		"--database", b.database, "--nats", b.nats, "--archive", "s3://vault/a?endpoint=http://"+proxy.Addr())
+	b.url = s.where["api"]
+	svc := testenv.Must(endpoints.New(testenv.Dial(t, b.nats, nats.Name("pages")), endpoints.Config{Name: "pages",
+		Version: "1.0.0"}))(t)
+	testenv.NoError(t, endpoints.HandleEach(svc, "pages", func(_ context.Context, in struct {
+		ID string `json:"id"`
+	}) (*wire.Binary, error) {
+		result, _ := page(in.ID)
+		return result, nil
+	}))
+	testenv.Keep(t, t.Errorf, "the service", svc.Run)
+	var given strings.Builder
+	for i := range items {
+		fmt.Fprintf(&given, "{\"id\":\"C-%d\"}\n", i)
+	}
+	b.want(b.pipe(given.String(), "run", "start", "--endpoint", "pages", "--items", "-", "--chunk", "5", "--wait"), 0)
+	db := testenv.Connect(t, b.database)
+	text := func(sql string) (found string) {
+		t.Helper()
+		testenv.NoError(t, db.QueryRow(t.Context(), sql).Scan(&found))
+		return found
+	}
+	id := text(`UPDATE batchrun SET finished_at = finished_at - interval '2 hours' RETURNING id::text`)
+	b.want(b.tranche("retention", "set", "runs", "--age", "1h"), 0)
+
+	for _, fault := range []struct {
+		says  string
+		begin func()
+	}{
+		{"bucket does not exist", func() {}},
+		{"signature", func() { proxy.Turn(stranger) }},
+		{"127.0.0.1", func() { proxy.Cut() }},
+		{"items.ndjson.gz", func() {
+			testenv.NoError(t, os.Mkdir(filepath.Join(dir, "vault"), 0o700))
+			proxy.Turn(socket)
+			proxy.Heal()
+			go func() {
+				for t.Context().Err() == nil && size(dir) < 32<<20 { // the first part is there
+				}
+				kill()
+			}()
+		}},
+	} {
+		fault.begin()
+		b.want(b.tranche("retention", "run"), 0)
+		eventually(t, "it is noted: "+fault.says, func() bool {
+			return strings.Contains(text(`SELECT coalesce(max(error), '') FROM archive`), fault.says)
+		})
+		testenv.Same(t, text(`SELECT count(*)::text FROM batchrun`), "1", "runs after the fault %s", fault.says)
+	}
+	testenv.Must(db.Exec(t.Context(), `UPDATE archive SET since = since - interval '1 hour'`))(t)
+	b.wantSoon([]string{"health"}, "Nothing can be archived in s3://vault/a")
+	socket, _ = s3(t, dir, secret)
+	proxy.Turn(socket)
+	b.want(b.tranche("retention", "run"), 0)
+	eventually(t, "the run is gone, and all is well", func() bool {
+		return text(`SELECT (SELECT count(*) FROM batchrun) || error FROM archive`) == "0"
+	})
+	b.want(b.tranche("run", "show", id), 7, "age 1h0m0s, then archived in s3://vault/a")
+
+	found := testenv.Must(filepath.Glob(filepath.Join(dir, "vault/a/*/runs", id, "*/manifest.json")))(t)
+	testenv.MustSame(t, len(found), 1, "manifests")
+	var manifest struct {
+		Objects []struct{ Name, SHA256 string }
+	}
+	testenv.NoError(t, json.Unmarshal(testenv.Must(os.ReadFile(found[0]))(t), &manifest))
+	for _, o := range manifest.Objects {
+		sum := sha256.Sum256(testenv.Must(os.ReadFile(filepath.Join(filepath.Dir(found[0]), o.Name)))(t))
+		testenv.Same(t, hex.EncodeToString(sum[:]), o.SHA256, "the hash of %s", o.Name)
+	}
+	file := testenv.Must(os.Open(filepath.Join(filepath.Dir(found[0]), "items.ndjson.gz")))(t)
+	defer func() { _ = file.Close() }()
+	lines := json.NewDecoder(testenv.Must(gzip.NewReader(file))(t))
+	for i := range items {
+		var line struct {
+			Key          string
+			Result       json.RawMessage
+			Result_bytes []byte
+		}
+		testenv.NoError(t, lines.Decode(&line))
+		want, _ := page(fmt.Sprint("C-", i))
+		if got := append(line.Result_bytes, line.Result...); string(got) != string(want.Data) {
+			t.Errorf("%s has %d bytes, and not its %d", line.Key, len(got), len(want.Data))
+		}
+	}
+	testenv.NoError(t, s.stop())
+	if strings.Contains(s.log.String(), secret) {
+		t.Error("the log has the secret")
+	}
+}
+
+// size is how much the files below a directory have.
+func size(dir string) (all int64) {
+	_ = filepath.WalkDir(dir, func(_ string, entry fs.DirEntry, err error) error { // files come and go
+		if err == nil {
+			if info, err := entry.Info(); err == nil {
+				all += info.Size()
+			}
+		}
+		return nil
+	})
+	return all
+}

@@ -1,0 +1,255 @@
+// Package archive stores runs and the audit log as objects before retention deletes them.
+//
+// A run is a folder: its items as an export, its rows of the audit log, and, written last, a manifest with its document
+// and the lines, bytes and hash of each object. So is a range of the audit log. The folder's name says in which state
+// the run was: objects of one name have the same content, whichever node writes them, however often.
+package archive
+
+import (
+	"bytes"
+	"compress/gzip"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/retention"
+)
+
+// Storage stores objects.
+type Storage interface {
+	// Put stores what body has up to its end, whole or not at all, in place of an object of that name.
+	Put(ctx context.Context, name string, body io.Reader) error
+	// Target names it, for people.
+	Target() string
+}
+
+// WriteItems writes the items of a run with so many steps as lines, and returns their number.
+type WriteItems func(ctx context.Context, db *database.DB, run workqueue.RunID, steps int, out io.Writer) (int64, error)
+
+// Archive stores runs and the audit log. It is not safe for concurrent use; several are.
+type Archive struct {
+	db      *database.DB
+	storage Storage
+	items   WriteItems
+	proven  bool // the last object was stored
+}
+
+// New returns an archive in a storage, of the runs in db.
+func New(db *database.DB, storage Storage, items WriteItems) *Archive {
+	return &Archive{db: db, storage: storage, items: items}
+}
+
+// Target names the storage.
+func (a *Archive) Target() string { return a.storage.Target() }
+
+type manifest struct {
+	Run     *inspect.RunView `json:"run,omitempty"`
+	Head    string           `json:"head,omitempty"` // of a range of the audit log, for tranche audit verify
+	Objects []*object        `json:"objects"`
+}
+
+type object struct {
+	Name   string `json:"name"`
+	Lines  int64  `json:"lines"`
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"`
+}
+
+const (
+	itemsName    = "items.ndjson.gz"
+	auditName    = "audit.ndjson.gz"
+	manifestName = "manifest.json"
+	readmeName   = "README"
+	readme       = "What tranche serve --archive stores before retention deletes it: see docs/retention.md.\n"
+)
+
+// Check stores a small object, unless the last one was stored.
+func (a *Archive) Check(ctx context.Context) error {
+	if a.proven {
+		return nil
+	}
+	dir, err := a.folder(ctx)
+	if err != nil {
+		return err
+	}
+	return a.put(ctx, path.Join(dir, readmeName), strings.NewReader(readme))
+}
+
+// folder returns the name of a folder. Databases have no folder in common.
+func (a *Archive) folder(ctx context.Context, names ...string) (string, error) {
+	installation, err := retention.New(a.db).Installation(ctx)
+	return path.Join(append([]string{installation.String()}, names...)...), err
+}
+
+var errChanged = errors.New("it changed meanwhile")
+
+// Run stores a run and returns in which state; empty: it was changed or deleted meanwhile.
+func (a *Archive) Run(ctx context.Context, run workqueue.RunID) (state string, err error) {
+	state, err = a.run(ctx, run)
+	if errors.Is(err, errChanged) || errors.Is(err, workqueue.ErrNotFound) {
+		return "", nil
+	}
+	return state, err
+}
+
+func (a *Archive) run(ctx context.Context, run workqueue.RunID) (state string, err error) {
+	store := retention.New(a.db)
+	if err := store.SealAudit(ctx); err != nil {
+		return "", err
+	}
+	if state, err = store.RunState(ctx, run); err != nil {
+		return "", err
+	}
+	view, err := inspect.New(a.db).Run(ctx, run)
+	if err != nil {
+		return "", err
+	}
+	dir, err := a.folder(ctx, "runs", run.String(), state)
+	if err != nil {
+		return "", err
+	}
+	items, err := a.lines(ctx, dir, itemsName, func(out io.Writer) (int64, error) {
+		return a.items(ctx, a.db, run, len(view.Steps), out)
+	})
+	if err == nil && items.Lines != view.Items {
+		err = fmt.Errorf("run %s has %d items, and %d were exported", run, view.Items, items.Lines)
+	}
+	if err != nil {
+		return "", err
+	}
+	audit, _, err := a.audit(ctx, dir, run, 0, math.MaxInt64, func() error { return nil })
+	if err != nil {
+		return "", err
+	}
+	is, err := store.RunState(ctx, run)
+	if err == nil && is != state {
+		err = errChanged
+	}
+	if err != nil {
+		return "", err
+	}
+	return state, a.finish(ctx, dir, manifest{Run: view, Objects: []*object{items, audit}})
+}
+
+// Audit stores the rows of the audit log after a seal, up to another one.
+func (a *Archive) Audit(ctx context.Context, after, last int64) error {
+	dir, err := a.folder(ctx, "audit", fmt.Sprintf("%012d-%012d", after+1, last))
+	if err != nil {
+		return err
+	}
+	rows, head, err := a.audit(ctx, dir, workqueue.RunID{}, after, last, func() error {
+		// While no other leader has archived them, none of them was deleted.
+		is, _, err := retention.New(a.db).AuditToArchive(ctx, time.Time{})
+		if err == nil && is != after {
+			err = errChanged
+		}
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return a.finish(ctx, dir, manifest{Head: head, Objects: []*object{rows}})
+}
+
+func (a *Archive) audit(ctx context.Context, dir string, run workqueue.RunID, after, last int64, whole func() error,
+) (o *object, head string, err error) {
+	o, err = a.lines(ctx, dir, auditName, func(out io.Writer) (n int64, err error) {
+		lines := json.NewEncoder(out)
+		lines.SetEscapeHTML(false)
+		err = inspect.New(a.db).EachLink(ctx, run, after, last, func(row *inspect.Link) error {
+			n++
+			head = fmt.Sprintf("%d:%s", row.Seal, row.Hash)
+			return lines.Encode(row)
+		})
+		if err == nil {
+			err = whole()
+		}
+		return n, err
+	})
+	return o, head, err
+}
+
+// lines stores an object, compressed, and returns what the manifest says of it.
+func (a *Archive) lines(ctx context.Context, dir, name string, write func(io.Writer) (int64, error)) (*object, error) {
+	o := &object{Name: name}
+	out, in := io.Pipe()
+	wrote := make(chan error)
+	go func() {
+		sum := sha256.New()
+		packed, _ := gzip.NewWriterLevel(io.MultiWriter(in, sum, (*counter)(&o.Bytes)), gzip.BestSpeed) // a valid level
+		var err error
+		if o.Lines, err = write(packed); err == nil {
+			err = packed.Close()
+		}
+		o.SHA256 = hex.EncodeToString(sum.Sum(nil))
+		_ = in.CloseWithError(err) // nil is the end
+		wrote <- err
+	}()
+	err := a.put(ctx, path.Join(dir, name), out)
+	_ = out.Close() // ends the writer if the storage has not taken all
+	if failed := <-wrote; failed != nil && (err == nil || !errors.Is(failed, io.ErrClosedPipe)) {
+		err = failed
+	}
+	return o, err
+}
+
+type counter int64
+
+func (c *counter) Write(p []byte) (int, error) {
+	*c += counter(len(p))
+	return len(p), nil
+}
+
+// finish stores a manifest.
+func (a *Archive) finish(ctx context.Context, dir string, m manifest) error {
+	doc, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write the manifest: %w", err)
+	}
+	return a.put(ctx, path.Join(dir, manifestName), bytes.NewReader(doc))
+}
+
+// stallTimeout is how long the storage may take nothing of an object, or for its end.
+const stallTimeout = 5 * time.Minute
+
+var errStalled = fmt.Errorf("it has taken nothing for %s", stallTimeout)
+
+// put stores an object.
+func (a *Archive) put(ctx context.Context, name string, body io.Reader) error {
+	a.proven = false
+	ctx, stop := context.WithCancelCause(ctx)
+	defer stop(nil)
+	stall := time.AfterFunc(stallTimeout, func() { stop(errStalled) })
+	defer stall.Stop()
+	err := a.storage.Put(ctx, name, &watched{body, stall})
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errStalled) {
+		err = cause
+	}
+	if err != nil {
+		return fmt.Errorf("store %s in %s: %w", name, a.Target(), err)
+	}
+	a.proven = true
+	return nil
+}
+
+// watched postpones a timer as it is read.
+type watched struct {
+	io.Reader
+	stall *time.Timer
+}
+
+func (w *watched) Read(p []byte) (int, error) {
+	w.stall.Reset(stallTimeout)
+	return w.Reader.Read(p)
+}

@@ -1,0 +1,99 @@
+package retention
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/session"
+)
+
+const (
+	stateOfRun = `SELECT ` + runState + ` FROM batchrun r WHERE r.id = $1`
+
+	installation = `SELECT lineage FROM database_mark WHERE name = 'mark'`
+
+	// No row without a target unless there is one: a leader without an archive notes that it has none.
+	noteArchive = `
+INSERT INTO archive (target, error, since)
+SELECT coalesce(nullif($1, ''), a.target), coalesce($2, ''), CASE WHEN $2 <> '' THEN tranche_now() END
+FROM (SELECT) one LEFT JOIN archive a ON true WHERE $1 <> '' OR a.target IS NOT NULL
+ON CONFLICT (id) DO UPDATE SET target = excluded.target, error = coalesce($2, archive.error),
+    since = CASE WHEN coalesce($2, archive.error) <> '' THEN coalesce(archive.since, tranche_now()) END`
+
+	// Rows of a day at a time: the oldest that is not archived says whether any is due. In the order of the chain rows
+	// are almost in that of time; one that is not goes to the archive, and is deleted, later.
+	auditToArchive = `
+SELECT a.seal, coalesce((SELECT max(l.seal) FROM audit_log l WHERE l.seal > a.seal AND l.at < $1::timestamptz + interval '1 day'
+    AND (SELECT o.at FROM audit_log o WHERE o.seal > a.seal ORDER BY o.seal LIMIT 1) < $1), 0)
+FROM archive a`
+
+	auditArchived = `UPDATE archive SET seal = $1`
+)
+
+// Installation returns the ID of the database.
+func (s Store) Installation(ctx context.Context) (id uuid.UUID, err error) {
+	if err = s.db.Pool.QueryRow(ctx, installation).Scan(&id); err != nil {
+		return id, fmt.Errorf("read the ID of the database: %w", err)
+	}
+	return id, nil
+}
+
+// RunState returns what changes with each operation on a run, for an archive. [Store.DeleteRun] compares it.
+func (s Store) RunState(ctx context.Context, run workqueue.RunID) (state string, err error) {
+	err = s.db.Pool.QueryRow(ctx, stateOfRun, run).Scan(&state)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	if err != nil {
+		return "", fmt.Errorf("read the state of run %s: %w", run, err)
+	}
+	return state, nil
+}
+
+// NoteArchive saves which archive the leader has, "" for none, and why something is not in it: an empty reason clears
+// the last one, nil leaves it. From the first archive on, [Store.DeleteRun] and [Store.DeleteOld] leave what is not
+// archived. It reports whether there has been one. Leader work.
+func (s Store) NoteArchive(ctx context.Context, lease workqueue.Lease, target string, reason *string,
+) (used bool, err error) {
+	if reason != nil {
+		plain := pg.Plain(*reason)
+		reason = &plain
+	}
+	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, noteArchive, target, reason)
+		used = tag.RowsAffected() > 0
+		return err
+	})
+	if err != nil {
+		return false, fmt.Errorf("note the archive: %w", err)
+	}
+	return used, nil
+}
+
+// AuditToArchive returns the rows of the audit log that the archive needs before those older than a time are deleted:
+// after one seal, up to another one; 0: none.
+func (s Store) AuditToArchive(ctx context.Context, before time.Time) (after, last int64, err error) {
+	if err = s.db.Pool.QueryRow(ctx, auditToArchive, before).Scan(&after, &last); err != nil {
+		return 0, 0, fmt.Errorf("look for rows of the audit log to archive: %w", err)
+	}
+	return after, last, nil
+}
+
+// AuditArchived saves up to which seal the audit log is archived. Leader work.
+func (s Store) AuditArchived(ctx context.Context, lease workqueue.Lease, seal int64) error {
+	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, auditArchived, seal)
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("note that the audit log is archived: %w", err)
+	}
+	return nil
+}
