@@ -1549,11 +1549,20 @@ type EndpointSettings struct {
 
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
+
+	// IfWas values of what is set, as read: 409 if one is different by now
+	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type Enrichment struct {
 	// SQL a query of a source, with the settings of a step of kind sql
 	SQL json.RawMessage `json:"sql,omitempty"`
+
+	// Endpoint a service that answers with what is stored of each payload
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// Local or a Go function of the nodes that take operations
+	Local string `json:"local,omitempty"`
 
 	// By the field to look up by; absent: order_by's, or the key
 	By string `json:"by,omitempty"`
@@ -1561,7 +1570,7 @@ type Enrichment struct {
 	// Optional what has no row is stored anyway, with null for it
 	Optional bool `json:"optional,omitempty"`
 
-	// Payload a template, with the payload in item and the row in parts.sql
+	// Payload a template, with the payload in item and what was asked in parts.sql, parts.endpoint or parts.local
 	Payload json.RawMessage `json:"payload"`
 }
 
@@ -3641,6 +3650,9 @@ type RunChanges struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+
+	// IfWas values of what is set, as read: 409 if one is different by now
+	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type RunDeleted struct {
@@ -7107,4 +7119,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 5e474b80e8c75c42f678cc4542249e0b, is 67b23ce8f25ab63726d57ca589b2b0d8a05a75c76765a337054aeb1096a97785.
+// Of fa320cf44745efbd6438fc9fa6508a1c, is bf1db83acf7be95d291dfde958a8870e36a612defc05357f68a6297568747929.
