@@ -24,6 +24,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/doctor"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -172,6 +173,29 @@ func TestARunIsArchivedBeforeItIsDeleted(t *testing.T) {
 		t.Error("it was not deleted")
 	}
 	testenv.Same(t, testenv.Must(b.archive.Run(t.Context(), run))(t), "", "the state of a run that was deleted")
+}
+
+// Of several steps all parts are there, and what an ended run lacks is missing in its archive, too.
+func TestItemsAreArchivedWithAllParts(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run, open := b.Load(storetest.Planned(storetest.Need("a"), storetest.Need("b", 0)), 5), b.OpenRun(nil)
+	b.RecordStep(run, 0, 3)
+	b.RecordStep(run, 1)
+	b.Add(open, []string{"X"})
+	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: open, Actor: "ann"}))(t)
+	for run, want := range map[workqueue.RunID]string{run: `[{"key":"C0","ordinal":0,"parts":{"a":{"result":{"of":0},` +
+		`"state":"done"},"b":{"result":{"of":0},"state":"done"}},"payload":{},"state":"done"}`,
+		open: `[{"key":"X","ordinal":0,"payload":{},"state":"missing"}]`} {
+		if state := testenv.Must(b.archive.Run(t.Context(), run))(t); state == "" {
+			t.Fatal("it has no state")
+		}
+		for name := range b.objects {
+			if strings.Contains(name, run.String()) && path.Base(name) == "items.ndjson.gz" {
+				testenv.Has(t, string(testenv.Must(json.Marshal(b.lines(name)))(t)), want, "items")
+			}
+		}
+	}
 }
 
 // An attempt that fails at any object leaves nothing that looks whole, and a later one is as if there had been none.

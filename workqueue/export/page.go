@@ -159,6 +159,9 @@ func (p *exportPages) choose(
 	if err != nil {
 		return 0, err
 	}
+	if size == 0 { // the newest items of an open run have no block
+		size, done = int(min(p.items-int64(block.Ordinal(0)), bitfield.Size)), bitfield.Set{}
+	}
 	if p.result == plane.NoStep {
 		done = done.AndNot(failed)
 	}
