@@ -41,6 +41,10 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t)}
 	b.Node = b.StartNodeWith(t, orchestrator.Config{ReconcileInterval: 500 * time.Millisecond})
+	for _, name := range []string{"plain", "silent"} { // canaries, of which only one has a service
+		canary := pace.EndpointChange{Endpoint: "old-" + name, Canary: &pace.Canary{Endpoint: name, Share: 5}}
+		testenv.Must(b.Node.Endpoints().ChangeEndpoint(t.Context(), canary, "ann"))(t)
+	}
 	b.list(t, map[string]int{"plain": 0, "flow": 3})
 	made := func(what string) {
 		t.Helper()
@@ -50,6 +54,8 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 		})
 	}
 	made("the consumers are made")
+	b.Await(t, "the canaries are told apart", `
+		SELECT string_agg(canary, ' ') = 'plain' FROM endpoint_setting WHERE canary_heard`)
 	if b.has(t, wire.StreamStage, "plain") {
 		t.Error("an endpoint without stages has a consumer for them")
 	}

@@ -1,6 +1,7 @@
 package dispatch_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -123,5 +124,30 @@ func TestCanaryGetsAll(t *testing.T) {
 	b.Finish(run)
 	testenv.Same(t, b.Number(`SELECT count(*) FROM work_slice WHERE endpoint <> $1`, canary), 0, "requests elsewhere")
 	b.WantState(run, "completed", 1)
+	b.Check()
+}
+
+// A step whose slices are at the canary is found once, also if others name the canary, and not when it is at its limit.
+func TestCanaryLetsWorkBeFound(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(4)
+	req.Steps[0].InFlight = 2
+	run := b.Load(req, 40)
+	req.Steps[0].Endpoint = canary
+	named := b.Load(req, 40)
+	for _, share := range []float64{99.9999, 100} {
+		b.canary(share)
+		one := b.One(run)
+		testenv.Same(t, one.Endpoint, canary, "where it goes")
+		var found []workqueue.RunID
+		for _, step := range b.runnable() {
+			found = append(found, step.Run)
+		}
+		testenv.Same(t, fmt.Sprint(found), fmt.Sprint([]workqueue.RunID{named, run}), "steps with work, at %v%%", share)
+		two := b.One(run)
+		testenv.Same(t, len(b.runnable()), 1, "steps with work when one is at its limit, at %v%%", share)
+		b.Record(storetest.Whole(one), storetest.Whole(two))
+	}
 	b.Check()
 }

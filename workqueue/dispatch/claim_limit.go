@@ -27,13 +27,11 @@ SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share FROM ` + plane.Run
 WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM tranche_now() - st.tokens_at) > 0)
-  AND (SELECT count(*) FROM work_slice s
-       WHERE s.endpoint = e.endpoint AND s.run_id = st.run_id AND s.step = st.step AND ` + plane.SliceInFlight +
-		`) < least(st.in_flight, st.in_flight_cap)`
+  AND (SELECT count(*) FROM ` + plane.OutOfStep + `) < least(st.in_flight, st.in_flight_cap)`
 
 	rivals = `
 SELECT e.endpoint, c.* FROM (
-    SELECT n.endpoint, false AS down FROM (` + endpointsOfSteps + `) n
+    SELECT n.endpoint, false AS down, array_remove(ARRAY[n.endpoint, s.canary], NULL) AS targets FROM (` + endpointsOfSteps + `) n
     LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) s ON true
     LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
     WHERE (n.auto OR s.max_in_flight > 0 OR s.rate > 0) AND p.breaker IS DISTINCT FROM 'open') e

@@ -108,6 +108,7 @@ alive AS MATERIALIZED (
     WHERE NOT n.own
 ), all_places AS MATERIALIZED (
     SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open', false) AS down,
+           array_remove(ARRAY[n.endpoint, t.canary], NULL) AS targets,
            coalesce(l.n >= p.in_flight AND ((
                SELECT true FROM run_step o WHERE o.endpoint COLLATE "C" = n.endpoint AND (NOT o.in_flight_auto) IS TRUE
                LIMIT 1) IS NULL OR (
@@ -128,7 +129,7 @@ alive AS MATERIALIZED (
            AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
                             false))
 ), places AS MATERIALIZED (
-    SELECT e.endpoint, e.down, e.full, coalesce((
+    SELECT e.endpoint, e.down, e.full, e.targets, coalesce((
         SELECT min(b.turn) FROM (VALUES (true), (false)) a (auto) CROSS JOIN LATERAL (
             SELECT b.turn FROM work_block b WHERE ` + plane.ReadyThere +
 		` AND b.endpoint = e.endpoint AND b.auto = a.auto
@@ -139,12 +140,11 @@ alive AS MATERIALIZED (
         ORDER BY b.turn LIMIT 1), false)
 )`
 
-	// idleStep selects a step t with nothing in flight at the endpoint.
+	// idleStep selects a step t with nothing in flight at the endpoint or its canary.
 	idleStep = `
          CROSS JOIN ` + plane.RunAndStep + `
          WHERE ` + eligible + ` AND (
-            SELECT true FROM work_slice s WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step
-              AND ` + plane.SliceInFlight + ` LIMIT 1) IS NULL`
+            SELECT true FROM ` + plane.OutOfStep + ` LIMIT 1) IS NULL`
 
 	// searchRunnable picks endpoints, those with the most urgent work and otherwise at random, with a few steps
 	// each: the first ones with nothing in flight, all with something in flight, which are no more than that, and
@@ -168,9 +168,7 @@ FROM chosen e LEFT JOIN LATERAL (
         UNION
         SELECT run_id, step FROM ` + plane.OutAt + ` st WHERE ` + plane.HasReady + `) t
     CROSS JOIN ` + plane.RunAndStep + `
-    CROSS JOIN LATERAL (
-        SELECT count(*) AS live FROM work_slice s
-        WHERE s.endpoint = e.endpoint AND s.run_id = t.run_id AND s.step = t.step AND ` + plane.SliceInFlight + `) l
+    CROSS JOIN LATERAL (SELECT count(*) AS live FROM ` + plane.OutOfStep + `) l
     WHERE ` + eligible + ` AND l.live < least(st.in_flight, st.in_flight_cap)
     ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
 UNION ALL

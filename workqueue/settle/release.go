@@ -215,14 +215,16 @@ func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) 
 }
 
 // strays is the undelivered requests at a canary that was pulled back or has no services, and at an endpoint all of
-// whose requests go to the canary. Locked rows are left to the next sweep.
+// whose requests go to the canary, by work_slice_busy. Locked rows are left to the next sweep.
 const strays = `
 WITH stray AS MATERIALIZED (
-    SELECT s.id FROM endpoint_setting e
-    JOIN work_slice s ON s.endpoint = CASE e.canary_share WHEN 100 THEN e.endpoint ELSE e.canary END
-    JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step AND st.endpoint COLLATE "C" = e.endpoint
+    SELECT s.id FROM endpoint_setting e CROSS JOIN LATERAL (
+        SELECT s.id FROM work_slice s
+        WHERE s.endpoint = CASE e.canary_share WHEN 100 THEN e.endpoint ELSE e.canary END AND ` + plane.SliceInFlight + `
+          AND s.state = 'sent' AND s.delivered_at IS NULL AND s.deadline > (SELECT tranche_now())
+          AND (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step) = e.endpoint
+        OFFSET 0) f JOIN work_slice s USING (id)
     WHERE e.canary IS NOT NULL AND (e.canary_share IN (0, 100) OR NOT e.canary_heard)
-      AND ` + plane.SliceInFlight + ` AND s.state = 'sent' AND s.delivered_at IS NULL AND s.deadline > tranche_now()
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
 UPDATE work_slice s SET deadline = tranche_now()
 FROM stray WHERE s.id = stray.id AND s.state = 'sent' AND s.delivered_at IS NULL`
@@ -231,7 +233,7 @@ FROM stray WHERE s.id = stray.id AND s.state = 'sent' AND s.delivered_at IS NULL
 func (s Store) HurryStrays(ctx context.Context, lease workqueue.Lease) error {
 	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, strays); err != nil {
-			return fmt.Errorf("look for requests at former canaries: %w", err)
+			return fmt.Errorf("look for requests where no more are sent: %w", err)
 		}
 		return nil
 	})

@@ -166,10 +166,17 @@ const BusyAt = `(SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoin
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
               WHERE o.endpoint = at.endpoint AND k.flush IS NOT NULL)`
 
-// OutAt is the steps with slices in flight at an endpoint e.
+// OutOfStep is the slices in flight of a step t at the targets of its endpoint e: itself, and its canary.
+const OutOfStep = `unnest(e.targets) g CROSS JOIN LATERAL (
+    SELECT FROM work_slice s WHERE s.endpoint = g AND s.run_id = t.run_id AND s.step = t.step AND ` + SliceInFlight + `
+    OFFSET 0) s`
+
+// OutAt is the steps of an endpoint e with slices in flight there or at another of its targets.
 const OutAt = `(
-    SELECT DISTINCT s.run_id, s.step FROM work_slice s
-    WHERE s.endpoint = e.endpoint AND ` + SliceInFlight + `)`
+    SELECT s.run_id, s.step FROM (
+        SELECT DISTINCT s.run_id, s.step FROM unnest(e.targets) g CROSS JOIN LATERAL (
+            SELECT s.run_id, s.step FROM work_slice s WHERE s.endpoint = g AND ` + SliceInFlight + ` OFFSET 0) s) s
+    WHERE (SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step) = e.endpoint)`
 
 // Unheld is a condition on a batchrun r and its run_step st: only limits keep nodes from its work.
 const Unheld = `
