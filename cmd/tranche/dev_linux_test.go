@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"io"
 	"os"
 	"path/filepath"
@@ -45,6 +46,7 @@ func TestDev(t *testing.T) {
 	testenv.NoError(t, s.Process.Signal(os.Interrupt))
 	testenv.Same(t, s.Wait(), nil, "it ended: %s", s.log.String())
 	for _, group := range started() {
-		testenv.Same(t, syscall.Kill(-testenv.Must(strconv.Atoi(group))(t), 0), error(syscall.ESRCH), "the service has ended")
+		id := testenv.Must(strconv.Atoi(group))(t)
+		eventually(t, "the service has ended", func() bool { return errors.Is(syscall.Kill(-id, 0), syscall.ESRCH) })
 	}
 }
