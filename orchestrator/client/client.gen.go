@@ -7046,4 +7046,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 6a3275ec2014dd433848867437a04f1e, is 05f6c39d0768976650c5fb2d77768cbf431e27ebe2fb0439f6b4bbdc235ce1b1.
+// Of a11e71aadedb81a4b7c3bd0266f1e8e8, is 7fac04ab0dbdce362096ba7c256bb981e62e9c744c408c41434f47fa7c15daad.
