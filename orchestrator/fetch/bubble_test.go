@@ -11,6 +11,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap/zaptest"
 
@@ -34,13 +35,15 @@ type world struct {
 	recorded []settle.Answer
 	given    []string // why slices were given back, and for how long
 	jobs     map[workqueue.SliceID]dispatch.Assignment
-	reset    bool          // slices are not the node's any more
-	held     chan struct{} // nil, or what commits wait for
+	reset    bool                      // slices are not the node's any more
+	parts    []dispatchstore.PartInput // of each item
+	held     chan struct{}             // nil, or what commits wait for
 }
 
 func (w *world) EachInput(_ context.Context, want dispatchstore.InputRequest, f func(dispatchstore.Input) bool) error {
 	for bit := range want.Mask.All() {
-		f(dispatchstore.Input{Item: dispatchstore.Item{Ordinal: want.Block.Ordinal(bit), Key: fmt.Appendf(nil, "C%d", bit)}})
+		f(dispatchstore.Input{Item: dispatchstore.Item{Ordinal: want.Block.Ordinal(bit), Key: fmt.Appendf(nil, "C%d", bit)},
+			Parts: w.parts})
 	}
 	return nil
 }
@@ -116,7 +119,8 @@ func (w *world) take(n int, change func(*workqueue.Slice)) {
 	for range n {
 		a := dispatch.Assignment{Slice: workqueue.Slice{ID: workqueue.NewSliceID(), Mask: bitfield.Full(10), Attempt: 1},
 			Session: w.node.Session(), Endpoint: "local:f", Claimed: time.Now(),
-			Work: workqueue.StepWork{Kind: workqueue.KindLocal, Name: "f", Timeout: callTimeout}}
+			Work: workqueue.StepWork{Kind: workqueue.KindLocal, Name: "f", Timeout: callTimeout,
+				Inputs: make([]workqueue.StepInput, len(w.parts))}}
 		if change != nil {
 			change(&a.Slice)
 		}
@@ -242,6 +246,16 @@ func TestAFunctionSaysHowItFails(t *testing.T) {
 				}
 			}
 		})
+}
+
+// An item whose parts in pieces are more than a node holds fails before they are read.
+func TestAnItemOfTooManyBytes(t *testing.T) {
+	working(t, fetch.Each(answer), func(w *world) {
+		large := dispatchstore.PartInput{Large: uuid.NullUUID{Valid: true}, Data: fmt.Appendf(nil, `{"bytes":%d}`, maxResult)}
+		w.parts = []dispatchstore.PartInput{large, large, {Data: []byte("1")}}
+		w.take(1, func(s *workqueue.Slice) { s.Mask = bitfield.Full(1) })
+		testenv.Same(t, w.outcome(), "0+item_too_large", "recorded")
+	})
 }
 
 // A suspect has its node for itself until it is recorded. Were the next one to begin before, and end the node, the

@@ -2,6 +2,8 @@ package dispatch_test
 
 import (
 	"bytes"
+	"crypto/sha256"
+	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
 // inputsOf reads the inputs of a mask, and what they are is copied.
@@ -70,6 +73,50 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 	err = dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &beyond},
 		func(dispatch.Input) bool { return true })
 	testenv.Says(t, err, "2600 of 2601 are in work_queue", "an item that is not there")
+}
+
+// A service reads parts of items that are in flight in its slice, from any byte on. A reset of a part takes that item
+// out, and no other.
+func TestPartOfAnItemInFlight(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	run := b.Load(storetest.Planned(storetest.Need("fetch"), storetest.Need("sees", 0)), 4)
+	b.RecordStep(run, 0)
+	s := b.ClaimStep(run, 1, 1).Slices[0]
+	inputs := b.inputsOf(dispatch.InputRequest{Run: run, Mask: &s.Mask, Inputs: []workqueue.StepInput{{Step: 0}}})
+	read := func(item int, change func(*dispatch.PartRequest)) string {
+		part := inputs[item].Parts[0].Data
+		sum := sha256.Sum256(part)
+		req := dispatch.PartRequest{Slice: s.ID, Endpoint: s.Endpoint, Ordinal: inputs[item].Ordinal, Step: "fetch",
+			Bytes: int64(len(part)), SHA256: sum[:], Most: 1 << 20}
+		change(&req)
+		data, err := dispatch.New(b.Store).Part(t.Context(), req)
+		if errors.Is(err, workqueue.ErrNotFound) {
+			return "gone"
+		}
+		testenv.NoError(t, err)
+		return string(data)
+	}
+	same := func(*dispatch.PartRequest) {}
+	first, second := string(inputs[1].Parts[0].Data), string(inputs[2].Parts[0].Data)
+	testenv.Same(t, read(1, same), first, "a part")
+	testenv.Same(t, read(1, func(r *dispatch.PartRequest) { r.From, r.Most = 1, 2 }), first[1:3], "some of it")
+	for name, change := range map[string]func(*dispatch.PartRequest){
+		"slice":    func(r *dispatch.PartRequest) { r.Slice = workqueue.NewSliceID() },
+		"endpoint": func(r *dispatch.PartRequest) { r.Endpoint = "other" },
+		"item":     func(r *dispatch.PartRequest) { r.Ordinal = 8192 + 1 },
+		"step":     func(r *dispatch.PartRequest) { r.Step = "sees" },
+		"size":     func(r *dispatch.PartRequest) { r.Bytes++ },
+		"hash":     func(r *dispatch.PartRequest) { r.SHA256 = make([]byte, sha256.Size) },
+	} {
+		testenv.Same(t, read(1, change), "gone", "another %s", name)
+	}
+	testenv.Must(redo.New(b.Store).Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{Step: "fetch", Keys: []string{string(inputs[1].Key)}}}))(t)
+	testenv.Same(t, read(1, same), "gone", "a part that is redone")
+	testenv.Same(t, read(2, same), second, "another item's part")
+	b.Record(storetest.Whole(s))
+	testenv.Same(t, read(2, same), "gone", "the part of an item that is answered")
 }
 
 func seq(n int) []int {
