@@ -117,7 +117,7 @@ func TestARunIsArchivedInS3(t *testing.T) {
 		testenv.Same(t, text(`SELECT count(*)::text FROM batchrun`), "1", "runs after the fault %s", fault.says)
 	}
 	testenv.Must(db.Exec(t.Context(), `UPDATE archive SET since = since - interval '1 hour'`))(t)
-	b.wantSoon([]string{"health"}, "Nothing can be archived in s3://vault/a")
+	b.wantSoon([]string{"health"}, "Retention waits for the archive s3://vault/a")
 	socket, _ = s3(t, dir, secret)
 	proxy.Turn(socket)
 	b.want(b.tranche("retention", "run"), 0)
@@ -142,10 +142,12 @@ func TestARunIsArchivedInS3(t *testing.T) {
 	for i := range items {
 		var line struct {
 			Key          string
+			Payload      struct{ ID string }
 			Result       json.RawMessage
 			Result_bytes []byte
 		}
 		testenv.NoError(t, lines.Decode(&line))
+		testenv.Same(t, line.Payload.ID, line.Key, "the payload's ID")
 		want, _ := page(fmt.Sprint("C-", i))
 		if got := append(line.Result_bytes, line.Result...); string(got) != string(want.Data) {
 			t.Errorf("%s has %d bytes, and not its %d", line.Key, len(got), len(want.Data))

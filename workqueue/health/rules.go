@@ -386,7 +386,7 @@ var rules = []Rule{
 		Remedy: "Fix that; it is retried every few seconds. To stop forwarding: start all nodes without --audit-sink, and " +
 			"delete the row of the table audit_sink"},
 	{Kind: Archive, Owner: OwnerOperator, find: failingArchive, args: []any{archivePause},
-		Title: "Nothing can be archived in {{.subject}}",
+		Title: "Retention waits for the archive {{.subject}}",
 		Detail: "{{line .reason}} This has been so for {{ago .since}}. What is not in the archive is not deleted: runs and " +
 			"audit rows past their limits wait.",
 		Remedy: "Fix that: the bucket, its credentials, or the network; then `tranche retention run`, or wait ten minutes. To " +
