@@ -178,7 +178,7 @@ func repeat(ctx context.Context, term *cli.Console) error {
 			return err
 		}
 	}
-	term.Note("run %s is repeated; see: tranche run watch last", run.Name)
+	term.Note("run %s is repeated; see: tranche run watch last", run.ID)
 	return nil
 }
 
