@@ -394,7 +394,8 @@ func TestPartOf(t *testing.T) {
 		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png",
 			Data: []byte{9}},
 	} {
-		if b, there, err := PartOf[wire.Binary](t.Context(), info, name); !reflect.DeepEqual(b, want) || !there || err != nil {
+		b, there, err := PartOf[wire.Binary](t.Context(), info, name)
+		if !reflect.DeepEqual(b, want) || !there || err != nil {
 			t.Errorf("%+v, %v, %v", b, there, err)
 		}
 	}

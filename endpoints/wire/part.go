@@ -183,19 +183,24 @@ func scanPart(in *BodyReader, names map[string]string) (part Part) {
 
 // checkPart checks that a part has either JSON, bytes or a reference.
 func checkPart(in *BodyReader, part *Part, seen slotFields, encoded, ref []byte) {
-	switch {
-	case seen.d && !seen.b && !seen.t && !seen.r:
-	case seen.r && !seen.d && !seen.b:
-		part.Ref, part.ContentType = &PartRef{}, ResultType(part.ContentType)
-		if err := json.Unmarshal(ref, part.Ref); err != nil || !part.Ref.valid() ||
-			part.ContentType != "" && !ValidContentType(part.ContentType) {
-			in.Fail(ReasonSlot, `the reference that ends at byte %d must have "bytes" and "sha256" of a part`, in.Pos())
+	members := 0
+	for _, given := range [...]bool{seen.d, seen.b, seen.r} {
+		if given {
+			members++
 		}
-	case seen.b && !seen.d && !seen.r:
+	}
+	switch {
+	case members != 1, seen.d && seen.t:
+		in.Fail(ReasonSlot, `the part that ends at byte %d must have exactly one of "d", "b" and "r" (with "t")`, in.Pos())
+	case seen.b:
 		part.Data, part.ContentType = binaryOf(in, "the part that ends at byte", in.Pos(), encoded, part.ContentType,
 			seen.t)
-	default:
-		in.Fail(ReasonSlot, `the part that ends at byte %d must have exactly one of "d", "b" and "r" (with "t")`, in.Pos())
+	case seen.r:
+		part.Ref, part.ContentType = &PartRef{}, ResultType(part.ContentType)
+		err := json.Unmarshal(ref, part.Ref)
+		if err != nil || !part.Ref.valid() || part.ContentType != "" && !ValidContentType(part.ContentType) {
+			in.Fail(ReasonSlot, `the reference that ends at byte %d must have "bytes" and "sha256" of a part`, in.Pos())
+		}
 	}
 }
 

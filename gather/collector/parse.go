@@ -314,20 +314,28 @@ func Template(e *collector.Enrichment) (*template.Body, error) {
 	return template.ParseBody(e.Payload, of)
 }
 
+// checkAsked checks what an enrichment asks, except a query.
+func checkAsked(doc *strictyaml.Document, e *collector.Enrichment) error {
+	switch {
+	case e.Endpoint != "" && (e.SQL != nil || e.Local != ""), e.SQL != nil && e.Local != "":
+		return doc.Fail("enrich", "sql, endpoint and local: give one of them")
+	case wire.ValidateName(cmp.Or(e.Endpoint, e.Local, partLocal)) != nil:
+		return doc.Fail("enrich."+Part(e), "invalid name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", e.Endpoint+e.Local,
+			wire.MaxNameLength)
+	}
+	return nil
+}
+
 func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error {
 	e := s.Enrich
 	if e == nil {
 		return nil
 	}
 	query, err := Query(e)
-	switch {
-	case err != nil:
+	if err = cmp.Or(err, checkAsked(doc, e)); err != nil {
 		return err
-	case e.Endpoint != "" && (query != nil || e.Local != ""), query != nil && e.Local != "":
-		return doc.Fail("enrich", "sql, endpoint and local: give one of them")
-	case wire.ValidateName(cmp.Or(e.Endpoint, e.Local, partLocal)) != nil:
-		return doc.Fail("enrich."+Part(e), "invalid name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", e.Endpoint+e.Local,
-			wire.MaxNameLength)
+	}
+	switch {
 	case e.Payload == nil:
 		return doc.Fail("enrich", "payload is missing; say what to store, for example {change: \"{item}\"}")
 	case Part(e) == "" && e.By != "":

@@ -180,8 +180,8 @@ func (e *enriching) call(ctx context.Context, req *fetch.Request) ([]fetch.Slot,
 	for i := range req.Items {
 		items[i] = endpoints.CallItem[json.RawMessage]{Key: req.Items[i].Key, In: req.Items[i].Payload}
 	}
-	results, err := endpoints.CallList[json.RawMessage, json.RawMessage](ctx, e.of.sources.NC, e.spec.Enrich.Endpoint, items,
-		endpoints.Direct(), endpoints.CallerName("collectors"), endpoints.CallParams(e.spec.Params),
+	results, err := endpoints.CallList[json.RawMessage, json.RawMessage](ctx, e.of.sources.NC, e.spec.Enrich.Endpoint,
+		items, endpoints.Direct(), endpoints.CallerName("collectors"), endpoints.CallParams(e.spec.Params),
 		endpoints.CallOrigin("collector "+e.name))
 	if err != nil {
 		return nil, err
@@ -224,6 +224,11 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []que
 			}
 		}
 	}
+	return e.complete(ctx, values)
+}
+
+// complete reports whether a service or function has answered every question. A query need not have a row for each.
+func (e *enriching) complete(ctx context.Context, values []question) error {
 	for _, q := range values {
 		if _, there := e.rows[q.op]; !there && e.spec.Enrich.SQL == nil {
 			return e.fails(ctx, wire.Retry(wire.CodeUnanswered, "%q is left out of the answer", q.value))

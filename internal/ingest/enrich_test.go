@@ -57,7 +57,7 @@ func withSource(t *testing.T) (*bench, *counted) {
 		testenv.Must(source.Exec(t.Context(), sql))(t)
 	}
 	nc := testenv.Conn(t, testenv.NATS(t))
-	b.it = ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{SQL: from, NC: nc, Locals: map[string]fetch.Fetcher{
+	locals := map[string]fetch.Fetcher{
 		"double": fetch.Typed(func(_ context.Context, in change, item *fetch.Item) (change, error) {
 			return double(in, item.Key, item.Param("year"))
 		}),
@@ -65,7 +65,8 @@ func withSource(t *testing.T) (*bench, *counted) {
 		"twice": fetch.Each(func(context.Context, *fetch.Item) (fetch.Part, error) {
 			return fetch.Part{Data: []byte(`{"a":1,"a":2}`)}, nil
 		}),
-	}}, nil)
+	}
+	b.it = ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{SQL: from, NC: nc, Locals: locals}, nil)
 	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "test"}))(t)
 	testenv.NoError(t, endpoints.HandleEach(svc, "double", func(ctx context.Context, in change) (change, error) {
 		return double(in, endpoints.ItemOf(ctx).Key, endpoints.ItemOf(ctx).Param("year"))
@@ -199,7 +200,8 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 			`operation 2: payload: enrich: "8": -1 is too little (negative)`},
 		"a function's error": {`{local: double}`, good + `{"payload":{"customer":{"id":8},"n":-1}}`,
 			`operation 2: payload: enrich: "8": -1 is too little (negative)`},
-		"not its input":      {`{endpoint: double}`, `{"payload":{"customer":{"id":8},"n":"x"}}`, `operation 1: payload: enrich: "8": `},
+		"not its input": {`{endpoint: double}`, `{"payload":{"customer":{"id":8},"n":"x"}}`,
+			`operation 1: payload: enrich: "8": `},
 		"a service is busy":  {`{endpoint: double}`, good + `{"payload":{"customer":{"id":8},"n":0}}`, "try later"},
 		"a function is busy": {`{local: double}`, `{"payload":{"customer":{"id":8},"n":0}}`, "try later"},
 		"no service":         {`{endpoint: nobody}`, good, "nobody"},

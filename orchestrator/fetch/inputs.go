@@ -76,7 +76,7 @@ func (f *Worker) readLarge(ctx context.Context, parts map[string]fetch.Part, ste
 	data := bytes.NewBuffer(make([]byte, 0, ref.Bytes))
 	same, err := export.New(f.node.Store).Verify(ctx, id, [sha256.Size]byte(sum), data)
 	if err == nil && !same {
-		err = fmt.Errorf("the part of step %s is not the %d bytes that it was: it was deleted, or is damaged", step, ref.Bytes)
+		err = fmt.Errorf("the part of step %s is not the %d bytes that it was: deleted, or damaged", step, ref.Bytes)
 	}
 	parts[step] = fetch.Part{Data: data.Bytes(), ContentType: parts[step].ContentType}
 	return err
@@ -171,8 +171,8 @@ func sizeOf(in *dispatchstore.Input, kind workqueue.Kind) int64 {
 // tooLarge replaces the call for an item that a node does not hold in memory.
 func tooLarge(inputs []workqueue.StepInput, size int64) fetchCall {
 	return func(context.Context, *fetch.Request, *collector) ([]fetch.Slot, error) {
-		return nil, wire.Fail(core.CodeItemTooLarge, "the item%s has %d bytes, and a node takes at most %d: leave some out of "+
-			"the step's inputs", core.WithParts(inputs), size, fetchItemLimit)
+		return nil, wire.Fail(core.CodeItemTooLarge, "the item%s has %d bytes, and a node takes at most %d: leave some out "+
+			"of the step's inputs", core.WithParts(inputs), size, fetchItemLimit)
 	}
 }
 

@@ -259,8 +259,8 @@ type PartRequest struct {
 	Most     int
 }
 
-// Points of primary keys, except run_step's names. The item must be in flight at the endpoint, in this slice: resets and
-// corrections take it out. The hash of a part that is not in pieces is compared once, at its start.
+// Points of primary keys, except run_step's names. The item must be in flight at the endpoint, in this slice: resets
+// and corrections take it out. The hash of a part that is not in pieces is compared once, at its start.
 const readPart = `
 SELECT CASE WHEN p.large_id IS NULL THEN substr(p.result, $7::int + 1, $8) ELSE (
     SELECT substr(w.bytes, ($7 - w.before)::int + 1, $8) FROM (
