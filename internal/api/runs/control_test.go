@@ -46,7 +46,7 @@ func TestControl(t *testing.T) {
 	}{ // what someone else changed meanwhile is not changed again
 		{409, `"priority":4`, `"priority":"0"`, "priority of run " + run + " is 3 meanwhile, not 0 as expected"},
 		{409, `"rate":1,"chunk":9`, `"rate":"10","chunk":"auto"`, "chunk of run " + run + " is 7 meanwhile"},
-		{409, `"max_failed":"2%"`, `"max_failed":""`, `"body.if_was.max_failed"`},
+		{409, `"max_failed":"2%"`, `"max_failed":"1%"`, `"body.if_was.max_failed"`},
 		{200, `"rate":1,"chunk":"auto","max_failed":"3"`, `"rate":"1e1","chunk":"7","max_failed":"none"`, `"rate":1`},
 		{200, `"priority":3,"chunk":8`, `"priority":"9","chunk":"auto"`, `"chunk":"8"`}, // its priority is 3 already
 		{422, `"priority":4`, `"chunk":"7"`, "does not set"},

@@ -77,7 +77,6 @@ func everyPage(b *browser) func(*testing.T) {
 				p.whole(name)
 				p.harmless(name)
 				p.fits("a screen", 1440)
-				p.accessible("light")
 				p.asPhone()
 				p.visit(path)
 				p.whole(name)
@@ -232,6 +231,7 @@ func keyboard(s *stack, p *page) {
 	}
 	p.chord("g", "r")
 	p.has("runs-page")
+	p.has("attention") // of the new one, which moves it
 	p.until("both are listed", `document.querySelectorAll('#main [data-row]').length === 2`)
 
 	// Down to the older run, into it, over its map to an item that failed, and back.

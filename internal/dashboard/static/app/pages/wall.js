@@ -46,10 +46,11 @@ function titleOf(kind, conditions) {
 
 function Run({ run: r }) {
   const { value, more } = forecastText(r.forecast);
-  const why = r.hold ? holds[r.hold.kind] : r.blocker?.text ?? (r.approval?.length > 0 ? `Waits for approval: ${r.approval.join(", ")}` : "");
+  const why = r.hold ? holds[r.hold.kind] : r.blocker?.text ?? (r.approval?.length > 0 ? `Waits for approval: ${r.approval.join(", ")}`
+    : r.at_risk ? `Will be ${r.at_risk.late} late` : "");
   return html`<li><strong><${Text} max=${60}>${r.name || r.plan}<//></strong><b>${percent(r.progress)}</b>
     <${Progress} done=${r.done} failed=${r.failed} total=${r.items} share=${r.progress} label=${"Progress of " + (r.name || r.plan)}/>
-    <span>${why ? html`<span class="is-warn"><${Text} max=${90}>${why}<//></span>` : r.forecast?.p50 ? html`ends <b>${value}</b>${more && `, ${more}`}`
-      : r.forecast?.then ? `${value} ${more}` : more}</span>
-    <span>${open(r) > 0 && html`<span class="is-bad">${short(open(r))} failed</span> `}${r.state === "running" ? `${short(Math.round(r.rate))}/s` : r.state}</span></li>`;
+    <span>${why ? html`<span class="is-warn"><${Text} max=${90}>${why}<//></span>` : r.forecast?.p50 ? `ends ${more || value}`
+      : r.forecast?.then ? `${value} ${more}` : "no forecast yet"}</span>
+    <span>${open(r) > 0 && html`<span class="is-bad">${short(open(r))} failed</span>, `}${r.state === "running" ? `${short(Math.round(r.rate))}/s` : r.state}</span></li>`;
 }

@@ -25,7 +25,7 @@ export function Beside({ run }) {
   const took = (new Date(timeline.to) - new Date(timeline.from)) / 1000;
   const seconds = lasted(run);
   const was = beside(timeline, seconds);
-  return html`<p class="muted" data-test="beside">${seconds < took ? "At this moment" : `It had ended after ${duration(took)}:`} <${Link} to=${`/runs/${segment(last.id)}`}><${Text}
-    max=${60}>${last.name || last.plan}<//><//>${seconds < took
-      ? ` had ${percent(was.share)}, ${num(was.failed)} failed, ${short(was.rate)}/s` : `, ${num(last.failed)} failed`}</p>`;
+  return html`<p class="muted" data-test="beside">By this time the last run, <${Link} to=${`/runs/${segment(last.id)}`}><${Text}
+    max=${60}>${last.name || last.plan}<//><//>, had ${seconds < took ? `${percent(was.share)}, ${num(was.failed)} failed, ${short(was.rate)}/s`
+      : `ended: after ${duration(took)}, ${num(last.failed)} failed`}.</p>`;
 }
