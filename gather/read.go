@@ -152,7 +152,7 @@ func (q *SQL) ReadYAML(v strictyaml.Value) error {
 	return v.Decode((*settings)(q))
 }
 
-// ReadYAML implements strictyaml.Reader. Invalid words are kept for Validate to reject.
+// ReadYAML implements strictyaml.Reader. An invalid encoding or delimiter is kept for Validate to reject.
 func (i *Items) ReadYAML(v strictyaml.Value) error {
 	type settings Items
 	err := v.Fields(documented(strictyaml.FieldsOf((*settings)(i)))...)

@@ -26,7 +26,7 @@ type Archive interface {
 	Audit(ctx context.Context, after, last int64) error
 }
 
-var errNoArchive = errors.New("the node that leads was started without --archive")
+var errNoArchive = errors.New("the leader was started without --archive; set it on all nodes")
 
 // openArchive begins a round: the store learns of the archive before anything is deleted. Runs and the audit log wait
 // while there is one that cannot be used.

@@ -152,7 +152,7 @@ func (r *retentionRound) past(ctx context.Context, k *retentionstore.Retention) 
 	if k.Kind == retentionstore.RetainRuns {
 		why := k.String()
 		if r.archive != nil {
-			why += ", then archived in " + r.archive.Target()
+			why += "; archived in " + r.archive.Target()
 		}
 		n, err = r.runs(ctx, *before, why)
 	} else {

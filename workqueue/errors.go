@@ -32,14 +32,14 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("cannot %s run %s: it is %s; %s", e.Op, e.Run, e.State, e.Fix)
 }
 
-// ChangedError is returned if someone else has changed a setting since the caller read it.
+// ChangedError means that a setting no longer has the value the caller expects (if_was).
 type ChangedError struct {
 	Of, Setting string // of a run or an endpoint
 	Want, Has   string
 }
 
 func (e *ChangedError) Error() string {
-	return fmt.Sprintf("%s of %s is %s meanwhile, not %s as expected; nothing was changed. To set it anyway, expect %[3]s",
+	return fmt.Sprintf("%s of %s is now %s, want %s; nothing was changed. To overwrite it, repeat with if_was %[1]s=%[3]s",
 		e.Setting, e.Of, cmp.Or(e.Has, "none"), cmp.Or(e.Want, "none"))
 }
 

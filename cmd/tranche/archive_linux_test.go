@@ -124,7 +124,7 @@ func TestARunIsArchivedInS3(t *testing.T) {
 	eventually(t, "the run is gone, and all is well", func() bool {
 		return text(`SELECT (SELECT count(*) FROM batchrun) || error FROM archive`) == "0"
 	})
-	b.want(b.tranche("run", "show", id), 7, "age 1h0m0s, then archived in s3://vault/a")
+	b.want(b.tranche("run", "show", id), 7, "age 1h0m0s; archived in s3://vault/a")
 
 	found := testenv.Must(filepath.Glob(filepath.Join(dir, "vault/a/*/runs", id, "*/manifest.json")))(t)
 	testenv.MustSame(t, len(found), 1, "manifests")

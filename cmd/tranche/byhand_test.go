@@ -66,7 +66,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "set", "it", "--step", "nope", "--chunk", "1"), 7, `has no step "nope"; it has echo`)
 	b.want(b.tranche("run", "set", "it", "--chunk", "1"), 0, "nothing was changed")
 	b.want(b.tranche("run", "set", "it", "--priority", "2", "--chunk", "2", "--if-was", "priority=0", "--if-was", "chunk=1"), 7,
-		"is 1 meanwhile")
+		"is now 1")
 	b.want(b.tranche("run", "approve", "it"), 7, "not waiting for approval")
 	b.want(b.tranche("run", "pause", "--all"), 0, "no run was paused")
 	b.want(b.tranche("run", "resume", "it", "--max-failed", "none"), 0, "resumed: its items")
@@ -688,7 +688,7 @@ func testEndpointsByHand(t *testing.T, b *bench) {
 		err := json.Unmarshal([]byte(b.tranche("endpoints", "show", "echo", "--json").out), &e)
 		return err == nil && len(e.Listeners) == 1 && e.Listeners[0].Concurrency == 3
 	})
-	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "4", "--if-was", "concurrency=default"), 7, "is 3 meanwhile")
+	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "4", "--if-was", "concurrency=default"), 7, "is now 3")
 	b.want(b.tranche("endpoints", "set", "echo", "--concurrency", "default"), 0, "left to its services")
 	for _, n := range []string{"0", "-1", "1025", "many", ""} {
 		b.want(b.tranche("endpoints", "set", "echo", "--concurrency="+n), 2, "--concurrency", "or default")

@@ -30,16 +30,16 @@ const (
 	serviceStop = 15 * time.Second
 )
 
-// devCommand is serve with a service that is restarted when its files change.
+// devCommand runs serve and a service, which it restarts when files change.
 type devCommand struct {
 	serveCommand
 
 	Watch   []string `default:"." help:"Restart the service when files below this directory change (${default}); repeatable. Hidden files and node_modules do not count." placeholder:"DIR"`
 	NoOpen  bool     `help:"Do not open the dashboard in a browser."`
-	Service []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
+	Service []string `arg:"" optional:"" passthrough:"" help:"Command that starts the service, after --; NATS_URL is set for it."`
 }
 
-// Run ends the service before the server, so that what it holds is answered.
+// Run stops the service before the server, so that it can answer its requests.
 func (d *devCommand) Run(ctx context.Context, line *kong.Context, term *cli.Console) error {
 	if len(d.Service) > 0 && d.Service[0] == "--" {
 		d.Service = d.Service[1:]
@@ -64,7 +64,7 @@ func (d *devCommand) Run(ctx context.Context, line *kong.Context, term *cli.Cons
 	return errors.Join(err, <-served)
 }
 
-// develop restarts the service at each change, and does what is typed.
+// develop restarts the service on changes and handles typed commands.
 func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) error {
 	term.URL = d.at(p)
 	if !d.NoOpen && cli.IsTerminalOut(term) {
@@ -74,7 +74,7 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 	if err != nil {
 		return err
 	}
-	term.Note("r and Enter repeats the last run, q and Enter quits; changed files restart the service")
+	term.Note("type r and Enter to rerun the last run, q and Enter to quit; file changes restart the service")
 	typed := linesOf(term.In)
 	service := d.start(term, p)
 	for {
@@ -160,7 +160,7 @@ func (s *service) stop() error {
 	return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)
 }
 
-// repeat recomputes all items of the last run, at all steps.
+// repeat reruns all items of the last run.
 func repeat(ctx context.Context, term *cli.Console) error {
 	cl, err := term.Client()
 	if err != nil {
@@ -178,7 +178,7 @@ func repeat(ctx context.Context, term *cli.Console) error {
 			return err
 		}
 	}
-	term.Note("run %s is repeated; see: tranche run watch last", run.ID)
+	term.Note("rerunning %s; see: tranche run watch last", run.ID)
 	return nil
 }
 

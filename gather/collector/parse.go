@@ -318,7 +318,7 @@ func Template(e *collector.Enrichment) (*template.Body, error) {
 func checkAsked(doc *strictyaml.Document, e *collector.Enrichment) error {
 	switch {
 	case e.Endpoint != "" && (e.SQL != nil || e.Local != ""), e.SQL != nil && e.Local != "":
-		return doc.Fail("enrich", "sql, endpoint and local: give one of them")
+		return doc.Fail("enrich", "give only one of sql, endpoint and local")
 	case wire.ValidateName(cmp.Or(e.Endpoint, e.Local, partLocal)) != nil:
 		return doc.Fail("enrich."+Part(e), "invalid name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", e.Endpoint+e.Local,
 			wire.MaxNameLength)
@@ -339,9 +339,9 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	case e.Payload == nil:
 		return doc.Fail("enrich", "payload is missing; say what to store, for example {change: \"{item}\"}")
 	case Part(e) == "" && e.By != "":
-		return doc.Fail("enrich.by", "there is no sql, endpoint or local to use it; leave it out")
+		return doc.Fail("enrich.by", "by needs sql, endpoint or local")
 	case query == nil && e.Optional:
-		return doc.Fail("enrich.optional", "there is no sql that could have no row; leave it out")
+		return doc.Fail("enrich.optional", "optional needs sql")
 	}
 	if query != nil {
 		if wrong, ok := errors.AsType[*gather.FieldError](query.ValidateAlone("enrich.sql.")); ok {

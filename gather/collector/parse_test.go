@@ -140,7 +140,7 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		{"endpoint: e\nenrich: {payload: \"{item}\", by: a}\n",
 			"enrich.by: there is no sql, endpoint or local to use it"},
 		{"endpoint: e\nenrich: {endpoint: a, local: b}\n",
-			"enrich: sql, endpoint and local: give one of them"},
+			"enrich: give only one of sql, endpoint and local"},
 		{"endpoint: e\nenrich: {local: a b}\n",
 			`enrich.local: invalid name "a b"`},
 		{"endpoint: e\nenrich: {endpoint: a, optional: true}\n",

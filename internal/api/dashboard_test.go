@@ -26,7 +26,7 @@ func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 		}
 	}
 	b.Refused(404, "openapi", http.MethodGet, api.Prefix+"/nowhere", nil)
-	b.Refused(404, "there are alert.json, collector.json", http.MethodGet, "/schemas/plans.json", nil)
+	b.Refused(404, "use one of alert.json, collector.json", http.MethodGet, "/schemas/plans.json", nil)
 	schema := testenv.Must(http.Get(b.URL + "/schemas/plan.json"))(t)
 	defer func() { _ = schema.Body.Close() }()
 	testenv.Same(t, schema.Header.Get("Cache-Control"), "public, max-age=3600", "a schema is cached")

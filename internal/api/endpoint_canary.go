@@ -17,16 +17,16 @@ import (
 
 // EndpointCanary is the share of an endpoint's requests that goes to a new version of its service.
 type EndpointCanary struct {
-	Endpoint string  `json:"endpoint,omitempty" doc:"on which the new version listens; absent: the one already set"`
-	Share    float64 `json:"share" minimum:"0" maximum:"100" doc:"percent of the requests of runs; 0: none; 100: all"`
+	Endpoint string  `json:"endpoint,omitempty" doc:"endpoint of the new version; absent: the current canary"`
+	Share    float64 `json:"share" minimum:"0" maximum:"100" doc:"percent of runs' requests, 0 to 100; 0 ends it"`
 }
 
 // EndpointCanaryView is an endpoint's canary, with figures of both versions.
 type EndpointCanaryView struct {
 	EndpointCanary
 
-	Since    time.Time                `json:"since" doc:"when the comparison began"`
-	State    string                   `json:"state" doc:"which requests go there, in words"`
+	Since    time.Time                `json:"since" doc:"start of the comparison"`
+	State    string                   `json:"state" doc:"human-readable: where requests go now"`
 	Compared []inspect.VersionFigures `json:"compared,omitempty" doc:"of one endpoint: the new version, then the old one"`
 }
 
@@ -104,7 +104,7 @@ func (s *endpointRoutes) checkCanary(ctx context.Context, name string, c *Endpoi
 			to, like))
 	}
 	if old, known := isFlow(heard, name); known && old != flow {
-		return kernel.BadInput(fmt.Sprintf("canary %s: only one of %[1]s and %s is a flow; give an endpoint of the same kind",
+		return kernel.BadInput(fmt.Sprintf("canary %s: only one of %[1]s and %s is a flow; both or neither must be",
 			to, name))
 	}
 	return s.checkContracts(ctx, name, to)

@@ -37,17 +37,17 @@ func TestVersionsAreCompared(t *testing.T) {
 	at := "/endpoints/count/settings"
 	for body, says := range map[string]string{
 		`{"canary":{"share":5}}`:                           "endpoint count has no canary",
-		`{"canary":{"endpoint":"count","share":5}}`:        "under another name, like count-v2",
+		`{"canary":{"endpoint":"count","share":5}}`:        "under another name, for example count-v2",
 		`{"canary":{"endpoint":"count-v3","share":5}}`:     "no service listens on it; start the new version under that name first; did you mean count-v2?",
 		`{"canary":{"endpoint":"other","share":5}}`:        "it reads other fields than count",
 		`{"canary":{"endpoint":"count-v2","share":101}}`:   "validation failed",
-		`{"canary":{"endpoint":"http:example","share":0}}`: "only services have versions",
+		`{"canary":{"endpoint":"http:example","share":0}}`: "both must be endpoints",
 	} {
 		e.Says(422, at, body, says)
 	}
 	e.Says(200, at, `{"canary":{"endpoint":"count-v2","share":50}}`, `"canary_share":50`)
 	e.Says(422, at, `{"canary":{"endpoint":"third","share":5}}`, "50% of the requests go to count-v2")
-	e.Says(422, "/endpoints/count-v2/settings", `{"canary":{"endpoint":"count","share":5}}`, "canaries form no chain")
+	e.Says(422, "/endpoints/count-v2/settings", `{"canary":{"endpoint":"count","share":5}}`, "is already the canary of")
 	run := e.Load("count", 400, nil)
 	apitest.Eventually(t, "the run completes", func() bool {
 		return e.Number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1

@@ -48,7 +48,7 @@ type Endpoint struct {
 	MaxInFlight int                 `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
 	RateLimit   float64             `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
 	RequestRate float64             `json:"request_rate" doc:"requests a second in all, set by an operator; 0: none"`
-	Canary      *EndpointCanaryView `json:"canary,omitempty" doc:"a new version, that gets a share of the requests of runs"`
+	Canary      *EndpointCanaryView `json:"canary,omitempty" doc:"canary: a new version that gets a share of runs' requests"`
 	Pace        *inspect.PaceView   `json:"pace,omitempty" doc:"what nodes found out about it"`
 	Reads       json.RawMessage     `json:"reads,omitempty" doc:"of one endpoint: a JSON Schema of the items that it reads"`
 	Answers     json.RawMessage     `json:"answers,omitempty" doc:"of one endpoint: a JSON Schema of its results"`
@@ -90,11 +90,11 @@ type EndpointSettings struct {
 	MaxInFlight *int            `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64        `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
 	RequestRate *float64        `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
-	Canary      *EndpointCanary `json:"canary,omitempty" doc:"which share of the requests of runs goes to a new version"`
+	Canary      *EndpointCanary `json:"canary,omitempty" doc:"sends a share of runs' requests to a new version"`
 	ChunkCap    *int            `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets above which size whole chunks fail"`
 	Breaker     *string         `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
 
-	IfWas map[string]string `json:"if_was,omitempty" doc:"values of what is set, as read: 409 if one is different by now"`
+	IfWas map[string]string `json:"if_was,omitempty" doc:"expected current values of the settings in this request, as text; 409 if one differs"`
 }
 
 // Requeuer requeues dead letters.

@@ -34,7 +34,7 @@ func serveSchemas() http.HandlerFunc {
 		name, _ := strings.CutSuffix(r.PathValue("file"), ".json")
 		text, err := json.Marshal(all[name])
 		if all[name] == nil || err != nil {
-			kernel.WriteProblem(w, http.StatusNotFound, "there is no such schema; there are "+
+			kernel.WriteProblem(w, http.StatusNotFound, "no such schema; use one of "+
 				strings.Join(slices.Sorted(maps.Keys(all)), ".json, ")+".json")
 			return
 		}

@@ -71,7 +71,7 @@ const (
 	auditName    = "audit.ndjson.gz"
 	manifestName = "manifest.json"
 	readmeName   = "README"
-	readme       = "What tranche serve --archive stores before retention deletes it: see docs/retention.md.\n"
+	readme       = "Archived by tranche serve --archive before retention deletes it; see docs/retention.md.\n"
 )
 
 // Check stores a small object, unless the last one was stored.
@@ -92,7 +92,7 @@ func (a *Archive) folder(ctx context.Context, names ...string) (string, error) {
 	return path.Join(append([]string{installation.String()}, names...)...), err
 }
 
-var errChanged = errors.New("it changed meanwhile")
+var errChanged = errors.New("changed while it was archived")
 
 // Run stores a run and returns in which state; empty: it was changed or deleted meanwhile.
 func (a *Archive) Run(ctx context.Context, run workqueue.RunID) (state string, err error) {
@@ -223,7 +223,7 @@ func (a *Archive) finish(ctx context.Context, dir string, m manifest) error {
 // stallTimeout is how long the storage may take nothing of an object, or for its end.
 const stallTimeout = 5 * time.Minute
 
-var errStalled = fmt.Errorf("it has taken nothing for %s", stallTimeout)
+var errStalled = fmt.Errorf("stalled for %s", stallTimeout)
 
 // put stores an object.
 func (a *Archive) put(ctx context.Context, name string, body io.Reader) error {

@@ -42,9 +42,9 @@ func NewS3(target string) (*S3, error) {
 	}
 	switch {
 	case err != nil || u.Scheme != "s3" || u.Host == "" || u.Fragment != "" || len(options) > len(u.Query()):
-		err = errors.New("it is not of that form")
+		err = errors.New("invalid URL")
 	case u.User != nil:
-		err = errors.New("credentials are not supported in it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a file, " +
+		err = errors.New("credentials are not accepted in the URL; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a file, " +
 			"AWS_SHARED_CREDENTIALS_FILE")
 	}
 	var at *url.URL

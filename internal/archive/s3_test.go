@@ -13,7 +13,7 @@ import (
 func TestTheURLOfAnArchive(t *testing.T) {
 	for target, says := range map[string]string{
 		"s3://b/f/": "", "s3://b?endpoint=http://127.0.0.1:9000&region=eu": "",
-		"": "want s3://BUCKET/FOLDER", "http://b/f": "not of that form", "s3:///f": "not of that form",
+		"": "want s3://BUCKET/FOLDER", "http://b/f": "invalid URL", "s3:///f": "invalid URL",
 		"s3://b?x=1": `unknown parameter "x"`, "s3://b?endpoint=h:1": "use https://HOST:PORT",
 		"s3://b?endpoint=http://u:secret@h": "use https://HOST:PORT", "s3://u:secret@b/f": "AWS_SHARED_CREDENTIALS_FILE",
 	} {

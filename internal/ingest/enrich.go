@@ -231,7 +231,7 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []que
 func (e *enriching) complete(ctx context.Context, values []question) error {
 	for _, q := range values {
 		if _, there := e.rows[q.op]; !there && e.spec.Enrich.SQL == nil {
-			return e.fails(ctx, wire.Retry(wire.CodeUnanswered, "%q is left out of the answer", q.value))
+			return e.fails(ctx, wire.Retry(wire.CodeUnanswered, "no answer for %q", q.value))
 		}
 	}
 	return nil

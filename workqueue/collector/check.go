@@ -193,7 +193,7 @@ func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
 // explain says why adds are refused and why operations wait: first what affects all, then some.
 func (v *CollectorView) explain() {
 	if v.RefusedSince != nil && v.RefusedAt != nil {
-		v.because("source", nil, "adds are refused since %s, last at %s, as enrich's lookup fails: %.300s; "+
+		v.because("source", nil, "adds are refused since %s, last at %s, because enrich fails: %.300s; "+
 			"fix the source, query, service or function, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
 	}
 	if v.Waiting+v.Backoff == 0 {

@@ -29,7 +29,7 @@ type RunChange struct {
 	MaxFailed *string    // see [workqueue.FailedLimit]
 	DoneBy    *time.Time // its deadline; the zero time: none
 	Gentle    *bool
-	IfWas     map[string]string // values that the change expects to replace, as text
+	IfWas     map[string]string // expected current values, by setting, as text
 	Reason    string
 	Actor     string
 }

@@ -39,7 +39,7 @@ const (
 	CollectorParked  Kind = "collector_parked"    // operations that are not retried
 	CollectorLate    Kind = "collector_late"      // operations waiting far longer than max_age
 	CollectorHangs   Kind = "flush_stuck"         // a flush in progress for far too long
-	CollectorRefuses Kind = "collector_rejecting" // what a collector stores with operations is unavailable
+	CollectorRefuses Kind = "collector_rejecting" // a collector's enrich fails
 
 	AlertFailing      Kind = "alert_failing" // a receiver of alerts has been unreachable for long
 	AuditSink         Kind = "audit_sink"    // entries of the audit log are not forwarded
@@ -370,9 +370,9 @@ var rules = []Rule{
 	{Kind: CollectorRefuses, Owner: OwnerOperator, Name: "Adds are refused", Of: "collector", Link: "/collectors",
 		find: refusedAdds, args: []any{refusedWindow, listed}, Waits: true,
 		Title: "Adds have been refused for {{ago .since}}: collector {{.subject}}",
-		Detail: "The lookup of enrich fails, last {{ago .last}} ago: {{printf `%.300s` .problem}}. Nothing of such " +
+		Detail: "The collector's enrich fails, last {{ago .last}} ago: {{printf `%.300s` .problem}}. Nothing of such " +
 			"an add is stored; producers are told to retry later.",
-		Remedy: "Fix the source, or the query (`tranche collector show {{.subject}} --source`, then `tranche collector " +
+		Remedy: "Fix the source, query, service or function (`tranche collector show {{.subject}} --source`, then `tranche collector " +
 			"apply FILE`); the next accepted add clears this: `tranche collector add {{.subject}} FILE`"},
 	{Kind: AlertFailing, Owner: OwnerOperator, Name: "Not delivered", Of: "alert",
 		Link: "/alerts?name={{urlquery .subject}}", find: failingAlerts, args: []any{alertTimeout, listed},
@@ -389,7 +389,7 @@ var rules = []Rule{
 		Title: "Retention waits for the archive {{.subject}}",
 		Detail: "{{line .reason}} This has been so for {{ago .since}}. What is not in the archive is not deleted: runs and " +
 			"audit rows past their limits wait.",
-		Remedy: "Fix that: the bucket, its credentials, or the network; then `tranche retention run`, or wait ten minutes. To " +
+		Remedy: "Check the bucket, its credentials and the network; then `tranche retention run`, or wait ten minutes. To " +
 			"stop archiving: start all nodes without --archive, and delete the row of the table archive"},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble,
 		Title:  "The streams differ from their settings",

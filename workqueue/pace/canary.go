@@ -26,14 +26,14 @@ func (c *Canary) validate(endpoint string) error {
 	switch {
 	case kind != workqueue.KindEndpoint || to != workqueue.KindEndpoint:
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %q of %s: only services have versions; name two endpoints", c.Endpoint, endpoint)}
+			"canary %q of %s: both must be endpoints", c.Endpoint, endpoint)}
 	case c.Endpoint == endpoint:
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: let the new version listen under another name, like %[1]s-v2, and give that",
+			"canary %s of endpoint %s: start the new version under another name, for example %[1]s-v2",
 			c.Endpoint, endpoint)}
 	case !(c.Share >= 0 && c.Share <= WholeShare): // rejects NaN, too
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"share %v of canary %s: give percent up to %d, or 0 to pull it back", c.Share, c.Endpoint, WholeShare)}
+			"share %v of canary %s: want 0 to %d percent", c.Share, c.Endpoint, WholeShare)}
 	}
 	return nil
 }
@@ -69,11 +69,11 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	name, to := before.Endpoint, cmp.Or(c.Endpoint, before.Canary)
 	switch {
 	case to == "":
-		return &workqueue.SettingError{Detail: fmt.Sprintf("endpoint %s has no canary; name the endpoint of the new version",
+		return &workqueue.SettingError{Detail: fmt.Sprintf("endpoint %s has no canary; give --to ENDPOINT (canary.endpoint)",
 			name)}
 	case before.CanaryShare > 0 && to != before.Canary:
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: %v%% of the requests go to %s; pull that back first: tranche endpoints canary %[2]s --none",
+			"canary %s of endpoint %s: %v%% of the requests go to %s; end that canary first: tranche endpoints canary %[2]s --none",
 			to, name, before.CanaryShare, before.Canary)}
 	}
 	if c.Share == 0 { // the times of the comparison stay
@@ -84,7 +84,7 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	err := tx.QueryRow(ctx, chainOfCanaries, name, to).Scan(&first, &second)
 	if err == nil {
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: %s is the canary of %s, and canaries form no chain; end that one first: "+
+			"canary %s of endpoint %s: %s is already the canary of %s; end that first: "+
 				"tranche endpoints canary %[4]s --none", to, name, second, first)}
 	}
 	if !errors.Is(err, pgx.ErrNoRows) {

@@ -30,9 +30,9 @@ type EndpointSetting struct {
 	MaxInFlight int       `json:"max_in_flight" doc:"requests in flight over all runs and nodes; 0: no separate limit"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
 	RequestRate float64   `json:"request_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
-	Canary      string    `json:"canary,omitempty" doc:"the endpoint of a new version, which gets a share of the requests of runs"`
-	CanaryShare float64   `json:"canary_share,omitempty" doc:"in percent; 100: all"`
-	CanarySince time.Time `json:"canary_since,omitzero" doc:"since when the two are compared"`
+	Canary      string    `json:"canary,omitempty" doc:"endpoint of a new version that gets a share of runs' requests"`
+	CanaryShare float64   `json:"canary_share,omitempty" doc:"percent; 100: all"`
+	CanarySince time.Time `json:"canary_since,omitzero" doc:"start of the comparison"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
 }
@@ -46,7 +46,7 @@ type EndpointChange struct {
 	RequestRate   *float64
 	Canary        *Canary
 	ClearChunkCap bool              // allow chunks above the size that failed entirely
-	IfWas         map[string]string // values that the change expects to replace, as text
+	IfWas         map[string]string // expected current values, by setting, as text
 	CloseBreaker  bool              // there is no outage: send again, and keep the breaker closed for ten minutes
 }
 

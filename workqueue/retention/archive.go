@@ -72,7 +72,7 @@ func (s Store) NoteArchive(ctx context.Context, lease workqueue.Lease, target st
 		return err
 	})
 	if err != nil {
-		return false, fmt.Errorf("note the archive: %w", err)
+		return false, fmt.Errorf("save the state of the archive: %w", err)
 	}
 	return used, nil
 }
@@ -81,7 +81,7 @@ func (s Store) NoteArchive(ctx context.Context, lease workqueue.Lease, target st
 // after one seal, up to another one; 0: none.
 func (s Store) AuditToArchive(ctx context.Context, before time.Time) (after, last int64, err error) {
 	if err = s.db.Pool.QueryRow(ctx, auditToArchive, before).Scan(&after, &last); err != nil {
-		return 0, 0, fmt.Errorf("look for rows of the audit log to archive: %w", err)
+		return 0, 0, fmt.Errorf("find audit rows to archive: %w", err)
 	}
 	return after, last, nil
 }
@@ -93,7 +93,7 @@ func (s Store) AuditArchived(ctx context.Context, lease workqueue.Lease, seal in
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("note that the audit log is archived: %w", err)
+		return fmt.Errorf("save up to where the audit log is archived: %w", err)
 	}
 	return nil
 }

@@ -233,7 +233,7 @@ FROM stray WHERE s.id = stray.id AND s.state = 'sent' AND s.delivered_at IS NULL
 func (s Store) HurryStrays(ctx context.Context, lease workqueue.Lease) error {
 	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, strays); err != nil {
-			return fmt.Errorf("look for requests where no more are sent: %w", err)
+			return fmt.Errorf("expire undelivered requests of rerouted steps: %w", err)
 		}
 		return nil
 	})

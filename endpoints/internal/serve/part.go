@@ -58,7 +58,7 @@ func (i Item) fetch(ctx context.Context, name string, ref *wire.PartRef) ([]byte
 		}
 	}
 	if sum := sha256.Sum256(data); hex.EncodeToString(sum[:]) != ref.SHA256 {
-		return nil, wire.Retry(wire.CodePartGone, "part %.80q is not what the request referred to any more", name)
+		return nil, wire.Retry(wire.CodePartGone, "part %.80q has changed since the request", name)
 	}
 	return data, nil
 }

@@ -380,7 +380,7 @@ func PrintOf(doc any) (string, error) {
 	return hex.EncodeToString(sum[:12]), nil
 }
 
-// CheckIfWas refuses an expected value of a setting that the request does not set.
+// CheckIfWas rejects if_was names that the request does not set.
 func CheckIfWas(body any, values map[string]string) error {
 	var sets map[string]any
 	text, err := json.Marshal(body)
@@ -389,7 +389,7 @@ func CheckIfWas(body any, values map[string]string) error {
 	}
 	for name := range values {
 		if _, ok := sets[name]; !ok && err == nil {
-			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; name what it sets", Cut(name, MaxEchoed)))
+			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; use only settings that it sets", Cut(name, MaxEchoed)))
 		}
 	}
 	return err

@@ -317,7 +317,7 @@ func places(err error) []*huma.ErrorDetail {
 		return []*huma.ErrorDetail{{Message: item.Problem, Location: "items.line", Value: item.Line}}
 	}
 	if changed, ok := errors.AsType[*workqueue.ChangedError](err); ok {
-		return []*huma.ErrorDetail{{Message: "changed meanwhile", Location: "body.if_was." + changed.Setting, Value: changed.Has}}
+		return []*huma.ErrorDetail{{Message: "changed since it was read", Location: "body.if_was." + changed.Setting, Value: changed.Has}}
 	}
 	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousError](err); ok {
 		var all []*huma.ErrorDetail

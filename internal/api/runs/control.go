@@ -151,7 +151,7 @@ type RunChanges struct {
 	MaxFailed *string `json:"max_failed,omitempty" doc:"more failures pause the run: 500, 1% or none"`
 	workqueue.StepOverrides
 	Reason string            `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
-	IfWas  map[string]string `json:"if_was,omitempty" doc:"values of what is set, as read: 409 if one is different by now"`
+	IfWas  map[string]string `json:"if_was,omitempty" doc:"expected current values of the settings in this request, as text; 409 if one differs"`
 }
 
 // ChangedRun is the result of a change of settings.

@@ -35,7 +35,7 @@ type Commands struct {
 	demoCommands
 
 	Config     configSample  `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
-	Schema     schemaCommand `cmd:"" help:"Print the JSON Schema of plans or other YAML files, for editors."`
+	Schema     schemaCommand `cmd:"" help:"Print the JSON Schema of a kind of YAML file, for editors."`
 	Help       helpCommand   `cmd:"" help:"Explain a command: tranche help run start."`
 	Completion completion    `cmd:"" help:"Print what makes a shell complete commands and flags."`
 	Man        manPages      `cmd:"" hidden:"" help:"Write the man pages."`

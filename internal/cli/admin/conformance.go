@@ -22,7 +22,7 @@ type conformanceCommand struct {
 	Record   string   `help:"Keep what suite and service say to each other, as JSON lines, in this new file." placeholder:"FILE"`
 	Only     []string `help:"Run this check only; repeatable." placeholder:"CHECK"`
 	List     bool     `help:"List the checks and end."`
-	Command  []string `arg:"" optional:"" passthrough:"" help:"Starts the service, after --. It gets NATS_URL."`
+	Command  []string `arg:"" optional:"" passthrough:"" help:"Command that starts the service, after --; NATS_URL is set for it."`
 }
 
 func (c *conformanceCommand) Run(ctx context.Context, term *cli.Console) error {

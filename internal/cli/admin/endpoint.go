@@ -24,7 +24,7 @@ type endpointCommands struct {
 	List    endpointsList    `cmd:"" default:"1" help:"List endpoints: backlog, rate, time for an item, errors, listeners."`
 	Show    endpointsShow    `cmd:"" help:"Show an endpoint, with each instance that listens on it."`
 	Explain endpointsExplain `cmd:"" help:"Explain why an endpoint is stalled."`
-	Canary  endpointsCanary  `cmd:"" help:"Send a share of an endpoint's requests to a new version, then all or none."`
+	Canary  endpointsCanary  `cmd:"" help:"Send a share of an endpoint's requests to a new version, or all or none."`
 	Set     endpointsSet     `cmd:"" help:"Change an endpoint's concurrency, budget or rate while its services run."`
 }
 
@@ -259,7 +259,7 @@ type endpointsSet struct {
 	Rate        *float64          `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
 	RequestRate *requestRate      `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
 	ChunkCap    string            `enum:",0" default:"" help:"0 forgets above which size whole requests fail; nodes find the cap automatically." placeholder:"0"`
-	IfWas       map[string]string `help:"Refuse if a setting has another value by now; repeatable." placeholder:"NAME=VALUE"`
+	IfWas       map[string]string `help:"Refuse the change unless the setting has this value; repeatable." placeholder:"NAME=VALUE"`
 	Breaker     string            `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
 }
 
@@ -347,10 +347,10 @@ func requestRateText(perSecond float64) string {
 
 type endpointsCanary struct {
 	Name  string  `arg:"" help:"The endpoint's name."`
-	To    string  `help:"Endpoint on which the new version listens." placeholder:"ENDPOINT"`
-	Share float64 `within:"0.01,100" help:"Percent of the requests of runs that go to it." placeholder:"PERCENT"`
-	All   bool    `help:"Send it all requests, also those of runs in progress."`
-	None  bool    `help:"Pull it back: send it no requests; what no service has received goes to NAME."`
+	To    string  `help:"Endpoint of the new version (the current canary)." placeholder:"ENDPOINT"`
+	Share float64 `within:"0.01,100" help:"Percent of runs' requests to send to it, 0.01 to 100." placeholder:"PERCENT"`
+	All   bool    `help:"Send all requests to it, also retries of runs in progress."`
+	None  bool    `help:"Send none to it; requests that no service has received return to NAME."`
 }
 
 // wholeShare is a share in percent.

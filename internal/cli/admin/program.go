@@ -30,7 +30,7 @@ func (s *schemaCommand) Run(term *cli.Console) error {
 	case all[s.Kind] != nil:
 		return term.Document(all[s.Kind])
 	case s.Kind != "":
-		return cli.Usage(fmt.Sprintf("there is no schema %.60q; there are %s", s.Kind, strings.Join(names, ", ")))
+		return cli.Usage(fmt.Sprintf("no schema %.60q; use one of %s", s.Kind, strings.Join(names, ", ")))
 	case term.JSON:
 		return term.Document(names)
 	}

@@ -269,7 +269,7 @@ type runSet struct {
 	DoneBy    *string           `help:"Deadline, which the pace follows: 06:00 by the clock here, 06:00 Europe/Berlin, a time, or none." placeholder:"TIME"`
 	Gentle    *bool             `negatable:"" help:"With --done-by: only as many requests in flight as it needs."`
 	Reason    string            `help:"Why, for the audit log." placeholder:"TEXT"`
-	IfWas     map[string]string `help:"Refuse if a setting has another value by now; repeatable." placeholder:"NAME=VALUE"`
+	IfWas     map[string]string `help:"Refuse the change unless the setting has this value; repeatable." placeholder:"NAME=VALUE"`
 	workqueue.StepOverrides
 }
 

@@ -127,7 +127,7 @@ func supposedBySlider(s *stack, p *page) {
 	p.until("the page has the change", `document.querySelector('`+at("set-max_failed")+`').value === "50"`)
 	p.press("\r")
 	p.allow("409")
-	p.says("knob-priority", "Meanwhile it was set to 3")
+	p.says("knob-priority", "It is now 3")
 	testenv.Same(s, s.number(priority), 3, "the priority after a conflict")
 	p.press("\r")
 	s.until("it is set all the same", `SELECT count(*) FROM batchrun WHERE priority = 7`)
@@ -270,7 +270,7 @@ func aListThatSaysWhy(s *stack, p *page) {
 	p.fill("input-max_in_flight", "7")
 	s.post("/endpoints/statement/settings", "application/json", `{"max_in_flight": 9}`)
 	p.press(kb.Enter)
-	p.says("control-max_in_flight", "Meanwhile it was set to 9. To set 7 anyway, press Enter.")
+	p.says("control-max_in_flight", "It is now 9. Press Enter to set 7 anyway.")
 	p.press(kb.Enter)
 	s.until("it is set anyway", `SELECT count(*) FROM endpoint_setting WHERE max_in_flight = 7`)
 }

@@ -22,7 +22,7 @@ export class ApiError extends Error {
 // Undefined for other errors.
 export function conflict(err, wanted) {
   const place = err.errors?.find((e) => e.location?.startsWith("body.if_was."));
-  return place && { has: place.value ?? "", message: `Meanwhile it was set to ${place.value || "none"}. To set ${wanted} anyway, press Enter.` };
+  return place && { has: place.value ?? "", message: `It is now ${place.value || "none"}. Press Enter to set ${wanted} anyway.` };
 }
 
 // Paths are relative to /api/v1.

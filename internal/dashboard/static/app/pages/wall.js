@@ -26,7 +26,7 @@ export default function Wall() {
   const runs = (liveRuns.value?.runs ?? []).filter((r) => ["loading", "running", "paused"].includes(r.state)).sort((a, b) => waits(b) - waits(a));
   const found = (data?.kinds ?? []).filter((k) => k.severity !== "info");
   const { critical = 0, warning = 0 } = data?.counts ?? {};
-  const lost = error || connection.value === "lost" ? "Connection lost" : connection.value === "waiting" ? "Not live: too many windows" : "";
+  const lost = error || connection.value === "lost" ? "Connection lost" : connection.value === "waiting" ? "Not live: close other windows" : "";
   return html`<div class=${"wall" + (lost ? " lost" : "")} data-test="wall-page" aria-busy=${String(!data && !error)}>
     <header><h1 class=${critical || lost ? "is-bad" : warning ? "is-warn" : "is-ok"}>${lost || (!data ? "Loading"
       : critical || warning ? `${num(critical)} critical, ${plural(warning, "warning")}` : "All is well")}</h1><span>${clock(now.value, { date: false })}</span></header>

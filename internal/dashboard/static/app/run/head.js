@@ -28,7 +28,7 @@ export function Reason({ run }) {
 
 export function LiveBadge({ state }) {
   const [tone, text] = { live: ["ok", "Live"], connecting: ["warn", "Reconnecting…"], lost: ["bad", "Not connected"],
-    waiting: ["warn", "Not live: too many windows"], polling: ["info", "Every 5 s"] }[state] ?? ["plain", state];
+    waiting: ["warn", "Not live: close other windows"], polling: ["info", "Every 5 s"] }[state] ?? ["plain", state];
   return html`<span class=${"live-badge live-" + state} role="status" data-test="live" data-state=${state}>
     <${Badge} tone=${tone}><i class="live-dot"></i>${text}<//></span>`;
 }
