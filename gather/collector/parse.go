@@ -332,7 +332,7 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 		return nil
 	}
 	query, err := Query(e)
-	if err = cmp.Or(err, checkAsked(doc, e)); err != nil {
+	if err := cmp.Or(err, checkAsked(doc, e)); err != nil {
 		return err
 	}
 	switch {

@@ -95,9 +95,9 @@ type Node struct {
 	undo     []func()
 }
 
-// New makes a node, which does no work until [Node.Run], but answers users of trackers and collectors. The caller closes it. The
-// database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its own, like
-// those of the pool. NATS is that of the services.
+// New makes a node, which does no work until [Node.Run], but answers users of trackers and collectors. The caller closes
+// it. The database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its
+// own, like those of the pool. NATS is that of the services.
 func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 	if pool == nil || nc == nil {
 		return nil, errors.New("embed: a pool and a NATS connection are needed")
@@ -159,28 +159,11 @@ func (n *Node) open(ctx context.Context) error {
 			CheckURL: web.CheckURL, Wake: func() { n.node.WakeLeaderTask(schedule.TaskName) }}}
 	settings.Trackers = trackers.New(n.db, trackers.Config{Connections: reach, Ended: n.node.PublishEvents,
 		Log: config.Log.Named("trackers")})
-	listener, err := trackers.Listen(n.nc, settings.Trackers)
-	if err != nil {
-		return err
-	}
-	n.undo = append(n.undo, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), grace)
-		defer cancel()
-		_ = listener.Close(ctx) // its callers ask again
-		settings.Trackers.Wait()
-	})
-	taking := ingest.New(collectorstore.New(n.db), n.node.Collectors(),
+	settings.Producers = ingest.New(collectorstore.New(n.db), n.node.Collectors(),
 		ingest.Sources{SQL: databases, Locals: config.Locals, NC: n.nc}, config.Log.Named("producers"))
-	operations, err := taking.Listen(n.nc)
-	if err != nil {
+	if err := n.listen(&settings); err != nil {
 		return err
 	}
-	settings.Producers = taking
-	n.undo = append(n.undo, func() {
-		ctx, cancel := context.WithTimeout(context.Background(), grace)
-		defer cancel()
-		_ = errors.Join(operations.Close(ctx), taking.Wait(ctx)) // its producers add again
-	})
 	if config.API != nil {
 		if err := n.expose(ctx, config.API, &settings); err != nil {
 			return err
@@ -188,6 +171,34 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	n.server, err = api.New(n.db, api.NodeOf(n.node), n.nc, settings)
 	return err
+}
+
+// listen answers users of trackers and collectors until the node is closed.
+func (n *Node) listen(settings *api.Config) error {
+	calls, err := trackers.Listen(n.nc, settings.Trackers)
+	if err != nil {
+		return err
+	}
+	n.closing(func(ctx context.Context) {
+		_ = calls.Close(ctx) // its callers ask again
+		settings.Trackers.Wait()
+	})
+	operations, err := settings.Producers.Listen(n.nc)
+	if err != nil {
+		return err
+	}
+	n.closing(func(ctx context.Context) {
+		_ = errors.Join(operations.Close(ctx), settings.Producers.Wait(ctx)) // its producers add again
+	})
+	return nil
+}
+
+func (n *Node) closing(end func(context.Context)) {
+	n.undo = append(n.undo, func() {
+		ctx, cancel := context.WithTimeout(context.Background(), grace)
+		defer cancel()
+		end(ctx)
+	})
 }
 
 // scheduled starts and controls the runs of schedules.

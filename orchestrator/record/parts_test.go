@@ -134,7 +134,7 @@ func TestPartsOfAnySize(t *testing.T) {
 	b.Want(t, run, 1, len(sizes), 0)
 	for key, size := range sizes {
 		testenv.Same(t, b.Number(t, `SELECT count(*) FROM run_item_parts WHERE run_id = $1 AND key = $2
-			AND result->>'of' = $3`, run, key, digest(pattern(size), pattern(size+1)).Of), 3, "steps that saw the parts of %s", key)
+			AND result->>'of' = $3`, run, key, digest(pattern(size), pattern(size+1)).Of), 3, "steps that saw %s", key)
 	}
 	b.Check(t)
 }
