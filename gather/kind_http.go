@@ -33,7 +33,7 @@ const (
 // answer.
 type HTTP struct {
 	URL         string             `json:"url"`
-	Method      string             `json:"method" enum:"GET,POST,PUT,PATCH,DELETE"` // GET, POST, PUT, PATCH, DELETE; "": GET, or POST with Body
+	Method      string             `json:"method" enum:"GET,POST,PUT,PATCH,DELETE"` // "": GET, or POST with Body
 	Headers     map[string]string  `json:"headers,omitempty" want:"headers by their names, like Accept: text/csv"`
 	Body        JSON               `json:"body,omitempty"`
 	Accept      string             `json:"accept,omitempty"`      // required content type of the answer; "": any

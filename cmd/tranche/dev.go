@@ -75,6 +75,11 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 		return err
 	}
 	term.Note("type r and Enter to rerun the last run, q and Enter to quit; file changes restart the service")
+	report := func(err error) {
+		if err != nil {
+			term.Note("%v", err)
+		}
+	}
 	typed := linesOf(term.In)
 	service := d.start(term, p)
 	for {
@@ -82,9 +87,7 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 		case <-ctx.Done():
 			return service.stop()
 		case <-changes:
-			if err := service.stop(); err != nil {
-				term.Note("%v", err)
-			}
+			report(service.stop())
 			service = d.start(term, p)
 		case err := <-service.ended:
 			term.Note("the service has ended (%v); it is started again when a file changes", err)
@@ -96,9 +99,7 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 			case text == "q":
 				return service.stop()
 			case text == "r":
-				if err := repeat(ctx, term); err != nil {
-					term.Note("%v", err)
-				}
+				report(repeat(ctx, term))
 			}
 		}
 	}
@@ -228,33 +229,36 @@ func watchFiles(ctx context.Context, directories []string, except string) (<-cha
 		}
 	}
 	changes := make(chan struct{}, 1)
-	go func() {
-		defer func() { _ = w.Close() }()
-		quiet := time.NewTimer(time.Hour)
-		quiet.Stop()
-		for {
+	go gatherChanges(ctx, w, add, changes)
+	return changes, nil
+}
+
+// gatherChanges makes one of changes that follow each other quickly, and watches new directories.
+func gatherChanges(ctx context.Context, w *fsnotify.Watcher, add func(string) error, changes chan<- struct{}) {
+	defer func() { _ = w.Close() }()
+	quiet := time.NewTimer(time.Hour)
+	quiet.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case event := <-w.Events:
+			if ignored(event.Name) || event.Op == fsnotify.Chmod {
+				continue
+			}
+			if event.Has(fsnotify.Create) {
+				_ = add(event.Name) // if it is a directory, and still there
+			}
+			quiet.Reset(changesEnd)
+		case <-w.Errors: // events were lost
+			quiet.Reset(changesEnd)
+		case <-quiet.C:
 			select {
-			case <-ctx.Done():
-				return
-			case event := <-w.Events:
-				if ignored(event.Name) || event.Op == fsnotify.Chmod {
-					continue
-				}
-				if event.Has(fsnotify.Create) {
-					_ = add(event.Name) // if it is a directory, and still there
-				}
-				quiet.Reset(changesEnd)
-			case <-w.Errors: // events were lost
-				quiet.Reset(changesEnd)
-			case <-quiet.C:
-				select {
-				case changes <- struct{}{}:
-				default:
-				}
+			case changes <- struct{}{}:
+			default:
 			}
 		}
-	}()
-	return changes, nil
+	}
 }
 
 func ignored(path string) bool {

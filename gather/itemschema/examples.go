@@ -49,16 +49,10 @@ func example(s *jsonschema.Schema, n, depth int) any {
 	case len(choices) > 0:
 		return example(choices[n%len(choices)], n, depth+1)
 	}
-	kinds := []string{"string"}
-	switch {
-	case s.Types != nil && !s.Types.IsEmpty():
-		kinds = s.Types.ToStrings()
-		slices.Reverse(kinds) // null is the first
-	case depth == 0 || len(s.Properties) > 0:
-		kinds[0] = "object"
-	case s.Items2020 != nil:
-		kinds[0] = "array"
-	}
+	return exampleOf(kindsOf(s, depth), s, n, depth)
+}
+
+func exampleOf(kinds []string, s *jsonschema.Schema, n, depth int) any {
 	switch kinds[n%len(kinds)] {
 	case "object":
 		return exampleObject(s, n, depth)
@@ -76,6 +70,21 @@ func example(s *jsonschema.Schema, n, depth int) any {
 	return nil
 }
 
+// kindsOf returns the types that a schema takes, of which null is the last. Without types they follow from its keywords.
+func kindsOf(s *jsonschema.Schema, depth int) []string {
+	switch {
+	case s.Types != nil && !s.Types.IsEmpty():
+		kinds := s.Types.ToStrings()
+		slices.Reverse(kinds)
+		return kinds
+	case depth == 0 || len(s.Properties) > 0:
+		return []string{"object"}
+	case s.Items2020 != nil:
+		return []string{"array"}
+	}
+	return []string{"string"}
+}
+
 func exampleObject(s *jsonschema.Schema, n, depth int) map[string]any {
 	object := map[string]any{}
 	for name, property := range s.Properties {
@@ -83,8 +92,8 @@ func exampleObject(s *jsonschema.Schema, n, depth int) map[string]any {
 			object[name] = example(property, n, depth+1)
 		}
 	}
-	if any, ok := s.AdditionalProperties.(*jsonschema.Schema); ok && n != 1 {
-		object["name"] = example(any, n, depth+1)
+	if others, ok := s.AdditionalProperties.(*jsonschema.Schema); ok && n != 1 {
+		object["name"] = example(others, n, depth+1)
 	}
 	return object
 }

@@ -32,9 +32,7 @@ func Into(into any, tag ...reflect.StructTag) func(Value) error {
 }
 
 func (v Value) decode(into reflect.Value, tag reflect.StructTag) error {
-	if v.schema != nil {
-		v.describe(into, tag)
-	}
+	v.describe(into, tag)
 	switch to := into.Addr().Interface().(type) {
 	case Reader:
 		return to.ReadYAML(v)

@@ -52,8 +52,11 @@ func (v Value) describeEntries(kind, keyword string, read func(Value) error) {
 	v.say(keyword, entry.schema)
 }
 
-// describe describes what decode reads into a value with this tag.
+// describe describes what decode reads into a value with this tag, for a schema.
 func (v Value) describe(into reflect.Value, tag reflect.StructTag) {
+	if v.schema == nil {
+		return
+	}
 	least, most, bounded := bounds(tag)
 	limit := func(lower, upper string) {
 		if bounded {
