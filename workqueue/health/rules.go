@@ -389,8 +389,8 @@ var rules = []Rule{
 		Title: "Retention waits for the archive {{.subject}}",
 		Detail: "{{line .reason}} This has been so for {{ago .since}}. What is not in the archive is not deleted: runs and " +
 			"audit rows past their limits wait.",
-		Remedy: "Fix that: the bucket, its credentials, or the network; then `tranche retention run`, or wait ten minutes. To " +
-			"stop archiving: start all nodes without --archive, and delete the row of the table archive"},
+		Remedy: "Fix that: the bucket, its credentials, or the network; then `tranche retention run`, or wait ten minutes. " +
+			"To stop archiving: start all nodes without --archive, and delete the row of the table archive"},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble,
 		Title:  "The streams differ from their settings",
 		Detail: "{{line .trouble}} (tried {{count .tries `time`}}; retrying). They work unchanged until then.",
