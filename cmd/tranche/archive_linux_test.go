@@ -32,8 +32,8 @@ func s3(t *testing.T, dir, secret string) (socket string, kill func()) {
 	at := t.TempDir()
 	socket = filepath.Join(at, "s3")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
-	server := exec.CommandContext(ctx, strings.TrimSpace(string(built)), "--quiet", "--port", socket, "posix", "--sidecar", at,
-		dir)
+	server := exec.CommandContext(ctx, strings.TrimSpace(string(built)), "--quiet", "--port", socket, "posix", "--sidecar",
+		at, dir)
 	server.Env = append(testenv.PlainEnv(), "ROOT_ACCESS_KEY=key", "ROOT_SECRET_KEY="+secret)
 	log := &testenv.Log{}
 	server.Stdout, server.Stderr = log, log
@@ -141,16 +141,16 @@ func TestARunIsArchivedInS3(t *testing.T) {
 	lines := json.NewDecoder(testenv.Must(gzip.NewReader(file))(t))
 	for i := range items {
 		var line struct {
-			Key          string
-			Payload      struct{ ID string }
-			Result       json.RawMessage
-			Result_bytes []byte
+			Key     string
+			Payload struct{ ID string }
+			Result  json.RawMessage
+			Bytes   []byte `json:"result_bytes"`
 		}
 		testenv.NoError(t, lines.Decode(&line))
 		testenv.Same(t, line.Payload.ID, line.Key, "the payload's ID")
 		want, _ := page(fmt.Sprint("C-", i))
-		if got := append(line.Result_bytes, line.Result...); string(got) != string(want.Data) {
-			t.Errorf("%s has %d bytes, and not its %d", line.Key, len(got), len(want.Data))
+		if string(line.Bytes)+string(line.Result) != string(want.Data) {
+			t.Errorf("%s has %d and %d bytes, and not its %d", line.Key, len(line.Bytes), len(line.Result), len(want.Data))
 		}
 	}
 	testenv.NoError(t, s.stop())

@@ -32,8 +32,8 @@ type S3 struct {
 	bucket, folder string
 }
 
-// NewS3 returns the folder at s3://BUCKET/FOLDER, with endpoint and region as query parameters or as AWS's variables say,
-// which also have the credentials, or where they are.
+// NewS3 returns the folder at s3://BUCKET/FOLDER, with endpoint and region as query parameters or as AWS's variables
+// say, which also have the credentials, or where they are.
 func NewS3(target string) (*S3, error) {
 	u, err := url.Parse(target)
 	var options url.Values
@@ -44,7 +44,7 @@ func NewS3(target string) (*S3, error) {
 	case err != nil || u.Scheme != "s3" || u.Host == "" || u.Fragment != "" || len(options) > len(u.Query()):
 		err = errors.New("invalid URL")
 	case u.User != nil:
-		err = errors.New("credentials are not accepted in the URL; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a file, " +
+		err = errors.New("credentials are not accepted in the URL; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or " +
 			"AWS_SHARED_CREDENTIALS_FILE")
 	}
 	var at *url.URL
@@ -74,7 +74,8 @@ func endpointOf(options url.Values) (*url.URL, error) {
 			return nil, fmt.Errorf("unknown parameter %q", name)
 		}
 	}
-	text := cmp.Or(options.Get("endpoint"), os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"), defaultEndpoint)
+	text := cmp.Or(options.Get("endpoint"), os.Getenv("AWS_ENDPOINT_URL_S3"), os.Getenv("AWS_ENDPOINT_URL"),
+		defaultEndpoint)
 	at, err := url.Parse(text)
 	if err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || strings.Trim(at.Path, "/") != "" ||
 		at.User != nil || at.RawQuery != "" {

@@ -199,7 +199,8 @@ WHERE h.seal < s.seal OR next.at < tranche_now() - $1::interval`
 
 	// At most one row.
 	failingArchive = `
-SELECT target AS subject, since, rtrim(error, '.') || '.' AS reason FROM archive WHERE since < tranche_now() - $1::interval`
+SELECT target AS subject, since, rtrim(error, '.') || '.' AS reason FROM archive
+WHERE since < tranche_now() - $1::interval`
 
 	// At most one row.
 	streamTrouble = `

@@ -30,7 +30,8 @@ ON CONFLICT (id) DO UPDATE SET target = excluded.target, error = coalesce($2, ar
 	// Rows of a day at a time: the oldest that is not archived says whether any is due. In the order of the chain rows
 	// are almost in that of time; one that is not goes to the archive, and is deleted, later.
 	auditToArchive = `
-SELECT a.seal, coalesce((SELECT max(l.seal) FROM audit_log l WHERE l.seal > a.seal AND l.at < $1::timestamptz + interval '1 day'
+SELECT a.seal, coalesce((
+    SELECT max(l.seal) FROM audit_log l WHERE l.seal > a.seal AND l.at < $1::timestamptz + interval '1 day'
     AND (SELECT o.at FROM audit_log o WHERE o.seal > a.seal ORDER BY o.seal LIMIT 1) < $1), 0)
 FROM archive a`
 

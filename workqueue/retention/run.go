@@ -70,7 +70,8 @@ WITH free AS MATERIALIZED (SELECT step FROM run_step WHERE run_id = $1 ORDER BY 
 SELECT count(*), (SELECT count(*) FROM run_step WHERE run_id = $1) FROM free`
 
 	// It changes with each operation on run r. audit_log_run.
-	runState = `(SELECT concat_ws('-', r.generation, count(*), coalesce(max(a.id), 0)) FROM audit_log a WHERE a.run_id = r.id)`
+	runState = `(
+    SELECT concat_ws('-', r.generation, count(*), coalesce(max(a.id), 0)) FROM audit_log a WHERE a.run_id = r.id)`
 
 	// An unpublished event names the run, so it stays. Marks of its conditions are deleted with it. A run past its limits
 	// must be as it was archived ($7).
@@ -152,8 +153,8 @@ func (s Store) RunsPastLimits(
 }
 
 // DeleteRun marks a finished run as being deleted: it can no longer be found. It returns false without effect if the
-// run is not finished, ended too late, is in use, or, once there is an archive, is not in it in this state. Leader work;
-// [Store.DeletePiece] deletes its rows.
+// run is not finished, ended too late, is in use, or, once there is an archive, is not in it in this state. Leader
+// work; [Store.DeletePiece] deletes its rows.
 func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID, before time.Time,
 	why, archived string) (deleted bool, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {

@@ -243,7 +243,9 @@ func assemble(ctx context.Context, db *database.DB, item *export.Item) error {
 
 // WriteItems writes the items of a run as an export in NDJSON with all that one has: payloads, and results and errors,
 // of a run with several steps those of each. It returns the number of items. Memory is constant.
-func WriteItems(ctx context.Context, db *database.DB, run workqueue.RunID, steps int, out io.Writer) (n int64, err error) {
+func WriteItems(
+	ctx context.Context, db *database.DB, run workqueue.RunID, steps int, out io.Writer,
+) (n int64, err error) {
 	all, err := export.New(db).Open(ctx, export.Request{Run: run, Payload: true, Parts: steps > 1})
 	if err != nil {
 		return 0, err
