@@ -4,7 +4,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"strings"
 	"testing"
 
@@ -81,36 +80,6 @@ func TestARunOfAPlanOnRecord(t *testing.T) {
 	b.Read("/runs/"+second.Run.String(), &document)
 	testenv.Has(t, strings.ReplaceAll(string(document.Spec), " ", ""), `"in_flight":9`, "the spec of the run: %s",
 		document.Spec)
-}
-
-func TestMistakesInSettingsAreNamed(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	b.Apply(apitest.YearEnd, "")
-	for query, detail := range map[string]string{
-		"endpoint=echo&plan_ref=year-end":                     "one of endpoint, plan (in YAML) and plan_ref",
-		"plan_ref=year-end@x":                                 `plan_ref: invalid version "x"`,
-		"plan_ref=year-end@0":                                 `plan_ref: invalid version "0"`,
-		"plan_ref=year+end":                                   `plan_ref: "year end"`,
-		"plan_ref=year-end&chunk=many":                        "chunk: want a whole number like 500, or auto",
-		"plan_ref=year-end&chunk=1&chunk=2":                   "chunk: it is given twice",
-		"plan_ref=year-end&chunk_time=5s":                     "chunk_time: it goes with chunk: auto only, and the",
-		"plan_ref=year-end&canary=0&canary_auto_approve=true": "canary_auto_approve: there is no canary",
-		"endpoint=echo&rate=-1":                               "rate: -1 is not within",
-		"endpoint=echo&max_failed=some":                       "max_failed: want a number of items like 500, a percentage",
-		"endpoint=echo&priority=3000000000":                   "priority: 3000000000",
-		"endpoint=echo&retry_codes=" + url.QueryEscape("a b"): `retry_codes: "a b"`,
-		"endpoint=echo&done_by=06:00":                         "done_by: want a time of day and the zone of its clock",
-		"endpoint=echo&done_by=2001-01-31T06:00:00Z":          "done_by: 2001-01-31T06:00:00Z has passed",
-		"endpoint=echo&timeout=0s":                            "timeout: 0s is not within 1ms to 24h",
-	} {
-		b.Refused(422, detail, http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(apitest.Three))
-	}
-	b.Refused(404, `plan "nope": not found; see tranche plan list`, http.MethodPost, api.Prefix+"/runs?plan_ref=nope",
-		strings.NewReader(apitest.Three))
-	b.Refused(404, "whose newest is 1", http.MethodPost, api.Prefix+"/runs?plan_ref=year-end@2",
-		strings.NewReader(apitest.Three))
-	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left by mistakes")
 }
 
 // A start that is repeated gives the run that is there, whatever has become of its plan, and of this program.

@@ -74,53 +74,6 @@ func TestTheWayOfASchedule(t *testing.T) {
 	}
 }
 
-// What is wrong is said with its place, and nothing is stored.
-func TestMistakesInSchedulesAreNamed(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	if code, text := b.Schedule("/plans?name=p", "steps: [{endpoint: echo}]"); code != 200 {
-		t.Fatal(text)
-	}
-	const rest = "plan: p\nitems: {file: a.csv}\n"
-	for text, want := range map[string]string{
-		"cron: 61 2 * * *\n" + rest:                                 "schedule s:1:7: cron",
-		"cron: 0 0 30 2 *\n" + rest:                                 "never fires",
-		"every: 1s\n" + rest:                                        "within 1m",
-		"every: 1h\nzone: Europe/Berln\n" + rest:                    "schedule s:2:7: zone",
-		"every: 1h\ncolour: red\n" + rest:                           "schedule s:2:1: unknown field",
-		"every: 1h\nplan: p@0\nitems: {file: a.csv}\n":              "schedule s:2:7: plan: plan_ref",
-		"every: 1h\nplan: p@7\nitems: {file: a.csv}\n":              "",
-		"every: 1h\nplan: p\nitems: {file: ../a.csv}\n":             "schedule s:3:15: items.file",
-		"every: 1h\nplan: p\nitems: {file: /etc/passwd}\n":          "schedule s:3:15: items.file",
-		"every: 1h\nplan: p\nitems: {url: \"ftp://h/x\"}\n":         "items.url",
-		"every: 1h\nplan: p\nitems: {file: a.csv, url: b}\n":        "one of file, url and sql",
-		"every: 1h\nplan: p\nitems: {file: \"{due.dat}.csv\"}\n":    "there is no variable {due.dat}",
-		"every: 1h\nsettings: {steps: {no: {chunk: 1}}}\n" + rest:   "schedule s:2:12: settings: steps.no",
-		"every: 1h\nsettings: {canary: 5}\nrun_name: last\n" + rest: `cannot be called \"last\"`,
-		"- a\n": "schedule",
-	} {
-		code, answer := b.Schedule("/schedules?name=s", text)
-		if want == "" {
-			if code != 200 || !strings.Contains(answer, "p@7 is not saved") {
-				t.Errorf("%q: %d %s; want a warning", text, code, answer)
-			}
-			b.Ask(http.MethodDelete, api.Prefix+"/schedules/s", nil)
-			continue
-		}
-		if code != 422 || !strings.Contains(answer, want) {
-			t.Errorf("%q: %d %s; want 422 %q", text, code, answer, want)
-		}
-	}
-	var list api.ScheduleList
-	if b.Read("/schedules", &list); len(list.Schedules) != 0 {
-		t.Errorf("a mistake is on record: %+v", list)
-	}
-	for _, action := range []string{"run-now", "pause", "resume"} {
-		b.Refused(404, "tranche schedule list", http.MethodPost, api.Prefix+"/schedules/nope/"+action, nil)
-	}
-	b.Refused(404, "tranche schedule list", http.MethodGet, api.Prefix+"/schedules/nope/history", nil)
-}
-
 // An occurrence starts one run, with the parameters of its due time, the items of its file, and a key
 // by which the next leader finds it again.
 func TestAnOccurrenceStartsOneRun(t *testing.T) {
