@@ -1,9 +1,7 @@
 package api_test
 
 import (
-	"encoding/json"
 	"fmt"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,60 +17,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
-
-func TestTheWayOfASchedule(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	code, text := b.Schedule("/schedules?name=night", apitest.Nightly)
-	for _, want := range []string{`"version":1`, "plan: year-end is not saved", "start nodes with: tranche serve " +
-		"--schedule-files DIR", `"next_due":"20`} {
-		if code != 200 || !strings.Contains(text, want) {
-			t.Errorf("apply: %d %s; want %s", code, text, want)
-		}
-	}
-	if _, text = b.Schedule("/schedules?name=night", apitest.Nightly); !strings.Contains(text, `"unchanged":true`) {
-		t.Errorf("the same again: %s", text)
-	}
-	var times api.ScheduleTimes
-	b.Read("/schedules/night/next?count=3", &times)
-	if len(times.Times) != 3 || !strings.Contains(times.Times[0].Local, " 02:30 ") ||
-		!times.Times[0].Due.After(times.Now) {
-		t.Errorf("next are %+v", times)
-	}
-	var preview api.ScheduleTimes
-	if _, text = b.Schedule("/schedules/preview?count=2", apitest.Nightly); json.Unmarshal([]byte(text),
-		&preview) != nil ||
-		len(preview.Times) != 2 || !preview.Times[0].Due.Equal(times.Times[0].Due) {
-		t.Errorf("preview: %s", text)
-	}
-	b.Schedule("/schedules/night/run-now", "")
-	b.Schedule("/schedules/night/pause", "")
-	var list api.ScheduleList
-	b.Read("/schedules", &list)
-	testenv.MustSame(t, len(list.Schedules), 1, "the list is %+v", list)
-	if s := list.Schedules[0]; s.State != "paused" || s.When != "30 2 * * *" || s.Plan != "year-end" || s.Waiting != 1 ||
-		s.Last == nil || s.Last.Kind != schedule.OccurrenceNow || s.Last.AskedBy != "ann" {
-		t.Errorf("the schedule is %+v, last %+v", s, s.Last)
-	}
-	var occurrences api.OccurrenceList
-	b.Read("/schedules/night/history?state=due", &occurrences)
-	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceWaiting {
-		t.Errorf("occurrences are %+v", occurrences)
-	}
-	if code, text = b.Schedule("/schedules/night/resume", ""); code != 200 || !strings.Contains(text, `"active"`) {
-		t.Errorf("resume: %d %s", code, text)
-	}
-	if code, _ := b.Ask(http.MethodDelete, api.Prefix+"/schedules/night", nil); code != 200 {
-		t.Errorf("delete: %d", code)
-	}
-	for _, path := range []string{"/schedules/night", "/schedules/night/next"} {
-		b.Refused(404, "was deleted: not found; see tranche schedule list", http.MethodGet, api.Prefix+path, nil)
-	}
-	b.Read("/schedules/night/history", &occurrences)
-	if len(occurrences.Occurrences) != 1 || occurrences.Occurrences[0].State != schedule.OccurrenceSkipped {
-		t.Errorf("what a deleted schedule did: %+v", occurrences)
-	}
-}
 
 // An occurrence starts one run, with the parameters of its due time, the items of its file, and a key
 // by which the next leader finds it again.
