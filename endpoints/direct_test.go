@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
@@ -78,41 +77,6 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 	var nobody *NoListenersError
 	if _, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct()); !errors.As(err, &nobody) {
 		t.Errorf("%v", err)
-	}
-}
-
-func TestDirectRequestsFailAtOnceAndLeaveNothing(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	svc := b.service()
-	check(t, HandleEach(svc, "work", func(_ context.Context, in number) (square, error) {
-		switch in.N {
-		case 0:
-			panic("boom")
-		case 1:
-			return square{}, errors.New("plain")
-		default:
-			return square{}, Retry("later", "not now")
-		}
-	}))
-	check(t, HandleEach(svc, "late", func(ctx context.Context, _ number) (square, error) {
-		<-ctx.Done()
-		return square{}, ctx.Err()
-	}, Timeout(50*time.Millisecond)))
-	b.Run(svc)
-	b.listening("work")
-	b.listening("late")
-	for n, want := range []struct{ endpoint, code string }{
-		{"work", wire.CodePanic}, {"work", wire.CodeHandlerError}, {"work", "later"}, {"late", wire.CodeTimeout},
-	} {
-		_, err := Call[number, square](b.ctx, b.nc, want.endpoint, "k", number{n}, Direct())
-		var slot *wire.SlotError
-		if !errors.As(err, &slot) || slot.Code != want.code {
-			t.Errorf("%d: %v", n, err)
-		}
-	}
-	for _, name := range []string{wire.StreamWork, wire.StreamReply, wire.StreamDead} {
-		testenv.Same(t, b.stored(name), 0, "messages went to %s", name)
 	}
 }
 

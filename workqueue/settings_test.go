@@ -100,37 +100,6 @@ func overriding(s *workqueue.StepSettings) *workqueue.StepOverrides {
 		RetryBackoff: (*workqueue.Duration)(&s.RetryBackoff), MaxBackoff: (*workqueue.Duration)(&s.MaxBackoff)}
 }
 
-func TestOverridesLieOverSettings(t *testing.T) {
-	t.Parallel()
-	s := workqueue.StepSettings{Chunk: 500, InFlight: 4, Timeout: 3 * time.Second, RetryBackoff: time.Second,
-		MaxBackoff: time.Minute, RetryCodes: []string{"BUSY"}}
-	if same := s.Over(&workqueue.StepOverrides{}); !reflect.DeepEqual(same, s) {
-		t.Errorf("nothing laid over it made %+v", same)
-	}
-	found := s.Over(&workqueue.StepOverrides{Chunk: &workqueue.Adaptive{Auto: true},
-		RetryBackoff: new(workqueue.Duration(time.Hour)), RetryCodes: []string{"none"}})
-	if found.Chunk != workqueue.AutoChunk || !found.ChunkAuto || found.ChunkTime != s.Timeout ||
-		found.MaxBackoff != time.Hour ||
-		len(found.RetryCodes) != 0 {
-		t.Errorf("got %+v", found)
-	}
-	fixed := found.Over(&workqueue.StepOverrides{Chunk: &workqueue.Adaptive{Value: 7}})
-	if fixed.Chunk != 7 || fixed.ChunkAuto || fixed.ChunkTime != 0 {
-		t.Errorf("got %+v", fixed)
-	}
-	if long := (workqueue.StepSettings{RetryBackoff: time.Hour, MaxBackoff: time.Second}).Over(
-		&workqueue.StepOverrides{Rate: new(7.0)}); long.MaxBackoff != time.Second {
-		t.Errorf("a rate made the longest backoff %s", long.MaxBackoff)
-	}
-	var told []string
-	for name, value := range found.All() {
-		told = append(told, fmt.Sprint(name, "=", value))
-	}
-	if !slices.Contains(told, "chunk=auto, at most 8192") || !slices.Contains(told, "retry_backoff=1h0m0s") {
-		t.Errorf("people read %q", told)
-	}
-}
-
 // The first of all says what the streams are like; later ones, and no one's change of nothing, leave no trace.
 func TestStreamSettings(t *testing.T) {
 	t.Parallel()

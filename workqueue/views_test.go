@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/forecast"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -41,62 +40,6 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	}
 	if flight := fmt.Sprint(after["in_flight"]); !strings.HasPrefix(flight, "auto") {
 		t.Errorf("in flight is %s; want auto", flight)
-	}
-}
-
-func TestARunThatIsHeldShowsAsPaused(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := limited(2)
-	req.MaxFailed, req.PlanVersion = "1%", 3
-	held, free := b.Load(req, 10), b.Load(storetest.Request(), 10)
-	b.pause(held)
-	states := func(want ...string) []inspect.RunSummary {
-		t.Helper()
-		return testenv.Must(inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{States: want}))(t)
-	}
-	runs := states("paused")
-	if len(runs) != 1 || runs[0].ID != held || runs[0].State != "paused" || runs[0].Version != 3 {
-		t.Errorf("the paused runs are %+v", runs)
-	}
-	if runs = states("running"); len(runs) != 1 || runs[0].ID != free || runs[0].Hold != nil {
-		t.Errorf("the running runs are %+v", runs)
-	}
-	view := testenv.Must(inspect.New(b.Store).Run(t.Context(), held))(t)
-	hold := view.Hold
-	if view.State != "paused" || hold == nil || hold.Kind != control.HoldOperator || hold.By != "alice" ||
-		hold.Detail != "lunch" || time.Since(hold.Since).Abs() > time.Hour || view.MaxFailed != "1%" || view.Ended() {
-		t.Errorf("the run is %+v, held by %+v", *view, hold)
-	}
-}
-
-func TestWhatNodesFoundOutAboutAnEndpoint(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.One(b.Load(storetest.Request(), 10))
-	b.openBreaker()
-	b.Exec(`UPDATE endpoint_pace SET chunk = 100, rate = 7, chunk_cap = 50,
-		chunk_cap_until = tranche_now() + interval '1 hour' WHERE endpoint = $1`, storetest.Endpoint)
-	b.Exec(`INSERT INTO endpoint_change (endpoint, what, before, after, reason)
-		VALUES ($1, 'chunk', '50', '100', 'it did better'), ($1, 'breaker', 'closed', 'open', 'it is down')`,
-		storetest.Endpoint)
-	paces, err := inspect.New(b.Store).Paces(t.Context())
-	if err != nil || len(paces) != 1 {
-		t.Fatal(paces, err)
-	}
-	p := paces[0]
-	if p.Endpoint != storetest.Endpoint || p.Out != 1 || *p.Chunk != 100 || *p.Rate != 7 || *p.ChunkCap != 50 ||
-		p.Breaker != workqueue.BreakerOpen || p.BreakerReason != "9 of 10 failed" || p.ProbeAt == nil {
-		t.Errorf("the pace is %+v", p)
-	}
-	past, err := inspect.New(b.Store).PastPaces(t.Context(), storetest.Endpoint, 1)
-	if err != nil || len(past) != 1 || past[0].Reason != "it is down" || past[0].After != "open" {
-		t.Errorf("the changes are %+v, %v", past, err)
-	}
-	b.Exec(`UPDATE endpoint_pace SET chunk_cap_until = tranche_now(), breaker = 'closed'`)
-	if paces, err = inspect.New(b.Store).Paces(t.Context()); err != nil || paces[0].ChunkCap != nil ||
-		paces[0].ProbeAt != nil {
-		t.Errorf("what is over still counts: %+v, %v", paces, err)
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"reflect"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
@@ -180,66 +179,6 @@ func TestOpenAgain(t *testing.T) {
 		t.Errorf("another owner's key: %+v, %v", other, err)
 	}
 	testenv.Same(t, b.count(`SELECT count(*) FROM tracker_batch`), 2, "batches")
-}
-
-func TestWhatNoTrackerCanDo(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.open(10)
-	open := func(r tracker.OpenRequest) error { _, err := b.tryOpen(r); return err }
-	add := func(n int64, key string) error { _, err := b.add(id, n, key); return err }
-	ack := func(a ...tracker.ItemsAck) error { _, err := b.tryAck(a...); return err }
-	for name, tc := range map[string]struct {
-		err   error
-		field string
-	}{
-		"no owner":        {open(tracker.OpenRequest{}), "owner"},
-		"long owner":      {open(tracker.OpenRequest{Owner: strings.Repeat("é", 201)}), "owner"},
-		"binary key":      {open(tracker.OpenRequest{Owner: "o", Key: "a\x00"}), "key"},
-		"no UTF-8":        {open(tracker.OpenRequest{Owner: "o", Key: "\xff"}), "key"},
-		"no age":          {open(tracker.OpenRequest{Owner: "o", OpenIdle: -1}), "open_idle"},
-		"old age":         {open(tracker.OpenRequest{Owner: "o", Keep: 1e18}), "keep"},
-		"secret only":     {open(tracker.OpenRequest{Owner: "o", Webhook: tracker.Hook{Secret: "s"}}), "webhook.url"},
-		"zero items":      {add(0, ""), "items"},
-		"less than none":  {add(-1, ""), "items"},
-		"too many":        {add(tracker.MaxAdd+1, ""), "items"},
-		"terminal escape": {add(1, "\x1b[31m"), "key"},
-		"a code's length": {ack(failed(strings.Repeat("x", 65), id, some(0, 1))), "code"},
-		"a code's bidi":   {ack(failed("\u202e", id, some(0, 1))), "code"},
-		"too many groups": {ack(items(id, make([]tracker.Ack, tracker.MaxAckGroups+1)...)), "ids"},
-	} {
-		var request *tracker.RequestError
-		if !errors.As(tc.err, &request) || request.Field != tc.field {
-			t.Errorf("%s: %v", name, tc.err)
-		}
-	}
-	for name, bad := range map[string]tracker.ItemsAck{
-		"foreign group":      items(id, some(0, 1), some(1, 0)),
-		"index past the end": items(id, some(0, 9, 10)),
-		"negative group":     items(id, some(-1, 0)),
-		"huge group":         items(id, some(1<<40, 0)),
-		"span past the end":  whole(id, 0, 1),
-		"span backwards":     whole(id, 1, 0),
-		"negative span":      whole(id, -1, 0),
-		"failed":             failed("E", id, some(0, 1), some(1, 0)),
-		"failed span":        {Batch: id, Whole: []tracker.Span{{First: 0, Last: 1}}, Code: "E"},
-	} {
-		other := b.open(5)
-		var group *tracker.GroupError
-		if err := ack(items(other, first(0, 5)), items(id, some(0, 2)), bad); !errors.As(err, &group) || group.Batch != id {
-			t.Errorf("%s: %v", name, err)
-		}
-		if got := b.get(id); got.Pending != 10 || b.get(other).Pending != 5 {
-			t.Errorf("%s: a refused ack left %+v", name, got)
-		}
-	}
-	b.seal(id)
-	var state *tracker.StateError
-	if err := add(1, ""); !errors.As(err, &state) || state.State != tracker.StateSealed {
-		t.Errorf("add after the seal: %v", err)
-	}
-	testenv.Same(t, len(b.ack()), 0, "an ack of nothing did")
-	testenv.Same(t, b.ack(all(b.open()))[0], (tracker.Acked{}), "an ack of all of nothing did")
 }
 
 func TestList(t *testing.T) {

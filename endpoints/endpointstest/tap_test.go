@@ -1,7 +1,6 @@
 package endpointstest
 
 import (
-	"fmt"
 	"net"
 	"slices"
 	"testing"
@@ -40,31 +39,5 @@ func TestTapPassesWholeMessages(t *testing.T) {
 			t.Errorf("cut at %d: subscriptions %q, %d held", cut, conn.subs, len(i.held))
 		}
 		_, _ = client.Close(), server.Close()
-	}
-}
-
-func TestNextOp(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		"PUB a 2\r\nhi\r\n":                 "a||hi",
-		"pub a b 2\r\nhi\r\n":               "a|b|hi",
-		"HPUB a 3 5\r\nh\r\nhi\r\n":         "a||hi",
-		"MSG a 1 2\r\nhi\r\n":               "a||hi",
-		"MSG a 1 b 2\r\nhi\r\n":             "a|b|hi",
-		"HMSG a 1 b 3 5\r\nh\r\nhi\r\nPING": "a|b|hi",
-		"PUB a 3\r\nhi":                     "incomplete",
-		"PUB a":                             "incomplete",
-		"PUB a x\r\n":                       "incomplete",
-		"INFO {\"a\": 1}\r\n":               "||",
-		"\r\n":                              "||",
-		"PUB\r\n":                           "||",
-		"MSG a 2\r\n":                       "||",
-	} {
-		o, size := nextOp([]byte(text))
-		got := fmt.Sprintf("%s|%s|%s", o.subject, o.reply, o.body)
-		if size == 0 {
-			got = "incomplete"
-		}
-		testenv.Same(t, got, want, "%q", text)
 	}
 }

@@ -3,9 +3,6 @@ package bank_test
 import (
 	"context"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"testing"
 	"time"
 
@@ -113,74 +110,5 @@ func text(slot wire.Slot) string {
 		return slot.Err.Code // its words are another package's
 	default:
 		return fmt.Sprintf("%s: %s", slot.Err.Code, slot.Err.Message)
-	}
-}
-
-// branches is a service of the test's own.
-func branches(t *testing.T, config bank.BranchesConfig) (url string, db *pgxpool.Pool) {
-	t.Helper()
-	db = database(t)
-	listener := testenv.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- bank.ServeBranches(ctx, listener, db, config) }()
-	t.Cleanup(func() {
-		cancel()
-		testenv.NoError(t, <-ended)
-	})
-	return "http://" + listener.Addr().String(), db
-}
-
-func get(t *testing.T, url, token string) (status int, retryAfter, body string) {
-	t.Helper()
-	request := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-	request.Header.Set("Authorization", "Bearer "+token)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	response := testenv.Must(client.Do(request))(t)
-	text := testenv.Must(io.ReadAll(response.Body))(t)
-	testenv.NoError(t, response.Body.Close())
-	return response.StatusCode, response.Header.Get("Retry-After"), string(text)
-}
-
-func TestBranches(t *testing.T) {
-	t.Parallel()
-	url, db := branches(t, bank.BranchesConfig{Token: "secret"})
-	for _, test := range []struct {
-		account, token string
-		status         int
-		body           string
-	}{
-		{"1", "secret", http.StatusOK, `{"branch":7,"name":"Quay","street":"Quay Street 1","place":"Harbour",` +
-			`"phone":"007","adviser":"Eva"}` + "\n"},
-		{"2", "secret", http.StatusNotFound, "branch 991 does not exist\n"},
-		{"3", "secret", http.StatusNotFound, "the bank has no such account\n"},
-		{"x", "secret", http.StatusNotFound, "the bank has no such account\n"},
-		{"1", "guess", http.StatusUnauthorized, "the token is missing or wrong\n"},
-	} {
-		status, _, body := get(t, url+"/customers/"+test.account+"/branch", test.token)
-		if status != test.status || body != test.body {
-			t.Errorf("account %s: got %d %s, want %d %s", test.account, status, body, test.status, test.body)
-		}
-	}
-	if entries, _ := ledger(t, db); entries != 3 {
-		t.Errorf("the ledger has %d entries, want 3", entries)
-	}
-}
-
-func TestBranchesTurnAwayWhatIsTooMuch(t *testing.T) {
-	t.Parallel()
-	url, db := branches(t, bank.BranchesConfig{Rate: 0.001})
-	if status, _, body := get(t, url+"/customers/1/branch", ""); status != http.StatusOK {
-		t.Fatalf("the first customer: %d %s", status, body)
-	}
-	status, retryAfter, _ := get(t, url+"/customers/1/branch", "")
-	if status != http.StatusTooManyRequests || retryAfter != "1" {
-		t.Errorf("got %d, Retry-After %q; want 429 and 1", status, retryAfter)
-	}
-	if _, _, body := get(t, url+"/refused", ""); body != `{"refused":1}`+"\n" {
-		t.Errorf("it says %s", body)
-	}
-	if entries, _ := ledger(t, db); entries != 1 {
-		t.Errorf("the ledger has %d entries, want 1: whoever was turned away was not asked for", entries)
 	}
 }

@@ -14,39 +14,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/pace"
-	"github.com/tranchehq/tranche/workqueue/session"
 )
-
-// What someone says of a condition is seen by whoever asks next, and what cannot be said is refused.
-func TestWhatIsSaidOfConditions(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	b.AddLetter("lost", deadletter.DeadLetter{Body: []byte(`{}`)})
-	for _, r := range []struct {
-		path, body string
-		status     int
-		says       string
-	}{
-		{"mute", `{"kind":"dead_letters","reason":"known"}`, 422, "until_worse"},
-		{"mute", `{"kind":"dead_letters","reason":"known","for":"8h","until_worse":true}`, 422, "until_worse"},
-		{"mute", `{"kind":"dead_letters","reason":"known","for":"2s"}`, 422, "8h"},
-		{"mute", `{"kind":"dead_letters","for":"8h"}`, 422, "reason"},
-		{"mute", `{"kind":"dead_leters","reason":"known","for":"8h"}`, 404, "tranche health"},
-		{"ack", `{"kind":"dead_letters","subject":"elsewhere"}`, 404, "tranche health"},
-	} {
-		b.Want("/health/"+r.path, r.body, r.status, r.says)
-	}
-	b.Want("/health/mute", `{"kind":"dead_letters","subject":"lost","reason":"known","for":"8h"}`, 200, `"until"`)
-	b.Told(0, 1)
-	b.Want("/health/ack", `{"kind":"dead_letters"}`, 404, "tranche health") // of all of a kind only those in the open
-	b.Want("/health/ack", `{"kind":"dead_letters","subject":"lost"}`, 200, `"acknowledged"`)
-	b.Told(1, 0)
-	b.Want("/health/clear", `{"kind":"dead_letters"}`, 200, `"unchanged":false`)
-	b.Want("/health/clear", `{"kind":"dead_letters"}`, 200, `"unchanged":true`)
-	b.Told(1, 0)
-}
 
 // Requests are told apart by the pattern of their route, and by who asked; /metrics is for who may look.
 func TestRequestsAreMeasured(t *testing.T) {
@@ -106,28 +75,4 @@ func TestCallsAreCountedApart(t *testing.T) {
 	lane := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, wire.ConsumerName(wire.LaneOf("mail"))))(t)
 	testenv.Must(lane.Next())(t)
 	want(1, 2, 1)
-}
-
-// Settings are shown beside what the streams have, and changed; what would lose something is refused.
-func TestStreamSettings(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	b.JSON(http.MethodPost, "/streams/settings", `{"replicas":3}`, 422, nil) // no node has started
-	testenv.Must(session.New(b.Store).StreamSettings(t.Context(), session.StreamValues{}))(t)
-	var s api.Streams
-	b.JSON(http.MethodGet, "/streams", "", 200, &s)
-	if !s.Auto || s.Replicas != 1 || s.WorkBytes != stream.DefaultWorkMaxBytes || s.Applied || s.Unknown != "" ||
-		len(s.Streams) != 6 || s.Bytes != 4496293888 {
-		t.Errorf("%+v", s)
-	}
-	b.JSON(http.MethodPost, "/streams/settings", `{"replicas":3,"work_bytes":2147483648,"event_age":"48h"}`, 200, &s)
-	if s.Auto || s.Replicas != 3 || s.WorkBytes != 2<<30 || s.ChangedBy == "" {
-		t.Errorf("%+v", s)
-	}
-	for body, says := range map[string]string{
-		`{}`: "give replicas", `{"replicas":2}`: "replicas", `{"work_bytes":5}`: "65536", `{"event_age":"1m"}`: "event_age",
-		`{"copies":3}`: "copies",
-	} {
-		testenv.Has(t, b.JSON(http.MethodPost, "/streams/settings", body, 422, nil), says, "%s", body)
-	}
 }

@@ -2,7 +2,6 @@ package api_test
 
 import (
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -14,72 +13,8 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
-
-func TestTheWayOfADeadLetter(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	var ids []workqueue.LetterID
-	for i := range 5 {
-		ids = append(ids, b.AddLetter([]string{"echo", "mail"}[i%2], deadletter.DeadLetter{
-			Body: fmt.Appendf(nil, `{"items":[{"i":%d}]}`, i), Headers: map[string][]string{"Tranche-Mode": {"single"}},
-			Mode: "single", Stack: "statement:1", Service: "echo@1.0.0 abc", Deliveries: 5,
-		}))
-	}
-	var listed []workqueue.LetterID
-	for after := ""; ; {
-		page := apitest.Read[deadletter.DeadLetterPage](b, "/dead-letters?limit=2&after="+after)
-		for _, l := range page.Letters {
-			listed = append(listed, l.ID)
-		}
-		if page.Next == nil {
-			break
-		}
-		after = page.Next.String()
-	}
-	if len(listed) != 5 || listed[0] != ids[4] || listed[4] != ids[0] {
-		t.Errorf("listed %v; want %v, newest first", listed, ids)
-	}
-	if page := apitest.Read[deadletter.DeadLetterPage](b,
-		"/dead-letters?endpoint=mail&state=waiting"); len(page.Letters) != 2 {
-		t.Errorf("of mail there are %d", len(page.Letters))
-	}
-	one := apitest.Read[api.DeadLetterDocument](b, "/dead-letters/"+ids[3].String())
-	if string(one.Body.JSON) != `{"items":[{"i":3}]}` || one.Headers["Tranche-Mode"][0] != "single" ||
-		one.Stack != "statement:1" || one.State != deadletter.LetterWaiting || one.Body.Truncated {
-		t.Errorf("the letter is %+v", one)
-	}
-
-	out := apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
-	if out.Requeued != 1 || out.RefusedTotal != 0 || b.Engine.Asked.Load() != 1 {
-		t.Errorf("requeued %+v, the engine was asked %d times", out, b.Engine.Asked.Load())
-	}
-	out = apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"ids":["`+ids[0].String()+`"]}`)
-	if out.Requeued != 0 || len(out.Refused) != 1 {
-		t.Errorf("requeued again: %+v", out)
-	}
-	b.Refused(409, "it is requeued", http.MethodPost, api.Prefix+"/dead-letters/drop",
-		strings.NewReader(`{"ids":["`+ids[0].String()+`"]}`), "Content-Type", "application/json")
-	testenv.Same(t, apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`).Dropped, 2,
-		"dropped of mail")
-	testenv.Same(t, apitest.Change[api.Dropped](b, "/dead-letters/drop", `{"endpoint":"mail"}`).Dropped, 0,
-		"dropped of mail again")
-	looping := b.AddLetter("echo", deadletter.DeadLetter{Body: []byte("x"), Requeued: deadletter.MaxRequeues})
-	out = apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"all":true}`)
-	if out.Requeued != 2 || out.RefusedTotal != 1 || out.Refused[0].ID != looping {
-		t.Errorf("requeued all: %+v", out)
-	}
-	out = apitest.Change[deadletter.Requeue](b, "/dead-letters/requeue", `{"ids":["`+looping.String()+`"],"force":true}`)
-	testenv.Same(t, out.Requeued, 1, "forced: %+v", out)
-	var actors string
-	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(did, ', ' ORDER BY did) FROM (
-		SELECT DISTINCT actor || ' ' || action AS did FROM audit_log WHERE action LIKE 'dead_letter%') d`).Scan(&actors)
-	if err != nil || actors != "ann dead_letter_drop, ann dead_letter_requeue" {
-		t.Errorf("the audit log says %q, %v", actors, err)
-	}
-}
 
 func TestBodiesAreShown(t *testing.T) {
 	t.Parallel()
@@ -173,50 +108,3 @@ func TestQuarantineIsShown(t *testing.T) {
 		testenv.Has(t, text, want, "what the run warns of")
 	}
 }
-
-func TestMistakesAboutLettersAndEndpoints(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	b.AddLetter("echo", deadletter.DeadLetter{})
-	post := func(status int, detail, path, body string, header ...string) {
-		t.Helper()
-		b.Refused(status, detail, http.MethodPost, api.Prefix+path, strings.NewReader(body),
-			append([]string{"Content-Type", "application/json"}, header...)...)
-	}
-	many := `{"ids":["aaaa"` + strings.Repeat(`,"aaaa"`, 1000) + `]}`
-	for _, path := range []string{"/dead-letters/requeue", "/dead-letters/drop"} {
-		post(422, "choose one of ids, endpoint and all", path, `{}`)
-		post(422, "choose one of ids, endpoint and all", path, `{"all":true,"endpoint":"echo"}`)
-		post(422, "endpoint name", path, `{"endpoint":"a b"}`)
-		post(422, "endpoint name", path, `{"endpoint":"a\u0000"}`)
-		post(422, "validation failed", path, many)
-		post(422, "validation failed", path, `{"al":true}`)
-		post(404, "did you mean echo?", path, `{"endpoint":"ecoh"}`)
-		post(404, seeLetters, path, `{"endpoint":"mail"}`)
-		post(404, seeLetters, path, `{"ids":["ffff"]}`)
-		post(404, seeLetters, path, `{"ids":["\u0000"]}`)
-		post(422, kernel.ActorHeader, path, `{"all":true}`, kernel.ActorHeader, "\xff")
-	}
-	b.Refused(404, seeLetters, http.MethodGet, api.Prefix+"/dead-letters/nope", nil)
-	b.Refused(404, seeLetters, http.MethodGet, api.Prefix+"/dead-letters/%00", nil)
-	b.Refused(422, "after is not", http.MethodGet, api.Prefix+"/dead-letters?after=x", nil)
-	b.Refused(422, "validation failed", http.MethodGet, api.Prefix+"/dead-letters?state=lost", nil)
-	b.Refused(422, "validation failed", http.MethodGet, api.Prefix+"/dead-letters?limit=501", nil)
-	b.Refused(404, "tranche quarantine list", http.MethodGet, api.Prefix+"/quarantine/9", nil)
-	b.Refused(422, "validation failed", http.MethodGet, api.Prefix+"/quarantine/x", nil)
-	b.Refused(404, "tranche run list", http.MethodGet, api.Prefix+"/quarantine?run=nope", nil)
-	post(422, "endpoint name", "/endpoints/a%00b/settings", `{"concurrency":1}`)
-	post(422, "validation failed", "/endpoints/echo/settings", `{"concurrency":1025}`)
-	post(422, "validation failed", "/endpoints/echo/settings", `{"concurrency":-1}`)
-	post(422, "give concurrency", "/endpoints/echo/settings", `{}`)
-	post(422, "validation failed", "/endpoints/echo/settings", `{"chunk_cap":5}`)
-	post(422, kernel.ActorHeader, "/endpoints/echo/settings", `{"concurrency":1}`, kernel.ActorHeader, "\xff")
-	var n int
-	err := b.Pool.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM audit_log) + (SELECT count(*) FROM endpoint_setting)
-		+ (SELECT count(*) FROM dead_letter WHERE state <> 'waiting')`).Scan(&n)
-	if err != nil || n != 0 {
-		t.Errorf("a mistake was written: %d rows, %v", n, err)
-	}
-}
-
-const seeLetters = "tranche dlq list"

@@ -57,53 +57,6 @@ func TestStartByMultipart(t *testing.T) {
 	}
 }
 
-func TestMistakesAreNamed(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	runs := api.Prefix + "/runs"
-	post := func(detail, query, items string) {
-		t.Helper()
-		b.Refused(422, detail, http.MethodPost, runs+"?"+query, strings.NewReader(items))
-	}
-	post("either an endpoint or a plan", "", apitest.Three)
-	post("a b", "endpoint=a+b", apitest.Three)
-	post(`no column "nope"`, "endpoint=echo&key=nope", apitest.Three)
-	post("line 3", "endpoint=echo", "id,name\n1,a\n2\n")
-	post(`key "1"`, "endpoint=echo", "id\n1\n1\n")
-	post("empty", "endpoint=echo", "")
-	post("line 2", "endpoint=echo", "id\n\xff\xfe\n")
-	post("chunk: 9000 is not within 1 to 8192", "endpoint=echo&chunk=9000", apitest.Three)
-	post("name=value", "endpoint=echo&param=year", apitest.Three)
-	post(`"last"`, "endpoint=echo&name=last", apitest.Three)
-	b.Refused(422, "", http.MethodPost, runs+"?endpoint=echo&colour=red", strings.NewReader(apitest.Three))
-	b.Refused(422, "", http.MethodPost, runs+"?endpoint=echo&on_duplicate=maybe", strings.NewReader(apitest.Three))
-	b.Refused(404, "tranche run list", http.MethodGet, runs+"/nope", nil)
-	b.Refused(404, "openapi", http.MethodGet, "/nowhere", nil)
-	testenv.Same(t, len(testenv.Must(inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{}))(t)), 0,
-		"a mistake left a run")
-
-	one := b.Start("name=twin")
-	two := b.Start("name=twin")
-	p := b.Refused(409, "fits 2 runs", http.MethodGet, runs+"/twin", nil)
-	if len(p.Errors) != 2 || p.Errors[0].Value != two.Run.String() || p.Errors[1].Value != one.Run.String() {
-		t.Errorf("the runs that fit: %+v", p.Errors)
-	}
-	b.Refused(404, "no item has this key", http.MethodGet, runs+"/last/items/nobody", nil)
-	b.Refused(422, "not done, failed or missing", http.MethodGet, runs+"/last/export?state=lost", nil)
-	again := func(status int, detail, body string) {
-		t.Helper()
-		b.Refused(status, detail, http.MethodPost, runs+"/last/rerun", strings.NewReader(body),
-			"Content-Type", "application/json")
-	}
-	again(422, "choose one", `{}`)
-	again(422, "choose one", `{"failed":true,"keys":["2"]}`)
-	again(409, "nothing to re-run", `{"failed":true}`)
-	again(404, "no item with key", `{"keys":["nobody"]}`)
-	again(404, `no item with key "a", "b\"", "c0", "c1"`, `{"keys":["a","b\"","c0","c1"]}`)
-	again(404, `"c8" and 1 more; nothing was changed; see tranche run show`,
-		`{"keys":["a","b\"","c`+strings.Join(strings.Fields("0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18"), `","c`)+`"]}`)
-}
-
 // PROOF: who may do what, 5 and 6.
 func TestForeignersAreRefused(t *testing.T) {
 	t.Parallel()

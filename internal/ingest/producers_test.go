@@ -178,37 +178,6 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 	testenv.Same(t, b.adder.commits.Load(), 3, "transactions")
 }
 
-func TestAddSaysWhatIsWrong(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.apply("o", "endpoint: echo\norder_by: n\nvalues: [x]\n")
-	for _, tc := range []struct {
-		collector string
-		op        collectorstore.Op
-		want      string
-	}{
-		{"c", collectorstore.Op{Payload: []byte(`1`)}, "operation 2: key: it is missing; say what the operation belongs to"},
-		{"c", collectorstore.Op{Key: strings.Repeat("k", 513), Payload: []byte(`1`)}, "operation 2: key: it has 513 bytes"},
-		{"c", collectorstore.Op{Key: "a\x00", Payload: []byte(`1`)}, "operation 2: key: it must be UTF-8 without NUL"},
-		{"c", collectorstore.Op{Key: "a", ID: "\xff", Payload: []byte(`1`)}, "operation 2: id: it must be UTF-8"},
-		{"c", collectorstore.Op{Key: "a", ID: strings.Repeat("i", 257), Payload: []byte(`1`)},
-			"operation 2: id: it has 257 bytes"},
-		{"o", collectorstore.Op{Payload: []byte(`{}`)}, `operation 1: payload: order_by n: there is no field "n"`},
-		{"o", collectorstore.Op{Payload: []byte(`{"n":"y"}`)}, `operation 1: payload: order_by n: "y" is none of the values`},
-		{"nothing", collectorstore.Op{Key: "a", Payload: []byte(`1`)}, `collector "nothing": not found`},
-	} {
-		ops := []collectorstore.Op{tc.op}
-		if strings.HasPrefix(tc.want, "operation 2") {
-			ops = append(op("", "good"), tc.op)
-		}
-		_, err := b.it.Add(t.Context(), tc.collector, ops)
-		testenv.Says(t, err, tc.want, "%s %+v", tc.collector, tc.op)
-	}
-	_, err := b.it.Add(t.Context(), "o", []collectorstore.Op{{Key: "mine", Payload: []byte(`{"n":"x"}`)}})
-	testenv.Says(t, err, "the collector makes it of the payload's n; leave it out", "a key where there is an order_by")
-	testenv.Same(t, len(b.keys("c")), 0, "something was stored")
-}
-
 // Who leaves does not break off what others share, and gives room back in the end.
 func TestLeavingEarly(t *testing.T) {
 	t.Parallel()

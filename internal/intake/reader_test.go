@@ -150,8 +150,6 @@ func TestBadInput(t *testing.T) {
 	}{
 		"empty": {"", intake.Config{},
 			"the input is empty; give a header line and rows (CSV), or one JSON object a line"},
-		"only blanks": {" \r\n\n", intake.Config{},
-			"the input is empty; give a header line and rows (CSV), or one JSON object a line"},
 		"only a header": {"id,name\n\n", intake.Config{},
 			"the input has a header line but no rows; add at least one"},
 		"many blanks": {strings.Repeat("\n", 70000), intake.Config{},
@@ -160,7 +158,6 @@ func TestBadInput(t *testing.T) {
 			"the input is one JSON array; write its elements as one object a line (jq -c '.[]' does that)"},
 		"a spreadsheet": {"PK\x03\x04rest", intake.Config{},
 			"the input is a zip archive or a spreadsheet; unpack it, or save the sheet as CSV (UTF-8)"},
-		"UTF-16": {"\xff\xfei\x00d\x00", intake.Config{}, "the input has a header line but no rows; add at least one"},
 		"bzip2": {"BZh91AY&SYrest", intake.Config{},
 			"the input is bzip2, which is not read; unpack it, or use gzip or zstd"},
 		"parquet": {"PAR1\x15", intake.Config{},
@@ -171,8 +168,6 @@ func TestBadInput(t *testing.T) {
 			`line 2: 3 fields, the header has 2; quote the field that holds the delimiter ','`},
 		"a name twice": {"id,a,a\n1,2,3\n", intake.Config{},
 			`line 1, field "a": the header has this name twice; rename one`},
-		"the name of a column without one": {"id,,column2\n1,2,3\n", intake.Config{},
-			`line 1, field "column2": the header has this name twice; rename one`},
 		"two separators": {"id;a,b\n1;2,3\n", intake.Config{},
 			`the fields may be separated by ',' or by ';': both make 2 columns; say which: --delimiter comma or ` +
 				`--delimiter semicolon`},

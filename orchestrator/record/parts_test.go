@@ -9,7 +9,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -18,72 +17,11 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/redo"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
-
-// gathering is a run of two endpoints, of which one sees what the other has made, twice over.
-func gathering() start.LoadRequest {
-	req := nodetest.Request("source")
-	again, sum := req.Steps[0], req.Steps[0]
-	again.Name = "again"
-	sum.Name, sum.Endpoint, sum.Needs, sum.Inputs, sum.NoItem = "sum", "sum", []int{0, 1}, []int{0, 1}, true
-	req.Steps = append(req.Steps, again, sum)
-	return req
-}
-
-// serveParts serves the endpoints of gathering: source answers as many bytes as size says, and sum how many it got.
-func (b *bundle) serveParts(t *testing.T, size func(ordinal int) int) {
-	t.Helper()
-	b.Serve(t, "source", func(_ context.Context, chunk *nodetest.Chunk) error {
-		for _, item := range chunk.Items() {
-			item.Reply(nodetest.Statement{Of: strings.Repeat("x", size(item.Ordinal))})
-		}
-		return nil
-	})
-	b.Serve(t, "sum", func(ctx context.Context, chunk *nodetest.Chunk) error {
-		for _, item := range chunk.Items() {
-			part, there, err := endpoints.PartOf[nodetest.Statement](ctx, item, "source")
-			if err != nil || !there || item.In.ID != "" {
-				item.Fail("bad", "there %v, %v, payload %q", there, err, item.In.ID)
-				continue
-			}
-			item.Reply(nodetest.Statement{Of: fmt.Sprint(len(part.Of))})
-		}
-		return nil
-	})
-}
-
-// Parts that are many or large for one message come in several, and what fits none is referred to.
-func TestRequestsCarryPartsInPieces(t *testing.T) {
-	t.Parallel()
-	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{MaxPayload: 64 << 10})}
-	size := func(ordinal int) int {
-		switch {
-		case ordinal == 299:
-			return 40 << 10 // which fits a reply, and twice no request: the service asks for one
-		case ordinal%10 == 0:
-			return 20 << 10
-		}
-		return 100
-	}
-	b.serveParts(t, size)
-	run := b.Start(t, gathering(), 300)
-	b.Want(t, run, 1, 300, 0)
-	exported := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run,
-		States: []workqueue.Outcome{workqueue.OutcomeDone}}))(t)
-	err := exported.Each(t.Context(), func(item *export.Item) error {
-		testenv.Same(t, string(item.Result), fmt.Sprintf(`{"of":"%d"}`, size(int(item.Ordinal))), "item %d has", item.Ordinal)
-		return nil
-	})
-	testenv.NoError(t, err)
-	b.Check(t)
-}
 
 // Parts around what a message holds, and of 20 MiB, are inputs of steps of every kind, from services and functions.
 func TestPartsOfAnySize(t *testing.T) {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/tools/demokit"
@@ -130,38 +129,4 @@ func answer(key string, interest int64) recorded { return recorded{key: key, int
 
 func answered(receipt, key string, interest int64) *proof {
 	return &proof{answers: map[string]recorded{receipt: answer(key, interest)}}
-}
-
-// A fault that comes when the run is over proves nothing, and is an error.
-func TestAFaultAfterTheRunIsAnError(t *testing.T) {
-	t.Parallel()
-	c := &cluster{progress: progress{all: 10}}
-	c.progress.saw(10)
-	err := c.duringRun(t.Context(), "a fault", nil)
-	testenv.Is(t, err, errOver, "the error")
-}
-
-// The longest time without an outcome is what a fault costs, the one that it fell into included.
-func TestStandstill(t *testing.T) {
-	t.Parallel()
-	p := progress{all: 10}
-	p.saw(1)
-	p.mark()
-	p.at = p.at.Add(-time.Minute)
-	p.saw(1)
-	p.saw(2)
-	if count, longest := p.now(); count != 2 || longest < time.Minute {
-		t.Errorf("%d, a standstill of %s", count, longest)
-	}
-}
-
-// Each machine has its own name and address, and the same list of all.
-func TestOwnPart(t *testing.T) {
-	t.Parallel()
-	c := &cluster{net: "127.1.2.", dir: &demokit.Dir{}}
-	const part = "name: nats-1\nlisten: 10.0.0.1:4222\nroutes: [10.0.0.1:6222, 10.0.0.2:6222]\n"
-	const want = "name: nats-3\nlisten: 127.1.2.3:4222\nroutes: [127.1.2.1:6222, 127.1.2.2:6222]\n"
-	testenv.Same(t, c.own(part, 3), want, "what is its own")
-	_, err := (page{"p", "```\na\n```\n\n```sh\na b\n```\n"}).block("a")
-	testenv.Fails(t, err, "of two blocks that begin alike one is taken")
 }

@@ -156,31 +156,6 @@ func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
 	return testenv.Must(jetstream.New(nc))(t)
 }
 
-func TestRunRefuses(t *testing.T) {
-	t.Parallel()
-	self := start(serveSDK)
-	tests := map[string]struct {
-		config Config
-		want   string
-	}{
-		"no endpoint":    {Config{service: self}, "endpoint name"},
-		"nothing to ask": {Config{Endpoint: endpoint}, "-- COMMAND"},
-		"both":           {Config{Endpoint: endpoint, URL: "nats://127.0.0.1:1", service: self}, "-- COMMAND"},
-		"unknown check":  {Config{Endpoint: endpoint, service: self, Only: []string{"liste"}}, `no check "liste"`},
-		"bad item":       {Config{Endpoint: endpoint, service: self, Items: []json.RawMessage{[]byte(`{`)}}, "item 1"},
-		"no server":      {Config{Endpoint: endpoint, URL: "nats://127.0.0.1:1"}, "connect to NATS"},
-		"no program":     {Config{Endpoint: endpoint, Command: []string{"/nowhere/to/be/found"}}, "start the service"},
-		"ends at once":   {Config{Endpoint: endpoint, Command: []string{"sh", "-c", "echo so sorry; exit 3"}}, "so sorry"},
-	}
-	for name, test := range tests {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			_, err := Run(t.Context(), test.config)
-			testenv.Says(t, err, test.want, "the error")
-		})
-	}
-}
-
 func TestRunRefusesAServerInUse(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NATS(t)

@@ -30,8 +30,6 @@ import (
 const (
 	// DefaultAccounts is the default number of accounts.
 	DefaultAccounts = 100_000
-	// DefaultPDFs is the default number of accounts with a PDF statement.
-	DefaultPDFs = 2_000
 	// AllPDFs makes a PDF for every account.
 	AllPDFs = -1
 

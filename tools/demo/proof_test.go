@@ -2,7 +2,6 @@ package demo
 
 import (
 	"bufio"
-	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -103,17 +102,6 @@ func expectVerdict(t *testing.T, err error, want []string) {
 	}
 }
 
-func TestProofNeedsAWholeFile(t *testing.T) {
-	t.Parallel()
-	books := smallBooks()
-	file := filepath.Join(t.TempDir(), statementsFile)
-	_, err := prove(books, 0, file)
-	testenv.Is(t, err, os.ErrNotExist, "a file that is not there")
-	testenv.NoError(t, os.WriteFile(file, []byte(`{"key":"1","state":"done","resu`), 0o600))
-	_, err = prove(books, 0, file)
-	testenv.Says(t, err, "line 1", "half a line")
-}
-
 func TestMain(m *testing.M) { testenv.Main(m) }
 
 // A small bank: the first accounts have their statement as a PDF.
@@ -179,10 +167,3 @@ func lineOf(t *testing.T, p *yearend.Parts, asPDF bool) *exportedLine {
 }
 
 func account(s yearend.Statement) string { return demokit.Grouped(int64(s.Account)) }
-
-func TestMissingProgramIsNamed(t *testing.T) {
-	t.Parallel()
-	b := &sampleBank{url: func(name string) string { return "postgres://127.0.0.1/" + name }}
-	_, err := b.program(context.Background(), accountsDB, "pgbench-of-nowhere")
-	testenv.Says(t, err, "is missing", "the error")
-}

@@ -174,24 +174,6 @@ func TestItemsAreReadAsIsSaid(t *testing.T) {
 	}
 }
 
-func TestReadingThatIsRefusedSaysHow(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	b.Want("/runs?endpoint=echo", "id,a\n1,J\xfcrgen\n", 422, "it may be windows-1252", "encoding=windows-1252")
-	b.Want("/runs?endpoint=echo&encoding=ebcdic", "id\n1\n", 422, "encoding: want one of utf-8")
-	b.Want("/runs?endpoint=echo&delimiter=colon", "id\n1\n", 422, "delimiter: want comma, semicolon, tab or bar")
-	b.Want("/runs?endpoint=echo&delimiter=%3B&name=said", "id;a,b\n1;2,3\n", 201, `"key":"id","warnings":["no service`)
-	b.Want("/runs?endpoint=echo&dry_run=true", "id;a\n1;2\n", 200, "were read as separated by ';'")
-	b.Want("/items/preview?delimiter=bar", "id,a|b\n1|2\n", 200, `"columns":["id,a","b"]`)
-	b.Want("/runs?endpoint=echo&types=a", "id\n1\n", 422, "types: want NAME=VALUE")
-	b.Want("/runs?endpoint=echo&columns=nme", "id\n1\n", 422, `no column or field \"nme\"`)
-	b.Want("/runs?endpoint=echo&desc=true", "id\n1\n", 422, "desc: it is about the order of items")
-	b.Want("/runs?endpoint=echo&name=marked", "\xff\xfei\x00d\x00\n\x00\x31\x00", 201,
-		"was read as UTF-16, as its byte order mark")
-	b.Want("/items/preview?header=false&columns=nr&columns=name", "7,Ann\n", 200, `"columns":["nr","name"]`,
-		`keys are taken from the first column, \"nr\"`)
-}
-
 const schemaOfAccounts = `{"type":"object","required":["id","balance"],"properties":{` +
 	`"balance":{"type":"string","pattern":"^[0-9]+$"}}}`
 
@@ -235,43 +217,4 @@ func TestOpenRunHoldsItsItemsAgainstItsSchema(t *testing.T) {
 	b.Want("/runs/open", `{"endpoint":"echo","name":"o","schema":`+schemaOfAccounts+`}`, 200)
 	b.Want("/runs/o/items", "id,balance\nC-1,1\nC-2,x\n", 422, "one item does not fit the schema", `line 3, key \"C-2\"`)
 	b.Want("/runs/o/items", "id,balance\nC-1,1\n", 200, `"items":1`)
-}
-
-func TestPreviewProposesASchema(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	b.Want("/items/preview", "id,balance\nC-1,1\nC-2,2\n", 200,
-		`"schema":{"type":"object","required":["id","balance"],"properties":{"id":{"minLength":1,"type":"string"},`+
-			`"balance":{"pattern":"^-?[0-9]+$","type":"string"}}}`)
-}
-
-func TestInvalidItemsFailAlone(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	const items = "id,balance\nC-1,1\nC-2,x\nC-3,\n"
-	settings := `{"endpoint":"echo","name":"it","on_invalid":"fail","schema":` + schemaOfAccounts + `}`
-	status, text := b.StartWith(settings, items)
-	if status != 201 || !strings.Contains(text, `"items":3`) || !strings.Contains(text, `"invalid":2`) {
-		t.Fatalf("%d %s", status, text)
-	}
-	testenv.Same(t, b.Number(`SELECT sum(bit_count(ready)) FROM work_block`), 1, "items are asked for")
-	b.Says(409, "/runs/it/rerun", `{"codes":["invalid"]}`, "2 items are invalid")
-	_, failed := b.Ask("GET", "/api/v1/runs/it/errors", nil)
-	for _, part := range []string{`"code":"invalid"`, "does not match pattern"} {
-		testenv.Has(t, string(failed), part, "what failed")
-	}
-	_, item := b.Ask("GET", "/api/v1/runs/it/items/C-3", nil)
-	if !strings.Contains(string(item), `"state":"failed"`) || !strings.Contains(string(item), `"invalid"`) {
-		t.Errorf("%s", item)
-	}
-	for _, c := range []struct{ settings, want string }{
-		{`{"endpoint":"echo","on_invalid":"fail"}`, "there is no schema"},
-		{`{"endpoint":"echo","on_invalid":"fail","schema":{},"order_by":"id"}`, "does not go with order_by"},
-		{`{"endpoint":"echo","schema":{"type":3}}`, "it is no JSON Schema"},
-	} {
-		if status, text := b.StartWith(c.settings, items); status != 422 || !strings.Contains(text, c.want) {
-			t.Errorf("%s: %d %s", c.settings, status, text)
-		}
-	}
-	b.Want("/runs/open", settings, 422, "is for runs that are started with all their items")
 }

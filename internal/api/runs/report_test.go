@@ -19,42 +19,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-func TestAudit(t *testing.T) {
-	t.Parallel()
-	b := apitest.Setup(t)
-	began := time.Now().Add(-time.Minute).UTC().Format(time.RFC3339)
-	first, second := b.Start("name=first"), b.Start("name=second")
-	for _, name := range []string{"first", "second"} {
-		b.Ask(http.MethodPost, api.Prefix+"/runs/"+name+"/cancel", nil, kernel.ActorHeader, "ann")
-	}
-	page := apitest.Read[inspect.AuditPage](b, "/audit?limit=3")
-	if len(page.Entries) != 3 || page.Next == 0 || page.Entries[0].Action != "cancel" || page.Entries[0].Actor != "ann" ||
-		*page.Entries[0].Run != second.Run {
-		t.Errorf("the first page is %+v", page)
-	}
-	rest := apitest.Read[inspect.AuditPage](b, "/audit?before="+jsonText(t, page.Next))
-	if len(rest.Entries) != 1 || rest.Next != 0 || *rest.Entries[0].Run != first.Run || rest.Entries[0].Action != "start" {
-		t.Errorf("the second page is %+v", rest)
-	}
-	for query, want := range map[string]int{
-		"run=first": 2, "actor=ann": 2, "action=start": 2, "action=cancel&run=second": 1, "since=" + began: 4,
-		"since=2100-01-01T00:00:00Z": 0, "actor=nobody": 0,
-	} {
-		testenv.Same(t, len(apitest.Read[inspect.AuditPage](b, "/audit?"+query).Entries), want, "%s: entries", query)
-	}
-	b.Refused(404, "run list", http.MethodGet, api.Prefix+"/audit?run=third", nil)
-	for _, query := range []string{"since=yesterday", "limit=0", "limit=501", "before=-1", "who=ann"} {
-		if code, _ := b.Ask(http.MethodGet, api.Prefix+"/audit?"+query, nil); code != 422 {
-			t.Errorf("%s: %d; want 422", query, code)
-		}
-	}
-}
-
-func jsonText(t *testing.T, v any) string {
-	t.Helper()
-	return string(testenv.Must(json.Marshal(v))(t))
-}
-
 // Items by a field of their payloads: the fields that there are, the counts, and a byte for each item.
 func TestGroups(t *testing.T) {
 	t.Parallel()

@@ -58,27 +58,6 @@ func TestPastTime(t *testing.T) {
 	}
 }
 
-// What a collector says of errors, and what it sends along, is shown.
-func TestCollectorShowTellsOfAllSettings(t *testing.T) {
-	t.Parallel()
-	c := &client.CollectorView{Spec: client.CollectorSpec{Params: map[string]string{"year": "2026", "branch": "R&D\x1b"},
-		RetryCodes: []string{"LOCKED", "BUSY"}, NoRetryCodes: []string{"GONE"}, Fold: "merge", FoldBy: "no",
-		Enrich: &client.Enrichment{SQL: []byte(`{"source":"crm"}`), Payload: []byte(`"{item}"`)}}}
-	head := collectorHead(c)
-	for _, want := range []string{"branch=R&D", "year=2026", "LOCKED, BUSY, regardless of what the service says",
-		"GONE, regardless",
-		"those of the same payload's no go as one, with their payloads merged", `"{item}", with a row of source crm`} {
-		testenv.Has(t, head, want, "the head")
-	}
-	if strings.Contains(head, "\x1b") || strings.Index(head, "branch=") > strings.Index(head, "year=") {
-		t.Errorf("it is shown as %q", head)
-	}
-	if head := collectorHead(&client.CollectorView{}); strings.Contains(head, "retried") ||
-		strings.Contains(head, "param") {
-		t.Errorf("a collector without them is shown as\n%s", head)
-	}
-}
-
 func TestLimitsOfEndpointsAreRead(t *testing.T) {
 	t.Parallel()
 	for _, flag := range []string{
@@ -119,43 +98,6 @@ func TestInvariantsHaveWords(t *testing.T) {
 			t.Errorf("%s has no words in\n%s%s", rule.Invariant, holds, bad)
 		}
 	}
-}
-
-func TestHealthReadsWell(t *testing.T) {
-	t.Parallel()
-	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	until := now.Add(8 * time.Hour)
-	h := &client.Health{Status: "critical", At: now, Counts: client.SeverityCounts{Critical: 1, Warning: 2},
-		Kinds: []client.KindSummary{
-			{Kind: "leader_missing", Severity: "critical", Title: "Leader missing: 1 condition"},
-			{Kind: "failed_items", Severity: "warning", Title: "Failed items: 2 runs, 1,003 items", Since: now},
-		},
-		Conditions: []client.Condition{
-			{Kind: "leader_missing", Severity: "critical", Title: "no one leads", Subject: "tranche",
-				Owner: client.OwnerOperator,
-				Since: now.Add(-time.Minute), Detail: "since the last \x1b[31mleader died",
-				Remedy: "start a node: `tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`"},
-			{Kind: "failed_items", Severity: "warning", Title: "3 items failed: it", Subject: "it", Since: now,
-				Remedy: "see why", Mark: &client.Mark{State: "acknowledged", By: "ann", At: now.Add(-time.Minute)}},
-			{Kind: "failed_items", Severity: "warning", Title: "1000 items failed: more", Subject: "more", Since: now,
-				Remedy: "see why", Mark: &client.Mark{State: "worse", By: "bob", At: now, Reason: "known"}},
-		},
-		Muted: []client.Condition{{Kind: "dead_letters", Title: "2 dead letters of e", Subject: "e",
-			Mark: &client.Mark{State: "muted", By: "eve", At: now, Until: &until, Reason: "until the release"}}},
-	}
-	text := healthText(h, 80)
-	for _, want := range []string{"critical: 1 critical, 2 warnings, ", "CRITICAL no one leads", "1m00s ago",
-		"  waits on  operator\n", `\x1b[31m`, "start a node:\n",
-		"`tranche serve --data-dir /var/lib/tranche --listen 127.0.0.1:8080 --name one`\n",
-		"WARNING Failed items: 2 runs, 1,003 items", "3 items failed: it", "by ann, 1m00s ago",
-		"since it was muted by bob", "MUTED", "dead_letters e", ": until the release"} {
-		testenv.Has(t, text, want, "the text")
-	}
-	if text := healthText(&client.Health{Status: "ok", At: now}, 80); !strings.HasPrefix(text, "ok: no action") {
-		t.Errorf("without conditions: %s", text)
-	}
-	text = nodesText(&client.Nodes{Nodes: []client.NodeView{{Session: "0198", State: "dead"}}}, 200)
-	testenv.Has(t, text, "no one leads", "without a leader")
 }
 
 func TestTypesOfSteps(t *testing.T) {
@@ -252,28 +194,6 @@ func TestLimitsThatAreSet(t *testing.T) {
 	}
 }
 
-// TestWhyOfOccurrences has occurrences that have no reason of their own, because nothing is wrong with them.
-func TestWhyOfOccurrences(t *testing.T) {
-	t.Parallel()
-	due := time.Date(2026, 5, 5, 14, 0, 0, 0, time.Local) //nolint:gosmopolitan // as people read it
-	at := due.Add(8 * time.Hour)
-	for want, occurrence := range map[string]client.Occurrence{
-		"":                      {State: "due", StartAt: due},
-		"asked by ann":          {State: "due", StartAt: due, AskedBy: "ann"},
-		"the plan is not there": {State: "due", StartAt: due, Reason: "the plan is not there"},
-		"starts 2026-05-05 22:00:00 UTC (window or jitter)":      {State: "due", StartAt: at},
-		"its window is shut; not before 2026-05-05 22:00:00 UTC": {State: "due", StartAt: at, Reason: "its window is shut"},
-		"being loaded since 2026-05-05 22:00:00 UTC": {
-			State: "starting", StartAt: due, BeganAt: &at, Attempts: 1},
-		"being loaded since 2026-05-05 22:00:00 UTC, attempt 3": {
-			State: "starting", StartAt: due, BeganAt: &at, Attempts: 3},
-		"late: paused": {State: "started", StartAt: at, BeganAt: &at, LateAction: "paused"},
-	} {
-		occurrence.DueAt = due
-		testenv.Same(t, whyOccurrence(&occurrence, due.Add(time.Hour)), want, "%s", occurrence.State)
-	}
-}
-
 // A file of ids and ranges is told apart line by line; what is neither goes to the server, which says what is wrong,
 // and the command says on which line that stands.
 func TestAckLines(t *testing.T) {
@@ -302,28 +222,6 @@ func TestAckLines(t *testing.T) {
 	long := &ackLines{unit: "argument", Scanner: linesOf(strings.NewReader("\n" + strings.Repeat("x", 2*maxAckLine)))}
 	_, err = long.fill("")
 	testenv.Says(t, err, "argument 2: ", "a line without an end")
-}
-
-// What others have written does not move the cursor.
-func TestBatchText(t *testing.T) {
-	t.Parallel()
-	at := time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)
-	b := &client.BatchView{
-		BatchSummary: client.BatchSummary{
-			ID: "0198c5f2", Owner: "bil\x1b[2Jling", Key: "nov\n", State: "completed", Items: 20000, Groups: 3,
-			CreatedBy: "ann", CompletedAt: &at, Keep: "168h0m0s",
-			Webhook: &client.WebhookView{URL: "https://api.bank.example/", Secret: "hooks", State: "given_up", Attempts: 9,
-				Error: "it answers 500\r"},
-		},
-		Done: 19990, Failed: 10, Codes: map[string]int64{"A": 2, "B\a": 8}, Missing: []string{"0:1-4"},
-	}
-	text := batchText(b) + missingText(b)
-	for _, want := range []string{
-		`bil\x1b[2Jling`, `nov\x0a`, "20,000 in 3 groups", `10 (B\x07 8, A 2)`, "168h after its end",
-		`signed with hooks: given up; it answers 500\x0d`, "0198c5f2:0:1-4\n", "completed since",
-	} {
-		testenv.Has(t, text, want, "the text")
-	}
 }
 
 func TestCanaryText(t *testing.T) {

@@ -136,91 +136,6 @@ func TestAnExplanationReadsWell(t *testing.T) {
 	}
 }
 
-func TestRerunSaysWhoLetsTheOthersGo(t *testing.T) {
-	t.Parallel()
-	again := &client.Rerun{Run: workqueue.NewRunID().String(), Items: 10, Held: 8, Generation: 2}
-	testenv.Has(t, rerunText(again, false), "When the first have ended: tranche run approve", "with a canary that waits")
-	text := rerunText(again, true)
-	testenv.Has(t, text, "They follow by themselves, unless more of the first fail", "with one that goes on by itself")
-}
-
-func TestResetText(t *testing.T) {
-	t.Parallel()
-	done := client.Reset{Step: "transactions", Items: 50, Generation: 2, Steps: []client.StepReset{
-		{Step: "transactions", Named: true, Reset: 50, Ready: 48, Withdrawn: 3},
-		{Step: "statement", Kept: 40, Waiting: 9, LeftOut: 1},
-	}, Notes: []string{"2 items are at step transactions waiting for step accounts"}}
-	for name, c := range map[string]struct {
-		change func(*client.Reset)
-		want   []string
-	}{
-		"done": {func(*client.Reset) {}, []string{"resets 50 items at step transactions, as generation 2",
-			"transactions  50 to be recomputed, 2 of them once the steps before are done, 3 withdrawn",
-			"statement     40 kept unless a part changes, 9 waiting for the parts, 1 left out still",
-			"waiting for step accounts", "then statement where a part changes", "tranche run watch"}},
-		"dry":     {func(r *client.Reset) { r.DryRun = true }, []string{"dry run:", "would reset", "nothing was changed"}},
-		"paused":  {func(r *client.Reset) { r.Paused = "by ann" }, []string{"paused (by ann)", "tranche run resume"}},
-		"cascade": {func(r *client.Reset) { r.Cascade = true }, []string{"then statement for all of them"}},
-	} {
-		one := done
-		c.change(&one)
-		text := resetText(&one)
-		for _, want := range c.want {
-			testenv.Has(t, text, want, "%s", name)
-		}
-	}
-	both := addResets(&done, &done)
-	if both.Items != 100 || both.Steps[0].Reset != 100 || both.Steps[1].Kept != 80 || len(both.Notes) != 2 {
-		t.Errorf("twice the same is %+v", both)
-	}
-}
-
-func TestStepsReadWell(t *testing.T) {
-	t.Parallel()
-	run := &client.RunDocument{}
-	run.Items = 1000
-	run.Progress, run.State = 0.5, "running"
-	run.Steps = []client.StepView{
-		{Name: "accounts", Kind: client.KindDirect, Endpoint: "accounts", SeesItem: true, Items: 1000, Done: 990,
-			Failed: 10, Progress: 1},
-		{Name: "branches\x1b[31m", Kind: client.KindHTTP, Endpoint: "http:branches:8081", SeesItem: true, Optional: true},
-		{Name: "statement", Kind: client.KindLocal, Endpoint: "local:pdf", Needs: []string{"accounts", "branches"},
-			Inputs: []string{"accounts"}, Items: 1000, Waiting: 990, Skipped: 10, Barrier: true, Progress: 0.01},
-	}
-	text := runSteps(run)
-	for _, want := range []string{
-		"LEFT OUT", "endpoint accounts, by plain requests", "HTTP service branches:8081; optional",
-		"needs accounts, branches",
-		"sees accounts; waits at its barrier", "local function pdf", `branches\x1b[31m`, "100%",
-	} {
-		testenv.Has(t, text, want, "the text")
-	}
-	if line := plainLine(*run); !strings.Contains(line, "50%") || !strings.Contains(line, "accounts 100%") {
-		t.Errorf("a line of progress: %s", line)
-	}
-}
-
-func TestAnItemOfSeveralStepsReadsWell(t *testing.T) {
-	t.Parallel()
-	at := time.Now()
-	text := cli.ItemText(&client.ItemView{Key: "C7", State: client.OutcomeFailed, Payload: []byte(`{}`),
-		Steps: []client.ItemStep{
-			{Name: "accounts", Endpoint: "accounts", State: "failed", Generation: 2, RecordedAt: &at, Service: "bank",
-				Error:   &client.ItemError{Code: "NO_SUCH", Message: "none"},
-				Earlier: []client.EarlierPart{{Generation: 1, Size: 1200, SHA256: strings.Repeat("ab", 32)}}},
-			{Name: "logo", Endpoint: "http:h", State: "done", Generation: 1, Size: 12, SHA256: strings.Repeat("cd", 32),
-				ContentType: "image/png", ResultBytes: []byte("123456789012"), Stale: true},
-			{Name: "statement", Endpoint: "local:pdf", State: "skipped", LeftOutBy: []string{"accounts"}},
-			{Name: "index", Endpoint: "sql:ledger", State: "waiting", WaitsFor: []string{"statement", "logo"}},
-		}}, 0)
-	for _, want := range []string{
-		"generation 1, 1,200 bytes, sha256 abababababababab\n", "left out: step accounts failed", "by bank",
-		"12 bytes of image/png", "being recomputed", "waiting for steps statement, logo", "source ledger", "NO_SUCH: none",
-	} {
-		testenv.Has(t, text, want, "the text")
-	}
-}
-
 // The dashboard has the same table.
 func TestAShareIsTheSamePercentageEverywhere(t *testing.T) {
 	t.Parallel()
@@ -230,17 +145,6 @@ func TestAShareIsTheSamePercentageEverywhere(t *testing.T) {
 	} {
 		testenv.Same(t, percent(share), want, "%v is", share)
 	}
-}
-
-func TestTheTimeOfAReRunIsThatOfItsGeneration(t *testing.T) {
-	t.Parallel()
-	run := &client.RunDocument{}
-	run.Generation, run.Seconds = 1, 9.1
-	if text := runHead(run) + conclusion(run); strings.Contains(text, "(generation") {
-		t.Errorf("a run that was not run again:\n%s", text)
-	}
-	run.Generation = 2
-	testenv.Same(t, strings.Count((runHead(run)+conclusion(run)), "9.1s (generation 2)"), 2, "after a re-run")
 }
 
 func TestBarFitsTheTerminal(t *testing.T) {
@@ -256,31 +160,6 @@ func TestBarFitsTheTerminal(t *testing.T) {
 		if columns >= 100 && !strings.Contains(line, " 99.99%") {
 			t.Errorf("before the end it is not 99.99%%: %s", line)
 		}
-	}
-}
-
-// A forecast is a time, or how long it takes after something that is waited for, or why there is none.
-func TestForecastsAreSaid(t *testing.T) {
-	t.Parallel()
-	then := &client.Span{P10Seconds: 2400, P50Seconds: 2800, P90Seconds: 3300}
-	for want, f := range map[string]*client.Forecast{
-		"waits for approval of step send, then 40 to 55 min": {WaitsFor: "approval of step send", Then: then},
-		"not yet: it takes items until it is sealed":         {WhyNot: "it takes items until it is sealed"},
-	} {
-		testenv.Same(t, forecastText(f), want, "the forecast")
-	}
-	by := time.Now().Add(time.Hour)
-	run := client.RunSummary{DoneBy: &by, Forecast: &client.Forecast{WhyNot: "it waits"}}
-	testenv.Same(t, endsText(&run), "not yet, to be done by "+by.Format("15:04"), "the end before its deadline")
-	run.AtRisk = &client.AtRisk{Late: "5 min"}
-	testenv.Same(t, endsText(&run), "not yet, 5 min late for "+by.Format("15:04"), "the end after its deadline")
-	f := client.Forecast{P10: at(time.Now(), 60), P50: at(time.Now(), 70), P90: at(time.Now(), 90)}
-	if got := forecastText(&f); !strings.Contains(got, " (") || !strings.Contains(got, " to ") {
-		t.Errorf("%q has no band", got)
-	}
-	for want, s := range map[string]client.Span{"5 to 9 s": {P10Seconds: 5, P90Seconds: 9}, "30 s": {P10Seconds: 30,
-		P90Seconds: 30.2}, "3.5 to 4.0 h": {P10Seconds: 12_600, P90Seconds: 14_400}} {
-		testenv.Same(t, spanText(&s), want, "the span")
 	}
 }
 
