@@ -44,7 +44,7 @@ func TestControl(t *testing.T) {
 		status             int
 		change, was, wants string
 	}{ // what someone else changed meanwhile is not changed again
-		{409, `"priority":4`, `"priority":"0"`, "priority of run " + run + " is 3 meanwhile, not 0 as expected"},
+		{409, `"priority":4`, `"priority":"0"`, "priority of run " + run + " is 3 meanwhile, not 0"},
 		{409, `"rate":1,"chunk":9`, `"rate":"10","chunk":"auto"`, "chunk of run " + run + " is 7 meanwhile"},
 		{409, `"max_failed":"2%"`, `"max_failed":"1%"`, `"body.if_was.max_failed"`},
 		{200, `"rate":1,"chunk":"auto","max_failed":"3"`, `"rate":"1e1","chunk":"7","max_failed":"none"`, `"rate":1`},
@@ -54,7 +54,7 @@ func TestControl(t *testing.T) {
 		b.Says(c.status, "/runs/it/settings", "{"+c.change+`,"if_was":{`+c.was+"}}", c.wants)
 	}
 	b.Says(200, "/endpoints/echo/settings", `{"rate":2000000,"if_was":{"rate":"none"}}`, `"rate":2000000`)
-	b.Says(409, "/endpoints/echo/settings", `{"rate":5,"if_was":{"rate":"0"}}`, "rate of endpoint echo is 2000000 meanwhile")
+	b.Says(409, "/endpoints/echo/settings", `{"rate":5,"if_was":{"rate":"0"}}`, "echo is 2000000 meanwhile")
 	b.Says(422, "/endpoints/echo/settings", `{"if_was":{"rate":"0"}}`, "does not set")
 	for _, path := range []string{"/runs//pause", "/runs/./pause", "/runs/it/../pause"} {
 		b.Says(404, path, `{"all":true}`, "is no path")
