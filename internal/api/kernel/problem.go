@@ -145,8 +145,7 @@ func Told(err error) (status int, found error) {
 		{as[*collector.NotEmptyError], http.StatusConflict},
 		{as[*collector.MovedError], http.StatusConflict},
 		{as[*workqueue.MovedError], http.StatusPreconditionFailed},
-		{as[*workqueue.ChangedError], http.StatusConflict},
-		{as[*workqueue.AmbiguousError], http.StatusConflict},
+		{as[*workqueue.ChangedError], http.StatusConflict}, {as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},
 		{as[*deadletter.LetterStateError], http.StatusConflict},
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
@@ -317,7 +316,8 @@ func places(err error) []*huma.ErrorDetail {
 		return []*huma.ErrorDetail{{Message: item.Problem, Location: "items.line", Value: item.Line}}
 	}
 	if changed, ok := errors.AsType[*workqueue.ChangedError](err); ok {
-		return []*huma.ErrorDetail{{Message: "changed since it was read", Location: "body.if_was." + changed.Setting, Value: changed.Has}}
+		at := "body.if_was." + changed.Setting
+		return []*huma.ErrorDetail{{Message: "changed since it was read", Location: at, Value: changed.Has}}
 	}
 	if ambiguous, ok := errors.AsType[*workqueue.AmbiguousError](err); ok {
 		var all []*huma.ErrorDetail

@@ -187,8 +187,8 @@ func (p *page) fits(on string, width int) {
 	}
 }
 
-// accessible has axe look for what keeps people out, by all rules or some, in the dialog if there is one. It runs beside
-// the page's scripts, not under their policy.
+// accessible has axe look for what keeps people out, by all rules or some, in the dialog if there is one. It runs
+// beside the page's scripts, not under their policy.
 func (p *page) accessible(how string, rules ...string) {
 	p.Helper()
 	p.until("nothing moves", `document.getAnimations().every((a) => a.playState !== "running" ||

@@ -87,7 +87,7 @@ func (d *Difference) Add(name string, before, after any) {
 	d.Before[name], d.After[name] = before, after
 }
 
-// Expect returns a [*workqueue.ChangedError] if a change replaces another value than expected. Expected values are text.
+// Expect returns a [*workqueue.ChangedError] if a change replaces another value than expected; values are text.
 func (d *Difference) Expect(of string, values map[string]string) error {
 	for _, name := range slices.Sorted(maps.Keys(values)) {
 		if has, changes := d.Before[name]; changes && !same(asText(has), values[name]) {
