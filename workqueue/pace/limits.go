@@ -30,7 +30,7 @@ type EndpointSetting struct {
 	MaxInFlight int       `json:"max_in_flight" doc:"requests in flight over all runs and nodes; 0: no separate limit"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
 	RequestRate float64   `json:"request_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
-	Canary      string    `json:"canary,omitempty" doc:"the endpoint of a new version, which gets a share of the requests of runs"`
+	Canary      string    `json:"canary,omitempty" doc:"endpoint of a new version, which gets a share of the requests"`
 	CanaryShare float64   `json:"canary_share,omitempty" doc:"in percent; 100: all"`
 	CanarySince time.Time `json:"canary_since,omitzero" doc:"since when the two are compared"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
