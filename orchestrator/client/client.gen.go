@@ -1516,7 +1516,7 @@ type EndpointSetting struct {
 	// RequestRate requests a second over all runs, collectors and nodes; 0: no limit
 	RequestRate float64 `json:"request_rate"`
 
-	// Canary the endpoint of a new version, which gets a share of the requests of runs
+	// Canary endpoint of a new version, which gets a share of the requests
 	Canary string `json:"canary,omitempty"`
 
 	// CanaryShare in percent; 100: all
@@ -7107,4 +7107,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 5e474b80e8c75c42f678cc4542249e0b, is 67b23ce8f25ab63726d57ca589b2b0d8a05a75c76765a337054aeb1096a97785.
+// Of 1fb2456bba4d3e7eccbffe899321256b, is b42f8c452c653f309be79cb9c3941573a6f5c3379a1d282f3dda95ac453ee127.
