@@ -70,6 +70,7 @@ func (d *diversion) end() {
 // is the same on every node.
 func chosen(s *workqueue.Slice, share float64) bool {
 	first, _ := s.Mask.Bounds()
-	n := binary.BigEndian.Uint64(s.Run[8:]) ^ uint64(s.Step)<<56 ^ uint64(s.Generation)<<32 ^ uint64(s.Block.Ordinal(first))
+	n := binary.BigEndian.Uint64(s.Run[8:]) ^ uint64(s.Step)<<56 ^ uint64(s.Generation)<<32 ^
+		uint64(s.Block.Ordinal(first))
 	return float64(plane.Scatter(n)>>11)/(1<<53) < share/pace.WholeShare
 }

@@ -16,7 +16,8 @@ const canary = "new-version"
 
 func (b *bench) canary(share float64) {
 	b.Helper()
-	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Canary: &pacestore.Canary{Endpoint: canary, Share: share}}
+	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint,
+		Canary: &pacestore.Canary{Endpoint: canary, Share: share}}
 	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(b.Context(), change, "ann"))(b)
 }
 
@@ -107,7 +108,8 @@ func TestCanaryGetsAll(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(automatic(4), 400)
-	b.Exec(`UPDATE endpoint_pace SET in_flight = 30, breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()`)
+	b.Exec(`UPDATE endpoint_pace SET in_flight = 30, breaker = 'open', breaker_since = tranche_now(),
+		probe_at = tranche_now()`)
 	b.canary(100)
 	claimed := b.wantClaim(run, 30, dispatch.BoundAuto)
 	b.Record(storetest.Faulty(claimed[0], workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))

@@ -31,7 +31,8 @@ WHERE ` + plane.Unheld + `
 
 	rivals = `
 SELECT e.endpoint, c.* FROM (
-    SELECT n.endpoint, false AS down, array_remove(ARRAY[n.endpoint, s.canary], NULL) AS targets FROM (` + endpointsOfSteps + `) n
+    SELECT n.endpoint, false AS down, array_remove(ARRAY[n.endpoint, s.canary], NULL) AS targets
+    FROM (` + endpointsOfSteps + `) n
     LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) s ON true
     LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
     WHERE (n.auto OR s.max_in_flight > 0 OR s.rate > 0) AND p.breaker IS DISTINCT FROM 'open') e

@@ -355,9 +355,9 @@ type CodeCount struct {
 
 const figuresOf = 1000
 
-// endedAt is an endpoint's newest ended slices since a time, by work_slice_ended, and their errors. Those of single items
-// are searched only among the slice's ordinals; failed requests have one error for all. Other ends, like a lost node,
-// say nothing.
+// endedAt is an endpoint's newest ended slices since a time, by work_slice_ended, and their errors. Those of single
+// items are searched only among the slice's ordinals; failed requests have one error for all. Other ends, like a lost
+// node, say nothing.
 const endedAt = `
 WITH ended AS MATERIALIZED (
     SELECT s.run_id, s.step, s.id, s.state, s.error_code, s.error_retry, bit_count(s.mask) AS items, s.took,
@@ -392,8 +392,8 @@ SELECT error_code, sum(items)::bigint FROM errors GROUP BY 1 ORDER BY 2 DESC, 1 
 // Figures returns how an endpoint has handled requests since a time.
 func (s Store) Figures(ctx context.Context, endpoint string, since time.Time) (f VersionFigures, err error) {
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, versionFigures, endpoint, since, figuresOf).Scan(&f.Endpoint, &f.Requests, &f.Items, &f.Failed,
-			&f.Retried, &f.Timeouts, &f.P50Millis, &f.P95Millis)
+		err := tx.QueryRow(ctx, versionFigures, endpoint, since, figuresOf).Scan(&f.Endpoint, &f.Requests, &f.Items,
+			&f.Failed, &f.Retried, &f.Timeouts, &f.P50Millis, &f.P95Millis)
 		if err == nil {
 			f.Codes, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[CodeCount], versionCodes, endpoint, since, figuresOf)
 		}

@@ -73,8 +73,8 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 			name)}
 	case before.CanaryShare > 0 && to != before.Canary:
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: %v%% of the requests go to %s; end that canary first: tranche endpoints canary %[2]s --none",
-			to, name, before.CanaryShare, before.Canary)}
+			"canary %s of endpoint %s: %v%% of the requests go to %s; end that canary first: "+
+				"tranche endpoints canary %[2]s --none", to, name, before.CanaryShare, before.Canary)}
 	}
 	if c.Share == 0 { // the times of the comparison stay
 		_, err := tx.Exec(ctx, `UPDATE endpoint_setting SET canary_share = 0 WHERE endpoint = $1`, name)

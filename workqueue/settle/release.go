@@ -220,9 +220,9 @@ const strays = `
 WITH stray AS MATERIALIZED (
     SELECT s.id FROM endpoint_setting e CROSS JOIN LATERAL (
         SELECT s.id FROM work_slice s
-        WHERE s.endpoint = CASE e.canary_share WHEN 100 THEN e.endpoint ELSE e.canary END AND ` + plane.SliceInFlight + `
-          AND s.state = 'sent' AND s.delivered_at IS NULL AND s.deadline > (SELECT tranche_now())
-          AND (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step) = e.endpoint
+        WHERE s.endpoint = CASE e.canary_share WHEN 100 THEN e.endpoint ELSE e.canary END
+          AND ` + plane.SliceInFlight + ` AND s.state = 'sent' AND s.delivered_at IS NULL
+          AND s.deadline > (SELECT tranche_now()) AND (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step) = e.endpoint
         OFFSET 0) f JOIN work_slice s USING (id)
     WHERE e.canary IS NOT NULL AND (e.canary_share IN (0, 100) OR NOT e.canary_heard)
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)

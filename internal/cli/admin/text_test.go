@@ -230,8 +230,8 @@ func TestCanaryText(t *testing.T) {
 	text := canaryText(&client.EndpointCanaryView{State: "5% of the requests go to v2", Compared: []client.VersionFigures{
 		{Endpoint: "v2", Requests: 8, Items: 4000, Failed: 48, Retried: 8, Timeouts: 1, P50Millis: 250, P95Millis: 310,
 			Codes: []client.CodeCount{{Code: "odd", Items: 40}, {Code: "busy", Items: 8}}}, {Endpoint: "v1"}}}, 0)
-	for _, want := range []string{"5% of the requests go to v2, since", "8  4,000   1.20%        8         1  250ms  310ms  40 odd, 8 busy",
-		"v1             0      0       -"} {
+	for _, want := range []string{"5% of the requests go to v2, since",
+		"8  4,000   1.20%        8         1  250ms  310ms  40 odd, 8 busy", "v1             0      0       -"} {
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in %s", want, text)
 		}
@@ -240,7 +240,8 @@ func TestCanaryText(t *testing.T) {
 		flags endpointsCanary
 		ok    bool
 	}{{endpointsCanary{Share: 5}, true}, {endpointsCanary{All: true, To: "v2"}, true}, {endpointsCanary{None: true}, true},
-		{endpointsCanary{}, false}, {endpointsCanary{Share: 5, All: true}, false}, {endpointsCanary{None: true, To: "v2"}, false}} {
+		{endpointsCanary{}, false}, {endpointsCanary{Share: 5, All: true}, false},
+		{endpointsCanary{None: true, To: "v2"}, false}} {
 		testenv.Same(t, c.flags.Validate() == nil, c.ok, "%+v is taken", c.flags)
 	}
 }
