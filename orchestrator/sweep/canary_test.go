@@ -71,6 +71,42 @@ func TestRequestsLeaveACanary(t *testing.T) {
 	}
 }
 
+// Requests that a service has taken are answered there, although the leader could not note yet that it has.
+func TestTakenRequestsStay(t *testing.T) {
+	t.Parallel()
+	for what, acknowledged := range map[string]bool{"in the stream": false, "out of it": true} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setupTimed(t)
+			testenv.Must(b.Pool.Exec(t.Context(), `
+				CREATE FUNCTION unnoted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+				CREATE TRIGGER unnoted BEFORE UPDATE ON work_slice FOR EACH ROW
+				WHEN (OLD.delivered_at IS NULL AND NEW.delivered_at IS NOT NULL) EXECUTE FUNCTION unnoted()`))(t)
+			l, taken, hold := nodetest.NewLedger(0), make(chan struct{}, 16), make(chan struct{})
+			b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+				taken <- struct{}{}
+				<-hold
+				return l.Handle(ctx, chunk)
+			}, endpoints.Concurrency(16))
+			b.Serve(t, "statement-v2", l.Handle)
+			id := b.Start(t, nodetest.Patient(), nodetest.Size)
+			b.Sent(t, id, 16)
+			for range 16 {
+				<-taken
+			}
+			if acknowledged {
+				testenv.NoError(t, testenv.Must(b.JS(t).Stream(t.Context(), wire.StreamWork))(t).Purge(t.Context()))
+			}
+			b.canary(t, 100)
+			testenv.Must(b.Pool.Exec(t.Context(), `UPDATE work_slice SET deadline = tranche_now()`))(t)
+			b.pass(t, 0)
+			close(hold)
+			b.WantSound(t, l, id, nodetest.Size)
+			l.WantOnce(t, id, nodetest.Size)
+		})
+	}
+}
+
 // A canary that takes requests and never answers costs them one timeout; the rest of the run does not wait for it.
 func TestHungCanary(t *testing.T) {
 	t.Parallel()

@@ -84,9 +84,9 @@ func TestCanaryIsBounded(t *testing.T) {
 	change := pacestore.EndpointChange{Endpoint: canary, MaxInFlight: &two}
 	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(t.Context(), change, "ann"))(t)
 	answer(claim("its budget", 2, 10)...)
-	testenv.NoError(t, pacestore.New(b.Store).NoteHeard(t.Context(), []string{storetest.Endpoint}))
+	testenv.NoError(t, pacestore.New(b.Store).SaveListening(t.Context(), []string{storetest.Endpoint}))
 	claim("no service listens", 0, 10)
-	testenv.NoError(t, pacestore.New(b.Store).NoteHeard(t.Context(), []string{canary}))
+	testenv.NoError(t, pacestore.New(b.Store).SaveListening(t.Context(), []string{canary}))
 	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()
 		WHERE endpoint = $1`, canary)
 	probe := claim("its breaker is open", 1, 10)

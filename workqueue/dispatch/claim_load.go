@@ -55,7 +55,7 @@ CROSS JOIN (SELECT tranche_now() AS now) t`
 	canaryOfStep = `
     SELECT o.canary, o.canary_share FROM endpoint_setting o
     WHERE o.endpoint = st.endpoint COLLATE "C" AND st.kind = 'endpoint'
-      AND o.canary_share > 0 AND (o.canary_heard OR o.canary_share = 100) OFFSET 0`
+      AND o.canary_share > 0 AND (o.canary_has_listeners OR o.canary_share = 100) OFFSET 0`
 
 	// endpointsOfSteps is the endpoints of the steps $1, $2, and whether one of them has an automatic limit.
 	endpointsOfSteps = `

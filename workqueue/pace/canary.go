@@ -51,7 +51,7 @@ ON CONFLICT DO NOTHING`
 
 	setCanary = `
 UPDATE endpoint_setting
-SET canary = $2, canary_share = $3, canary_heard = true,
+SET canary = $2, canary_share = $3, canary_has_listeners = true,
     canary_since = CASE WHEN canary = $2 AND canary_share > 0 THEN canary_since ELSE tranche_now() END
 WHERE endpoint = $1`
 
@@ -103,14 +103,14 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	return err
 }
 
-const noteHeard = `
-UPDATE endpoint_setting SET canary_heard = canary = ANY($1)
-WHERE canary_share > 0 AND canary_heard <> (canary = ANY($1))`
+const saveListening = `
+UPDATE endpoint_setting SET canary_has_listeners = canary = ANY($1)
+WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))`
 
-// NoteHeard saves which canaries have services, given the endpoints on which any listens. The others get no requests.
-func (s Store) NoteHeard(ctx context.Context, listening []string) error {
-	if _, err := s.db.Pool.Exec(ctx, noteHeard, listening); err != nil {
-		return fmt.Errorf("note which canaries have services: %w", err)
+// SaveListening saves which canaries have services, given the endpoints on which any listens. The others get no requests.
+func (s Store) SaveListening(ctx context.Context, listening []string) error {
+	if _, err := s.db.Pool.Exec(ctx, saveListening, listening); err != nil {
+		return fmt.Errorf("save which canaries have services: %w", err)
 	}
 	return nil
 }
