@@ -47,7 +47,8 @@ func TestVersionsAreCompared(t *testing.T) {
 	}
 	e.Says(200, at, `{"canary":{"endpoint":"count-v2","share":50}}`, `"canary_share":50`)
 	e.Says(422, at, `{"canary":{"endpoint":"third","share":5}}`, "50% of the requests go to count-v2")
-	e.Says(422, "/endpoints/count-v2/settings", `{"canary":{"endpoint":"count","share":5}}`, "canaries form no chain")
+	e.Says(422, "/endpoints/count-v2/settings", `{"canary":{"endpoint":"count","share":5}}`, "they form no chain")
+	e.Says(422, "/endpoints/third/settings", `{"canary":{"endpoint":"count-v2","share":5}}`, "count-v2 is the canary of count")
 	run := e.Load("count", 400, nil)
 	apitest.Eventually(t, "the run completes", func() bool {
 		return e.Number(`SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, run) == 1

@@ -30,14 +30,14 @@ func (c *claim) newCanaryClaim() *canaryClaim {
 	of := *to
 	of.limit = max(to.limit, int(math.Ceil(float64(l.pace.limit)*l.canaryShare/pace.WholeShare)))
 	of.chunk = l.pace.chunk // sizes stay comparable
-	l.endpoint, l.pace, l.among, l.step = l.canary, &of, &of, pace.Bucket{}
+	l.endpoint, l.pace, l.step = l.canary, &of, pace.Bucket{}
 	l.inFlight, l.live = (l.inFlight+1)/2, l.canaryLive
 	d := &canaryClaim{claim: &claim{ClaimRequest: c.ClaimRequest, claims: c.claims, load: l, ttl: c.ttl}, to: to}
 	d.allow()
 	return d
 }
 
-// take diverts a new slice, which may become smaller, if it is chosen and the canary's limits permit.
+// take diverts a new slice, which may become smaller, if it is in the share and the canary's limits permit.
 func (d *canaryClaim) take(s *workqueue.Slice) {
 	if d == nil || d.free <= 0 || !d.flowing() || !inShare(s, d.load.canaryShare) {
 		return

@@ -127,6 +127,30 @@ func TestCanaryGetsAll(t *testing.T) {
 	b.Check()
 }
 
+// Runs that name the canary share it with those whose requests all go there; what is called directly stays.
+func TestCanaryIsShared(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := automatic(4)
+	run := b.Load(req, 400)
+	req.Steps[0].Endpoint = canary
+	named := b.Load(req, 60)
+	b.Exec(`UPDATE endpoint_pace SET in_flight = 30`)
+	b.canary(100)
+	b.wantClaim(named, 15, dispatch.BoundShare)
+	b.wantClaim(run, 15, dispatch.BoundAuto)
+	observe := func() []pacestore.PacedEndpoint {
+		return testenv.Must(pacestore.New(b.Store).Observe(t.Context(), time.Unix(1, 0), nil))(t).Endpoints
+	}
+	if seen := observe(); len(seen) != 1 || !seen[0].Demand {
+		t.Errorf("nodes observe %+v", seen)
+	}
+	b.Exec(`UPDATE run_step SET kind = 'direct' WHERE run_id = $1`, run)
+	if seen := observe(); len(seen) != 2 || seen[1].Endpoint != storetest.Endpoint {
+		t.Errorf("nodes observe %+v", seen)
+	}
+}
+
 // A step whose slices are at the canary is found once, also if others name the canary, and not when it is at its limit.
 func TestCanaryLetsWorkBeFound(t *testing.T) {
 	t.Parallel()

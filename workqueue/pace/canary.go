@@ -41,7 +41,7 @@ func (c *Canary) validate(endpoint string) error {
 const (
 	chainOfCanaries = `
 SELECT endpoint, canary FROM endpoint_setting
-WHERE canary_share > 0 AND (endpoint = $2 OR canary = $1) ORDER BY endpoint LIMIT 1`
+WHERE canary_share > 0 AND (endpoint = $2 OR canary = $1 OR canary = $2 AND endpoint <> $1) ORDER BY endpoint LIMIT 1`
 
 	// shareLimits gives the new version the limits of the old one, unless it has its own.
 	shareLimits = `
@@ -84,7 +84,7 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	err := tx.QueryRow(ctx, chainOfCanaries, name, to).Scan(&first, &second)
 	if err == nil {
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: %s is the canary of %s, and canaries form no chain; end that one first: "+
+			"canary %s of endpoint %s: %s is the canary of %s; each new version has one old one, and they form no chain; end that one first: "+
 				"tranche endpoints canary %[4]s --none", to, name, second, first)}
 	}
 	if !errors.Is(err, pgx.ErrNoRows) {
