@@ -57,6 +57,10 @@ func TestRequestsLeaveACanary(t *testing.T) {
 			if left == 0 || left == 16 {
 				t.Fatalf("%d of 16 requests are at %s", left, c.leaves)
 			}
+			testenv.Must(b.Pool.Exec(t.Context(), `UPDATE work_slice SET deadline = tranche_now()`))(t)
+			b.pass(t, 0)
+			testenv.Same(t, b.Number(t, at, c.leaves), left, "requests at %s while it may get some", c.leaves)
+			testenv.Same(t, b.Number(t, at+` AND state = 'expired'`, c.leaves), 0, "reissued")
 			c.change(t, b, listens)
 			nodetest.Until(t, "they have left", func() bool {
 				return b.Number(t, at+` AND state = 'expired' AND error_code = 'rerouted'`, c.leaves) == left

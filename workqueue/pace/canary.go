@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 )
 
 // WholeShare is the share, in percent, at which all requests of an endpoint go to its canary.
@@ -39,6 +40,9 @@ func (c *Canary) validate(endpoint string) error {
 }
 
 const (
+	// lockCanaries makes changes of canaries wait for each other: a chain is seen only in the rows of several.
+	lockCanaries = `LOCK TABLE endpoint_setting IN SHARE ROW EXCLUSIVE MODE`
+
 	chainOfCanaries = `
 SELECT endpoint, canary FROM endpoint_setting
 WHERE canary_share > 0 AND (endpoint = $2 OR canary = $1 OR canary = $2 AND endpoint <> $1) ORDER BY endpoint LIMIT 1`
@@ -90,7 +94,15 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
-	if _, err := tx.Exec(ctx, shareLimits, name, to, actor); err != nil {
+	tag, err := tx.Exec(ctx, shareLimits, name, to, actor)
+	if err == nil && tag.RowsAffected() > 0 {
+		limits := *before
+		limits.Canary, limits.CanaryShare = "", 0
+		was, is := (&EndpointSetting{}).limits(), limits.limits()
+		onlyChanges(was, is)
+		err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "endpoint_set", Subject: to, Before: was, After: is})
+	}
+	if err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, setCanary, name, to, c.Share); err != nil || c.Share < WholeShare {
