@@ -1466,8 +1466,8 @@ type EndpointCanaryView struct {
 	// State which requests go there, in words
 	State string `json:"state"`
 
-	// Compared of one endpoint: the new version, then the old one
-	Compared []VersionFigures `json:"compared,omitempty"`
+	// Compared of one endpoint, while the new version gets requests: that, then the old one
+	Compared []VersionStats `json:"compared,omitempty"`
 }
 
 type EndpointExplanation struct {
@@ -1550,7 +1550,7 @@ type EndpointSettings struct {
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
 
-	// IfWas values of what is set, as read: 409 if one is different by now
+	// IfWas values of what is set, as read, of canary its share: 409 if one is different by now
 	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
@@ -4790,7 +4790,7 @@ type Variant struct {
 	Steps []StepForecast `json:"steps"`
 }
 
-type VersionFigures struct {
+type VersionStats struct {
 	Endpoint string `json:"endpoint"`
 
 	// Requests that ended: the newest 1,000 since the comparison began
@@ -7119,4 +7119,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of fa320cf44745efbd6438fc9fa6508a1c, is bf1db83acf7be95d291dfde958a8870e36a612defc05357f68a6297568747929.
+// Of 6d3de69407acdf739fdbefc3538f0dd0, is a24d5ab75fc497eae015562cd7e28951174fd8fac98b966d8ebd849ea06457ba.
