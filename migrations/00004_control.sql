@@ -31,7 +31,7 @@ CREATE TABLE endpoint_setting (
     request_rate     double precision NOT NULL DEFAULT 0 CHECK (request_rate >= 0),
     canary        text             COLLATE "C",
     canary_share  double precision NOT NULL DEFAULT 0 CHECK (canary_share BETWEEN 0 AND 100),
-    canary_heard  boolean          NOT NULL DEFAULT false,
+    canary_has_listeners boolean   NOT NULL DEFAULT false,
     canary_since  timestamptz,
     CONSTRAINT endpoint_setting_canary CHECK (canary <> endpoint AND (canary IS NOT NULL OR canary_share = 0)
         AND (canary IS NULL) = (canary_since IS NULL))
@@ -49,7 +49,7 @@ COMMENT ON COLUMN endpoint_setting.canary IS
     'The endpoint of a new version of the service, which gets a share of the requests; null: there was none.';
 COMMENT ON COLUMN endpoint_setting.canary_share IS
     'Its share of the requests of runs, in percent; 0: none any more; 100: all, also those that are repeated.';
-COMMENT ON COLUMN endpoint_setting.canary_heard IS
+COMMENT ON COLUMN endpoint_setting.canary_has_listeners IS
     'Whether services listened on it when the leader last looked; if not, it gets a request only at 100 percent.';
 COMMENT ON COLUMN endpoint_setting.canary_since IS 'Since when the two are compared.';
 

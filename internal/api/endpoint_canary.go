@@ -1,12 +1,15 @@
 package api
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"time"
+
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/kernel"
@@ -25,9 +28,9 @@ type EndpointCanary struct {
 type EndpointCanaryView struct {
 	EndpointCanary
 
-	Since    time.Time                `json:"since" doc:"start of the comparison"`
-	State    string                   `json:"state" doc:"human-readable: where requests go now"`
-	Compared []inspect.VersionFigures `json:"compared,omitempty" doc:"of one endpoint: the new version, then the old one"`
+	Since    time.Time              `json:"since" doc:"start of the comparison"`
+	State    string                 `json:"state" doc:"human-readable: where requests go now"`
+	Compared []inspect.VersionStats `json:"compared,omitempty" doc:"only for one endpoint while the new version gets requests: that, then the old one"`
 }
 
 func addCanaries(byName map[string]*Endpoint, settings []pace.EndpointSetting) {
@@ -55,18 +58,18 @@ func canaryState(set *pace.EndpointSetting, to *Endpoint) string {
 	}
 }
 
-func (s *endpointRoutes) compare(ctx context.Context, e *Endpoint) error {
-	if e.Canary == nil {
-		return nil
+// compare adds figures of both versions, or none if they cannot be read.
+func (s *endpointRoutes) compare(ctx context.Context, e *Endpoint) {
+	if e.Canary == nil || e.Canary.Share == 0 {
+		return
 	}
-	for _, name := range []string{e.Canary.Endpoint, e.Name} {
-		figures, err := inspect.New(s.Store).Figures(ctx, name, e.Canary.Since)
-		if err != nil {
-			return err
-		}
-		e.Canary.Compared = append(e.Canary.Compared, figures)
+	to, err := inspect.New(s.Store).VersionStats(ctx, e.Canary.Endpoint, e.Canary.Since)
+	old, failed := inspect.New(s.Store).VersionStats(ctx, e.Name, e.Canary.Since)
+	if err = errors.Join(err, failed); err != nil {
+		s.Log.Warn("compare an endpoint with its canary", zap.String("endpoint", e.Name), zap.Error(err))
+		return
 	}
-	return nil
+	e.Canary.Compared = []inspect.VersionStats{to, old}
 }
 
 // checkCanary refuses a canary on which no service listens, or whose services read or answer otherwise than those of
@@ -149,10 +152,5 @@ func sameSchema(a, b json.RawMessage) bool {
 		return true
 	}
 	var one, other any
-	if json.Unmarshal(a, &one) != nil || json.Unmarshal(b, &other) != nil {
-		return bytes.Equal(a, b)
-	}
-	first, err := json.Marshal(one)
-	second, failed := json.Marshal(other)
-	return err == nil && failed == nil && bytes.Equal(first, second)
+	return json.Unmarshal(a, &one) == nil && json.Unmarshal(b, &other) == nil && reflect.DeepEqual(one, other)
 }

@@ -1466,8 +1466,8 @@ type EndpointCanaryView struct {
 	// State which requests go there, in words
 	State string `json:"state"`
 
-	// Compared of one endpoint: the new version, then the old one
-	Compared []VersionFigures `json:"compared,omitempty"`
+	// Compared of one endpoint, while the new version gets requests: that, then the old one
+	Compared []VersionStats `json:"compared,omitempty"`
 }
 
 type EndpointExplanation struct {
@@ -1516,7 +1516,7 @@ type EndpointSetting struct {
 	// RequestRate requests a second over all runs, collectors and nodes; 0: no limit
 	RequestRate float64 `json:"request_rate"`
 
-	// Canary endpoint of a new version, which gets a share of the requests
+	// Canary the endpoint of a new version, which gets a share of the requests of runs
 	Canary string `json:"canary,omitempty"`
 
 	// CanaryShare in percent; 100: all
@@ -1549,11 +1549,20 @@ type EndpointSettings struct {
 
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
+
+	// IfWas values of what is set, as read, of canary its share: 409 if one is different by now
+	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type Enrichment struct {
 	// SQL a query of a source, with the settings of a step of kind sql
 	SQL json.RawMessage `json:"sql,omitempty"`
+
+	// Endpoint a service that answers with what is stored of each payload
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// Local or a Go function of the nodes that take operations
+	Local string `json:"local,omitempty"`
 
 	// By the field to look up by; absent: order_by's, or the key
 	By string `json:"by,omitempty"`
@@ -1561,7 +1570,7 @@ type Enrichment struct {
 	// Optional what has no row is stored anyway, with null for it
 	Optional bool `json:"optional,omitempty"`
 
-	// Payload a template, with the payload in item and the row in parts.sql
+	// Payload a template, with the payload in item and what was asked in parts.sql, parts.endpoint or parts.local
 	Payload json.RawMessage `json:"payload"`
 }
 
@@ -3641,6 +3650,9 @@ type RunChanges struct {
 
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
+
+	// IfWas values of what is set, as read: 409 if one is different by now
+	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type RunDeleted struct {
@@ -4778,7 +4790,7 @@ type Variant struct {
 	Steps []StepForecast `json:"steps"`
 }
 
-type VersionFigures struct {
+type VersionStats struct {
 	Endpoint string `json:"endpoint"`
 
 	// Requests that ended: the newest 1,000 since the comparison began
@@ -7107,4 +7119,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 1fb2456bba4d3e7eccbffe899321256b, is b42f8c452c653f309be79cb9c3941573a6f5c3379a1d282f3dda95ac453ee127.
+// Of 6d3de69407acdf739fdbefc3538f0dd0, is a24d5ab75fc497eae015562cd7e28951174fd8fac98b966d8ebd849ea06457ba.

@@ -127,32 +127,35 @@ func whether(err, missing error) Presence {
 	}
 }
 
-// RemoveRequests removes the requests of closed slices from the work stream, to save services useless work. It is
-// best effort: one that stays gets a stale reply. It compares message ids, since a sequence may be reused in a new
-// stream.
-func RemoveRequests(ctx context.Context, k *Core, requests []workqueue.Sent) {
+// RemoveRequests removes requests from the work stream and returns those that are no longer there. For closed slices it
+// saves services useless work and is best effort: one that stays gets a stale reply. It compares message ids, since a
+// sequence may be reused in a new stream.
+func RemoveRequests(ctx context.Context, k *Core, requests []workqueue.Sent) (absent []workqueue.Sent) {
 	if len(requests) == 0 {
-		return
+		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeTimeout)
 	defer cancel()
 	stream, err := k.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		k.Log.Debug("remove requests", zap.Error(err))
-		return
+		return nil
 	}
 	for _, r := range requests {
 		if r.StreamSeq == 0 || ctx.Err() != nil {
 			continue
 		}
 		msg, err := stream.GetMsg(ctx, uint64(r.StreamSeq))
-		if err != nil || msg.Header.Get(wire.HeaderMsgID) != r.ID.String() {
-			continue
+		if err == nil && msg.Header.Get(wire.HeaderMsgID) == r.ID.String() {
+			err = stream.DeleteMsg(ctx, uint64(r.StreamSeq))
 		}
-		if err := stream.DeleteMsg(ctx, uint64(r.StreamSeq)); err != nil {
+		if err == nil || errors.Is(err, jetstream.ErrMsgNotFound) {
+			absent = append(absent, r)
+		} else {
 			k.Log.Debug("remove a request", zap.Stringer("slice", r.ID), zap.Error(err))
 		}
 	}
+	return absent
 }
 
 // Message is a reply or a dead letter being processed.

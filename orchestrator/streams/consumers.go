@@ -246,8 +246,7 @@ func (e *Consumers) ensureListeners(ctx context.Context, work, stage ConsumersOf
 	if err != nil {
 		return err
 	}
-	e.places.heard(listeners)
-	failed := pace.New(e.node.Store).NoteHeard(ctx, e.places.names())
+	failed := pace.New(e.node.Store).SaveListening(ctx, e.places.heard(listeners))
 	seen := map[string]bool{}
 	for _, l := range listeners {
 		if l.Stages > 0 && !seen["flow "+l.Endpoint] && mayMake(stage, l.Endpoint) {
@@ -346,8 +345,8 @@ type places struct {
 	of map[string][]wire.Listener
 }
 
-// heard stores the result of a discovery. Draining and waiting services do not count.
-func (p *places) heard(listeners []wire.Listener) {
+// heard stores the result of a discovery, and returns its endpoints. Draining and waiting services do not count.
+func (p *places) heard(listeners []wire.Listener) []string {
 	of := map[string][]wire.Listener{}
 	for i := range listeners {
 		if l := &listeners[i]; l.State != wire.StateDraining && l.State != wire.StateWaiting {
@@ -357,12 +356,7 @@ func (p *places) heard(listeners []wire.Listener) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.of = of
-}
-
-func (p *places) names() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.AppendSeq([]string{}, maps.Keys(p.of))
+	return slices.AppendSeq([]string{}, maps.Keys(of))
 }
 
 // Places returns how many requests of this many items the instances of an endpoint process concurrently; 0: unknown.

@@ -57,6 +57,10 @@ func TestRequestsLeaveACanary(t *testing.T) {
 			if left == 0 || left == 16 {
 				t.Fatalf("%d of 16 requests are at %s", left, c.leaves)
 			}
+			testenv.Must(b.Pool.Exec(t.Context(), `UPDATE work_slice SET deadline = tranche_now()`))(t)
+			b.pass(t, 0)
+			testenv.Same(t, b.Number(t, at, c.leaves), left, "requests at %s while it may get some", c.leaves)
+			testenv.Same(t, b.Number(t, at+` AND state = 'expired'`, c.leaves), 0, "reissued")
 			c.change(t, b, listens)
 			nodetest.Until(t, "they have left", func() bool {
 				return b.Number(t, at+` AND state = 'expired' AND error_code = 'rerouted'`, c.leaves) == left
@@ -67,6 +71,42 @@ func TestRequestsLeaveACanary(t *testing.T) {
 			l.WantOnce(t, id, nodetest.Size)
 			testenv.Same(t, b.Number(t, at, c.leaves), left, "requests at %s", c.leaves)
 			testenv.Same(t, b.lying(t, wire.StreamWork, wire.WorkSubject(c.leaves)), 0, "requests in the stream")
+		})
+	}
+}
+
+// Requests that a service has taken are answered there, although the leader could not note yet that it has.
+func TestTakenRequestsStay(t *testing.T) {
+	t.Parallel()
+	for what, acknowledged := range map[string]bool{"in the stream": false, "out of it": true} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := setupTimed(t)
+			testenv.Must(b.Pool.Exec(t.Context(), `
+				CREATE FUNCTION unnoted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NULL; END';
+				CREATE TRIGGER unnoted BEFORE UPDATE ON work_slice FOR EACH ROW
+				WHEN (OLD.delivered_at IS NULL AND NEW.delivered_at IS NOT NULL) EXECUTE FUNCTION unnoted()`))(t)
+			l, taken, hold := nodetest.NewLedger(0), make(chan struct{}, 16), make(chan struct{})
+			b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+				taken <- struct{}{}
+				<-hold
+				return l.Handle(ctx, chunk)
+			}, endpoints.Concurrency(16))
+			b.Serve(t, "statement-v2", l.Handle)
+			id := b.Start(t, nodetest.Patient(), nodetest.Size)
+			b.Sent(t, id, 16)
+			for range 16 {
+				<-taken
+			}
+			if acknowledged {
+				testenv.NoError(t, testenv.Must(b.JS(t).Stream(t.Context(), wire.StreamWork))(t).Purge(t.Context()))
+			}
+			b.canary(t, 100)
+			testenv.Must(b.Pool.Exec(t.Context(), `UPDATE work_slice SET deadline = tranche_now()`))(t)
+			b.pass(t, 0)
+			close(hold)
+			b.WantSound(t, l, id, nodetest.Size)
+			l.WantOnce(t, id, nodetest.Size)
 		})
 	}
 }

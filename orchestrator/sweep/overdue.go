@@ -8,6 +8,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -16,7 +17,7 @@ import (
 const overdueBatch = 500
 
 // sweepOverdue handles slices past their deadline, which counts from the delivery to a service. An undelivered
-// request gets a new deadline, or is reissued if requests go elsewhere now. An acknowledged one has lost its reply. One
+// request gets a new deadline, or is rerouted if requests go elsewhere now. An acknowledged one has lost its reply. One
 // that a service keeps is a failed attempt if its items are to blame ([settle.Store.Blamed]), and is removed from the
 // stream; while JetStream is silent, it expires without penalty. Unknown cases are left to the next sweep.
 func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
@@ -31,12 +32,34 @@ func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 	extended := w.node.Settling.Extend(ctx, lease, s.waiting)
 	reissued, unsent := w.node.Settling.ReleaseUnsent(ctx, lease, s.gone)
 	answered, lost := w.node.Settling.ReleaseAcknowledged(ctx, lease, s.lost)
-	moved, strays := w.node.Settling.ReleaseStrays(ctx, lease, s.strays)
-	if strays == nil {
-		core.RemoveRequests(ctx, w.node, s.left)
-	}
+	moved, rerouted := w.reroute(ctx, lease, s.rerouted)
 	late, expired := w.expire(ctx, lease, &s)
-	return reissued + answered + moved + late, errors.Join(extended, unsent, lost, strays, expired)
+	return reissued + answered + moved + late, errors.Join(extended, unsent, lost, rerouted, expired)
+}
+
+// reroute reissues requests that no service can receive any more: they are out of the stream, and behind the position of
+// their endpoint's consumer. Services have the rest, which get a new deadline.
+func (w *Sweeper) reroute(ctx context.Context, lease workqueue.Lease, of map[string][]workqueue.Sent) (int, error) {
+	var free, taken []workqueue.SliceID
+	for endpoint, requests := range of {
+		absent := core.RemoveRequests(ctx, w.node, requests)
+		asking, cancel := context.WithTimeout(ctx, core.QueryTimeout)
+		consumer, err := w.node.JS.Consumer(asking, wire.StreamWork, wire.ConsumerName(endpoint))
+		cancel()
+		if err != nil {
+			w.node.Log.Debug("ask for the position of a consumer", zap.String("endpoint", endpoint), zap.Error(err))
+			continue
+		}
+		for _, r := range absent {
+			if uint64(r.StreamSeq) > consumer.CachedInfo().Delivered.Stream {
+				free = append(free, r.ID)
+			} else {
+				taken = append(taken, r.ID)
+			}
+		}
+	}
+	n, err := w.node.Settling.ReissueRerouted(ctx, lease, free)
+	return n, errors.Join(err, w.node.Settling.Extend(ctx, lease, taken))
 }
 
 func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) (int, error) {
@@ -66,7 +89,8 @@ func (w *Sweeper) expire(ctx context.Context, lease workqueue.Lease, s *sorted) 
 // [settle.Overdue].
 const handedAgain = 3 * time.Second
 
-// noteHandedOut saves how far the consumers of endpoints with undelivered requests have delivered.
+// noteHandedOut saves how far the consumers of endpoints with undelivered requests have delivered, and makes requests
+// overdue that wait where no more of their step are sent.
 func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) error {
 	if time.Since(w.unmoved) < handedAgain {
 		return nil
@@ -104,7 +128,10 @@ func (w *Sweeper) noteHandedOut(ctx context.Context, lease workqueue.Lease) erro
 	if len(at) == 0 && failed == nil && len(names) > w.cfg.FewQueues {
 		w.unmoved = time.Now()
 	}
-	return errors.Join(failed, w.node.Settling.HandedOut(ctx, lease, at, epoch))
+	if err := errors.Join(failed, w.node.Settling.HandedOut(ctx, lease, at, epoch)); err != nil {
+		return err
+	}
+	return w.node.Settling.ExpireRerouted(ctx, lease)
 }
 
 type sorted struct {
@@ -114,18 +141,21 @@ type sorted struct {
 	spent    []workqueue.SliceID // the same, too often
 	silent   []workqueue.SliceID // delivered to a service, no answer
 	doubted  map[workqueue.SliceID]bool
-	requests []workqueue.Sent    // of the silent ones
-	strays   []workqueue.SliceID // in the stream, not delivered, where no more are sent: reissued
-	left     []workqueue.Sent    // their requests
+	requests []workqueue.Sent            // of the silent ones
+	rerouted map[string][]workqueue.Sent // by endpoint: not known to be delivered, where no more are sent
 }
 
 func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
-	s := sorted{doubted: map[workqueue.SliceID]bool{}}
+	s := sorted{doubted: map[workqueue.SliceID]bool{}, rerouted: map[string][]workqueue.Sent{}}
 	looking := core.NewRequestLook(ctx, w.node)
 	well := w.streams.WellFor()
 	for _, o := range overdue {
 		if o.StreamSeq == 0 {
 			s.gone = append(s.gone, o.ID)
+			continue
+		}
+		if o.Rerouted && !o.Handed {
+			s.rerouted[o.Endpoint] = append(s.rerouted[o.Endpoint], o.Sent())
 			continue
 		}
 		switch found := looking.Request(ctx, o); {
@@ -134,9 +164,6 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 			s.silent = append(s.silent, o.ID)
 			s.doubted[o.ID] = true
 		case found == core.RequestUnknown:
-		case !o.Handed && found == core.RequestThere && o.Stray:
-			s.strays = append(s.strays, o.ID)
-			s.left = append(s.left, o.Sent())
 		case !o.Handed && found == core.RequestThere:
 			s.waiting = append(s.waiting, o.ID)
 		case !o.Handed:

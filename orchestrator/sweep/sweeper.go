@@ -127,7 +127,6 @@ func (w *Sweeper) sweep(ctx context.Context, lease workqueue.Lease, s *swept) er
 		},
 		// Parts that query NATS come last: when it is silent, they use up their time.
 		func(ctx context.Context) error { return w.noteHandedOut(ctx, lease) },
-		func(ctx context.Context) error { return w.node.Settling.HurryStrays(ctx, lease) },
 		count(&s.late, w.sweepOverdue))
 }
 

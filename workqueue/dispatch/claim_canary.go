@@ -9,19 +9,19 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// diversion is the part of a claim that goes to the canary of its endpoint: a share of the new requests, within the
+// canaryClaim is the part of a claim that goes to the canary of its endpoint: a share of the new requests, within the
 // canary's limits. What the canary cannot take stays at the endpoint, whose limits count all of it; so do retries.
 // While the canary's breaker is open, only probes go there. Its methods do nothing if nil.
-type diversion struct {
+type canaryClaim struct {
 	*claim
 
 	to    *paceLoad // of the canary, as other steps of the transaction see it
 	taken int
 }
 
-// newDiversion returns nil if nothing may go to a canary. At most half of the step's requests in flight are there, so
+// newCanaryClaim returns nil if nothing may go to a canary. At most half of the step's requests in flight are there, so
 // that one which never answers leaves the run the rest.
-func (c *claim) newDiversion() *diversion {
+func (c *claim) newCanaryClaim() *canaryClaim {
 	l := c.load
 	to := c.paces[l.canary]
 	if l.canaryShare <= 0 || l.canaryShare == pace.WholeShare || to == nil || !to.paced || !to.held {
@@ -30,16 +30,16 @@ func (c *claim) newDiversion() *diversion {
 	of := *to
 	of.limit = max(to.limit, int(math.Ceil(float64(l.pace.limit)*l.canaryShare/pace.WholeShare)))
 	of.chunk = l.pace.chunk // sizes stay comparable
-	l.endpoint, l.pace, l.among, l.step = l.canary, &of, &of, pace.Bucket{}
+	l.endpoint, l.pace, l.step = l.canary, &of, pace.Bucket{}
 	l.inFlight, l.live = (l.inFlight+1)/2, l.canaryLive
-	d := &diversion{claim: &claim{ClaimRequest: c.ClaimRequest, claims: c.claims, load: l, ttl: c.ttl}, to: to}
+	d := &canaryClaim{claim: &claim{ClaimRequest: c.ClaimRequest, claims: c.claims, load: l, ttl: c.ttl}, to: to}
 	d.allow()
 	return d
 }
 
-// take diverts a new slice, which may become smaller, if it is chosen and the canary's limits permit.
-func (d *diversion) take(s *workqueue.Slice) {
-	if d == nil || d.free <= 0 || !d.flowing() || !chosen(s, d.load.canaryShare) {
+// take diverts a new slice, which may become smaller, if it is in the share and the canary's limits permit.
+func (d *canaryClaim) take(s *workqueue.Slice) {
+	if d == nil || d.free <= 0 || !d.flowing() || !inShare(s, d.load.canaryShare) {
 		return
 	}
 	s.Endpoint = d.load.endpoint
@@ -55,7 +55,7 @@ func (d *diversion) take(s *workqueue.Slice) {
 }
 
 // end saves what was taken.
-func (d *diversion) end() {
+func (d *canaryClaim) end() {
 	if d == nil || d.taken == 0 {
 		return
 	}
@@ -66,9 +66,9 @@ func (d *diversion) end() {
 	*d.to = *of
 }
 
-// chosen reports whether a slice is in the share. It depends only on the run, its generation and the first item, so it
+// inShare reports whether a slice is in the share. It depends only on the run, its generation and the first item, so it
 // is the same on every node.
-func chosen(s *workqueue.Slice, share float64) bool {
+func inShare(s *workqueue.Slice, share float64) bool {
 	first, _ := s.Mask.Bounds()
 	n := binary.BigEndian.Uint64(s.Run[8:]) ^ uint64(s.Step)<<56 ^ uint64(s.Generation)<<32 ^
 		uint64(s.Block.Ordinal(first))

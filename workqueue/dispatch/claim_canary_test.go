@@ -85,9 +85,9 @@ func TestCanaryIsBounded(t *testing.T) {
 	change := pacestore.EndpointChange{Endpoint: canary, MaxInFlight: &two}
 	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(t.Context(), change, "ann"))(t)
 	answer(claim("its budget", 2, 10)...)
-	testenv.NoError(t, pacestore.New(b.Store).NoteHeard(t.Context(), []string{storetest.Endpoint}))
+	testenv.NoError(t, pacestore.New(b.Store).SaveListening(t.Context(), []string{storetest.Endpoint}))
 	claim("no service listens", 0, 10)
-	testenv.NoError(t, pacestore.New(b.Store).NoteHeard(t.Context(), []string{canary}))
+	testenv.NoError(t, pacestore.New(b.Store).SaveListening(t.Context(), []string{canary}))
 	b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(), probe_at = tranche_now()
 		WHERE endpoint = $1`, canary)
 	probe := claim("its breaker is open", 1, 10)
@@ -127,6 +127,30 @@ func TestCanaryGetsAll(t *testing.T) {
 	testenv.Same(t, b.Number(`SELECT count(*) FROM work_slice WHERE endpoint <> $1`, canary), 0, "requests elsewhere")
 	b.WantState(run, "completed", 1)
 	b.Check()
+}
+
+// Runs that name the canary share it with those whose requests all go there; what is called directly stays.
+func TestCanaryIsShared(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := automatic(4)
+	run := b.Load(req, 400)
+	req.Steps[0].Endpoint = canary
+	named := b.Load(req, 60)
+	b.Exec(`UPDATE endpoint_pace SET in_flight = 30`)
+	b.canary(100)
+	b.wantClaim(named, 15, dispatch.BoundShare)
+	b.wantClaim(run, 15, dispatch.BoundAuto)
+	observe := func() []pacestore.PacedEndpoint {
+		return testenv.Must(pacestore.New(b.Store).Observe(t.Context(), time.Unix(1, 0), nil))(t).Endpoints
+	}
+	if seen := observe(); len(seen) != 1 || !seen[0].Demand {
+		t.Errorf("nodes observe %+v", seen)
+	}
+	b.Exec(`UPDATE run_step SET kind = 'direct' WHERE run_id = $1`, run)
+	if seen := observe(); len(seen) != 2 || seen[1].Endpoint != storetest.Endpoint {
+		t.Errorf("nodes observe %+v", seen)
+	}
 }
 
 // A step whose slices are at the canary is found once, also if others name the canary, and not when it is at its limit.

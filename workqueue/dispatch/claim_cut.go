@@ -99,7 +99,7 @@ func (c *claim) firstReady(ctx context.Context, statement string) ([]readyBlock,
 
 func (c *claim) cut(blocks []readyBlock, n int) []workqueue.Slice {
 	var cuts []workqueue.Slice
-	to := c.newDiversion()
+	to := c.newCanaryClaim()
 	for _, b := range blocks {
 		var taken bitfield.Set
 		for _, mask := range b.ready.Split(c.sizeIn(&b)) {

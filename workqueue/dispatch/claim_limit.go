@@ -20,7 +20,8 @@ const (
 
 // rivals is the steps that could use a slot of an endpoint now, including $1, $2: claimable, of running runs, below
 // their own limit and rate. It is read only if there is something to share: a limit found by nodes, a budget or a
-// rate. By the indexes work_block_turn and work_slice_waiting, $3 of each.
+// rate. If all requests of an endpoint go to its canary, they are at the canary. By the indexes work_block_turn and
+// work_slice_waiting, $3 of each.
 const (
 	contender = `
 SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share FROM ` + plane.RunAndStep + `
@@ -30,10 +31,13 @@ WHERE ` + plane.Unheld + `
   AND (SELECT count(*) FROM ` + plane.OutOfStep + `) < least(st.in_flight, st.in_flight_cap)`
 
 	rivals = `
-SELECT e.endpoint, c.* FROM (
-    SELECT n.endpoint, false AS down, array_remove(ARRAY[n.endpoint, s.canary], NULL) AS targets
+SELECT e.at, c.* FROM (
+    SELECT n.endpoint AS at, f.endpoint, false AS down, array_remove(ARRAY[f.endpoint, f.canary], NULL) AS targets
     FROM (` + endpointsOfSteps + `) n
     LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) s ON true
+    CROSS JOIN LATERAL (
+        SELECT n.endpoint, s.canary UNION ALL
+        SELECT o.endpoint, o.canary FROM endpoint_setting o WHERE o.canary = n.endpoint AND o.canary_share = 100) f
     LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
     WHERE (n.auto OR s.max_in_flight > 0 OR s.rate > 0) AND p.breaker IS DISTINCT FROM 'open') e
 CROSS JOIN LATERAL (
@@ -143,7 +147,7 @@ func (c *claim) contended() bool {
 // with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
-	all, auto := l.among.against(StepRef{c.Run, c.Step}, l.priority, l.share)
+	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority, l.share)
 	if p.busyAuto >= p.limit || p.learnedRateSpent() { // none of them can use a slot
 		all, auto = all-auto, 0
 	}

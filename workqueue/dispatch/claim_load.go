@@ -55,7 +55,7 @@ CROSS JOIN (SELECT tranche_now() AS now) t`
 	canaryOfStep = `
     SELECT o.canary, o.canary_share FROM endpoint_setting o
     WHERE o.endpoint = st.endpoint COLLATE "C" AND st.kind = 'endpoint'
-      AND o.canary_share > 0 AND (o.canary_heard OR o.canary_share = 100) OFFSET 0`
+      AND o.canary_share > 0 AND (o.canary_has_listeners OR o.canary_share = 100) OFFSET 0`
 
 	// endpointsOfSteps is the endpoints of the steps $1, $2, and whether one of them has an automatic limit.
 	endpointsOfSteps = `
@@ -128,8 +128,7 @@ type claimLoad struct {
 	canaryShare float64 // that part, in percent
 	canaryLive  int     // slices of the step in flight there
 
-	pace  *paceLoad
-	among *paceLoad // of the step's endpoint, whose rivals count: another than pace if all requests go to the canary
+	pace *paceLoad
 }
 
 // paceLoad is the state of an endpoint as read, then updated with what the claim got.
@@ -185,7 +184,7 @@ func (c *claims) lock(ctx context.Context) error {
 	runs, steps := make([]workqueue.RunID, len(c.steps)), make([]workqueue.Step, len(c.steps))
 	params, dues, most := make([]bool, len(c.steps)), make([]int, len(c.steps)), make([]int, len(c.steps))
 	for i, step := range c.steps {
-		step.load = claimLoad{pace: &paceLoad{}, among: &paceLoad{}}
+		step.load = claimLoad{pace: &paceLoad{}}
 		step.due, step.ready, step.ttl = nil, nil, step.TTL
 		runs[i], steps[i], params[i], most[i] = step.Run, step.Step, step.Params, step.MaxSlices
 		dues[i] = dueLimit(step.MaxSlices)
@@ -235,10 +234,10 @@ func (c *claims) lock(ctx context.Context) error {
 	return nil
 }
 
-// place finds the paces that apply. If all requests go to the canary, that is the endpoint.
+// place finds the pace that applies. If all requests go to the canary, that is the endpoint.
 func (l *claimLoad) place(paces map[string]*paceLoad) {
 	if own := paces[l.endpoint]; own != nil {
-		l.pace, l.among = own, own
+		l.pace = own
 	}
 	if to := paces[l.canary]; to != nil && l.canaryShare == pace.WholeShare {
 		l.endpoint, l.pace = l.canary, to
@@ -258,7 +257,7 @@ func (c *claims) scanSteps(rows pgx.Rows) error {
 		if err != nil {
 			return err
 		}
-		l.found, l.pace, l.among = true, &paceLoad{}, &paceLoad{}
+		l.found, l.pace = true, &paceLoad{}
 		l.step.Fill(age)
 		step := c.steps[n-1]
 		step.load = l
@@ -294,6 +293,6 @@ func (p *paceLoad) took(c *claim, slices int) {
 		p.busyAuto += slices
 	}
 	if l.works = c.bound != BoundNone; !l.works || l.live+slices >= l.inFlight || !l.step.Spare() {
-		l.among.withdraw(StepRef{c.Run, c.Step})
+		l.pace.withdraw(StepRef{c.Run, c.Step})
 	}
 }

@@ -334,8 +334,8 @@ func (s Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]Pas
 	return changes, nil
 }
 
-// VersionFigures is how an endpoint has handled its newest requests, for comparison with another version of it.
-type VersionFigures struct {
+// VersionStats is how an endpoint has handled its newest requests, for comparison with another version of it.
+type VersionStats struct {
 	Endpoint  string      `json:"endpoint"`
 	Requests  int64       `json:"requests" doc:"that ended: the newest 1,000 since the comparison began"`
 	Items     int64       `json:"items" doc:"in them; an item counts as often as it was asked for"`
@@ -353,15 +353,16 @@ type CodeCount struct {
 	Items int64  `json:"items"`
 }
 
-const figuresOf = 1000
+const statsOf = 1000
 
-// endedAt is an endpoint's newest ended slices since a time, by work_slice_ended, and their errors. Those of single
+// versionStats is an endpoint's newest ended slices since a time, by work_slice_ended, and their errors. Those of single
 // items are searched only among the slice's ordinals; failed requests have one error for all. Other ends, like a lost
 // node, say nothing.
-const endedAt = `
+const versionStats = `
 WITH ended AS MATERIALIZED (
     SELECT s.run_id, s.step, s.id, s.state, s.error_code, s.error_retry, bit_count(s.mask) AS items, s.took,
-           s.block * 8192 + position(B'1' IN s.mask) - 1 AS first, s.block * 8192 + 8191 AS last
+           s.block * 8192 + position(B'1' IN s.mask) - 1 AS first,
+           s.block * 8192 + length(rtrim(s.mask::text, '0')) - 1 AS last
     FROM work_slice s
     WHERE s.endpoint = $1 AND s.ended_at > $2
       AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code IN ('deadline', 'too_many_deliveries'))
@@ -375,34 +376,24 @@ errors AS MATERIALIZED (
     UNION ALL
     SELECT w.error_code, 1, true FROM ended e JOIN work_error w ON w.run_id = e.run_id AND w.step = e.step
         AND w.ordinal BETWEEN e.first AND e.last AND w.slice_id = e.id
-    WHERE e.error_code IS NULL)`
-
-const versionFigures = endedAt + `
+    WHERE e.error_code IS NULL)
 SELECT $1::text, count(*), coalesce(sum(items), 0)::bigint,
        (SELECT coalesce(sum(items), 0)::bigint FROM errors),
        (SELECT coalesce(sum(items) FILTER (WHERE retried), 0)::bigint FROM errors),
+       (SELECT coalesce(json_agg(c), '[]') FROM (
+           SELECT error_code AS code, sum(items) AS items FROM errors GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 5) c),
        count(*) FILTER (WHERE state = 'expired'),
        coalesce(percentile_cont(0.5) WITHIN GROUP (ORDER BY 1000 * took / items) FILTER (WHERE state = 'recorded'), 0),
        coalesce(percentile_cont(0.95) WITHIN GROUP (ORDER BY 1000 * took / items) FILTER (WHERE state = 'recorded'), 0)
 FROM ended`
 
-const versionCodes = endedAt + `
-SELECT error_code, sum(items)::bigint FROM errors GROUP BY 1 ORDER BY 2 DESC, 1 LIMIT 5`
-
-// Figures returns how an endpoint has handled requests since a time.
-func (s Store) Figures(ctx context.Context, endpoint string, since time.Time) (f VersionFigures, err error) {
-	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, versionFigures, endpoint, since, figuresOf).Scan(&f.Endpoint, &f.Requests, &f.Items,
-			&f.Failed, &f.Retried, &f.Timeouts, &f.P50Millis, &f.P95Millis)
-		if err == nil {
-			f.Codes, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[CodeCount], versionCodes, endpoint, since, figuresOf)
-		}
-		return err
-	})
+// VersionStats returns how an endpoint has handled requests since a time.
+func (s Store) VersionStats(ctx context.Context, endpoint string, since time.Time) (VersionStats, error) {
+	stats, err := pg.One(ctx, s.db.Pool, pgx.RowToStructByPos[VersionStats], versionStats, endpoint, since, statsOf)
 	if err != nil {
-		return f, fmt.Errorf("read how endpoint %s handles requests: %w", endpoint, err)
+		return stats, fmt.Errorf("read how endpoint %s handles requests: %w", endpoint, err)
 	}
-	return f, nil
+	return stats, nil
 }
 
 // Ping returns nil if the database answers.

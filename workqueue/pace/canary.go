@@ -9,6 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 )
 
 // WholeShare is the share, in percent, at which all requests of an endpoint go to its canary.
@@ -39,9 +40,12 @@ func (c *Canary) validate(endpoint string) error {
 }
 
 const (
+	// lockCanaries makes changes of canaries wait for each other: a chain is seen only in the rows of several.
+	lockCanaries = `LOCK TABLE endpoint_setting IN SHARE ROW EXCLUSIVE MODE`
+
 	chainOfCanaries = `
 SELECT endpoint, canary FROM endpoint_setting
-WHERE canary_share > 0 AND (endpoint = $2 OR canary = $1) ORDER BY endpoint LIMIT 1`
+WHERE canary_share > 0 AND (endpoint = $2 OR canary = $1 OR canary = $2 AND endpoint <> $1) ORDER BY endpoint LIMIT 1`
 
 	// shareLimits gives the new version the limits of the old one, unless it has its own.
 	shareLimits = `
@@ -51,7 +55,7 @@ ON CONFLICT DO NOTHING`
 
 	setCanary = `
 UPDATE endpoint_setting
-SET canary = $2, canary_share = $3, canary_heard = true,
+SET canary = $2, canary_share = $3, canary_has_listeners = true,
     canary_since = CASE WHEN canary = $2 AND canary_share > 0 THEN canary_since ELSE tranche_now() END
 WHERE endpoint = $1`
 
@@ -90,7 +94,15 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return err
 	}
-	if _, err := tx.Exec(ctx, shareLimits, name, to, actor); err != nil {
+	tag, err := tx.Exec(ctx, shareLimits, name, to, actor)
+	if err == nil && tag.RowsAffected() > 0 {
+		limits := *before
+		limits.Canary, limits.CanaryShare = "", 0
+		was, is := (&EndpointSetting{}).limits(), limits.limits()
+		onlyChanges(was, is)
+		err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "endpoint_set", Subject: to, Before: was, After: is})
+	}
+	if err != nil {
 		return err
 	}
 	if _, err := tx.Exec(ctx, setCanary, name, to, c.Share); err != nil || c.Share < WholeShare {
@@ -103,14 +115,14 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	return err
 }
 
-const noteHeard = `
-UPDATE endpoint_setting SET canary_heard = canary = ANY($1)
-WHERE canary_share > 0 AND canary_heard <> (canary = ANY($1))`
+const saveListening = `
+UPDATE endpoint_setting SET canary_has_listeners = canary = ANY($1)
+WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))`
 
-// NoteHeard saves which canaries have services, given the endpoints on which any listens. The others get no requests.
-func (s Store) NoteHeard(ctx context.Context, listening []string) error {
-	if _, err := s.db.Pool.Exec(ctx, noteHeard, listening); err != nil {
-		return fmt.Errorf("note which canaries have services: %w", err)
+// SaveListening saves which canaries have services, given the endpoints on which any listens. The others get no requests.
+func (s Store) SaveListening(ctx context.Context, listening []string) error {
+	if _, err := s.db.Pool.Exec(ctx, saveListening, listening); err != nil {
+		return fmt.Errorf("save which canaries have services: %w", err)
 	}
 	return nil
 }

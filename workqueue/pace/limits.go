@@ -138,6 +138,11 @@ func (s Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor 
 
 func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor string) (EndpointSetting, error) {
 	var before, after EndpointSetting
+	if change.Canary != nil {
+		if _, err := tx.Exec(ctx, lockCanaries); err != nil {
+			return after, err
+		}
+	}
 	if _, err := tx.Exec(ctx, makeSetting, change.Endpoint); err != nil {
 		return after, err
 	}
@@ -169,17 +174,22 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 		}
 		was["breaker"], is["breaker"], is["breaker_suppressed_until"] = breaker, string(workqueue.BreakerClosed), until
 	}
-	for name := range is { // only changes are audited
-		if was[name] == is[name] {
-			delete(was, name)
-			delete(is, name)
-		}
-	}
+	onlyChanges(was, is)
 	if err := (&ledger.Difference{Before: was}).Expect("endpoint "+change.Endpoint, change.IfWas); err != nil {
 		return after, err
 	}
 	return after, ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "endpoint_set", Subject: change.Endpoint,
 		Before: was, After: is})
+}
+
+// onlyChanges deletes what is the same before and after, which is not audited.
+func onlyChanges(was, is map[string]any) {
+	for name := range is {
+		if was[name] == is[name] {
+			delete(was, name)
+			delete(is, name)
+		}
+	}
 }
 
 func forgetChunkCap(ctx context.Context, tx pgx.Tx, endpoint, actor string) (limit int, err error) {
@@ -201,7 +211,7 @@ func (s *EndpointSetting) columns() []any {
 
 func (s *EndpointSetting) limits() map[string]any {
 	return map[string]any{"concurrency": s.Concurrency, "max_in_flight": s.MaxInFlight, "rate": s.Rate,
-		"request_rate": s.RequestRate, "canary": s.Canary, "canary_share": s.CanaryShare}
+		"request_rate": s.RequestRate, "canary": s.CanaryShare, "canary_endpoint": s.Canary}
 }
 
 const endpointSettings = `SELECT ` + settingColumns + ` FROM endpoint_setting ORDER BY endpoint`

@@ -108,13 +108,13 @@ const commitLag = 250 * time.Millisecond
 // progress.
 const pacedEndpoints = `
 WITH paced AS (
-    SELECT coalesce(c.canary, st.endpoint COLLATE "C") AS endpoint, min(st.endpoint COLLATE "C") AS named,
+    SELECT coalesce(c.canary, st.endpoint COLLATE "C") AS endpoint, array_agg(DISTINCT st.endpoint COLLATE "C") AS named,
            bool_or(in_flight_auto) AS in_flight_auto, bool_or(chunk_auto) AS chunk_auto,
            min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
            coalesce(max(chunk) FILTER (WHERE chunk_auto), max(chunk)) AS chunk_max,
            coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
     FROM batchrun r JOIN run_step st ON st.run_id = r.id
-    LEFT JOIN endpoint_setting c ON c.endpoint = st.endpoint COLLATE "C" AND c.canary_share = 100
+    LEFT JOIN endpoint_setting c ON c.endpoint = st.endpoint COLLATE "C" AND st.kind = 'endpoint' AND c.canary_share = 100
     WHERE r.state = 'running' AND r.hold IS NULL
     GROUP BY 1 HAVING bool_or(in_flight_auto OR chunk_auto)),
 live AS (
@@ -124,13 +124,14 @@ live AS (
     WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
 SELECT d.endpoint, d.in_flight_auto, d.chunk_auto, coalesce(d.chunk_time, '0'), d.chunk_max,
        least(d.ceiling, coalesce(nullif(es.max_in_flight, 0), 10000)), coalesce(l.auto, 0), coalesce(l.others, 0),
-       coalesce((SELECT true FROM ` + plane.ReadyAuto + ` t ` + pacedStep + `), false)
-           OR coalesce((SELECT true FROM ` + plane.ReadyFixed + ` t ` + pacedStep + `), false)
-           OR coalesce((SELECT true FROM ` + plane.DueAt + ` t ` + pacedStep + `), false),
+       coalesce((SELECT true FROM (SELECT n AS endpoint, false AS down FROM unnest(d.named) n) e
+           WHERE coalesce((SELECT true FROM ` + plane.ReadyAuto + ` t ` + pacedStep + `), false)
+              OR coalesce((SELECT true FROM ` + plane.ReadyFixed + ` t ` + pacedStep + `), false)
+              OR coalesce((SELECT true FROM ` + plane.DueAt + ` t ` + pacedStep + `), false) LIMIT 1), false),
        coalesce(p.in_flight, 0), coalesce(p.rate, 0), coalesce(p.chunk, 0),
        coalesce(CASE WHEN p.chunk_cap_until > tranche_now() THEN p.chunk_cap END, 0),
        coalesce(p.breaker = 'open', false), coalesce(p.learned, '{}')::text::bytea
-FROM paced d CROSS JOIN LATERAL (SELECT d.named AS endpoint, false AS down) e
+FROM paced d
 LEFT JOIN live l ON l.endpoint = d.endpoint LEFT JOIN endpoint_pace p ON p.endpoint = d.endpoint
 LEFT JOIN endpoint_setting es ON es.endpoint = d.endpoint
 ORDER BY d.endpoint`

@@ -174,9 +174,9 @@ func (s Store) ReleaseAcknowledged(ctx context.Context, lease workqueue.Lease, i
 		Message: "a service acknowledged the request, but no reply came before the deadline"})
 }
 
-// ReleaseStrays reissues overdue slices that no service has received, at an endpoint to which no more requests of
+// ReissueRerouted reissues overdue slices that no service can receive, at an endpoint to which no more requests of
 // their step go. Leader work.
-func (s Store) ReleaseStrays(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
+func (s Store) ReissueRerouted(ctx context.Context, lease workqueue.Lease, ids []workqueue.SliceID) (int, error) {
 	return s.expire(ctx, lease, ids, workqueue.CauseRerouted, workqueue.SlotError{Code: string(workqueue.CauseRerouted),
 		Message: "no service had received the request, and requests go to another endpoint now"})
 }

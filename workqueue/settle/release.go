@@ -179,7 +179,7 @@ type Overdue struct {
 	// HandedFor is for how long at most: the leader notices it up to noticedWithin later.
 	HandedFor time.Duration
 	Spent     bool // issued so often that any outcome now counts
-	Stray     bool // requests of its step go to another endpoint now
+	Rerouted  bool // requests of its step go to another endpoint now
 }
 
 // Sent returns its place in the stream.
@@ -197,9 +197,11 @@ SELECT s.id, coalesce(s.endpoint, st.endpoint), coalesce(s.stream_seq, 0), coale
        s.delivered_at IS NOT NULL,
        CASE WHEN s.delivered_at IS NULL THEN interval '0'
             ELSE least(tranche_now() - s.delivered_at + $3, tranche_now() - s.created_at) END, s.attempt >= $2,
-       coalesce(s.endpoint <> coalesce((
-           SELECT e.canary FROM endpoint_setting e WHERE e.endpoint = st.endpoint COLLATE "C" AND e.canary_share = 100),
-           st.endpoint COLLATE "C"), false)
+       coalesce(s.endpoint, st.endpoint) <> st.endpoint AND (
+           SELECT e.canary = s.endpoint AND (e.canary_share = 100 OR e.canary_share > 0 AND e.canary_has_listeners)
+           FROM endpoint_setting e WHERE e.endpoint = st.endpoint COLLATE "C") IS NOT TRUE
+       OR coalesce(s.endpoint, st.endpoint) = st.endpoint AND EXISTS (
+           SELECT FROM endpoint_setting e WHERE e.endpoint = st.endpoint COLLATE "C" AND e.canary_share = 100)
 FROM work_slice s JOIN run_step st USING (run_id, step)
 WHERE (s.state IN ('claimed', 'sent') AND s.deadline IS NOT NULL) IS TRUE AND s.deadline <= (SELECT tranche_now())
 ORDER BY s.deadline LIMIT $1`
@@ -214,25 +216,26 @@ func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) 
 	return found, nil
 }
 
-// strays is the undelivered requests at a canary that was pulled back or has no services, and at an endpoint all of
-// whose requests go to the canary, by work_slice_busy. Locked rows are left to the next sweep.
-const strays = `
-WITH stray AS MATERIALIZED (
+// expireRerouted is about the undelivered requests at a canary that was pulled back or has no services, and at an
+// endpoint all of whose requests go to the canary, by work_slice_busy. Locked rows are left to the next sweep.
+const expireRerouted = `
+WITH rerouted AS MATERIALIZED (
     SELECT s.id FROM endpoint_setting e CROSS JOIN LATERAL (
         SELECT s.id FROM work_slice s
         WHERE s.endpoint = CASE e.canary_share WHEN 100 THEN e.endpoint ELSE e.canary END
           AND ` + plane.SliceInFlight + ` AND s.state = 'sent' AND s.delivered_at IS NULL
-          AND s.deadline > (SELECT tranche_now()) AND (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step) = e.endpoint
+          AND s.deadline > (SELECT tranche_now())
+          AND (SELECT st.endpoint FROM run_step st WHERE st.run_id = s.run_id AND st.step = s.step) = e.endpoint
         OFFSET 0) f JOIN work_slice s USING (id)
-    WHERE e.canary IS NOT NULL AND (e.canary_share IN (0, 100) OR NOT e.canary_heard)
+    WHERE e.canary IS NOT NULL AND (e.canary_share IN (0, 100) OR NOT e.canary_has_listeners)
     ORDER BY s.id FOR NO KEY UPDATE OF s SKIP LOCKED)
 UPDATE work_slice s SET deadline = tranche_now()
-FROM stray WHERE s.id = stray.id AND s.state = 'sent' AND s.delivered_at IS NULL`
+FROM rerouted WHERE s.id = rerouted.id AND s.state = 'sent' AND s.delivered_at IS NULL`
 
-// HurryStrays makes requests overdue that wait where no more of their step are sent, see [Overdue]. Leader work.
-func (s Store) HurryStrays(ctx context.Context, lease workqueue.Lease) error {
+// ExpireRerouted makes requests overdue that wait where no more of their step are sent, see [Overdue]. Leader work.
+func (s Store) ExpireRerouted(ctx context.Context, lease workqueue.Lease) error {
 	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, strays); err != nil {
+		if _, err := tx.Exec(ctx, expireRerouted); err != nil {
 			return fmt.Errorf("expire undelivered requests of rerouted steps: %w", err)
 		}
 		return nil

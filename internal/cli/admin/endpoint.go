@@ -348,29 +348,13 @@ func requestRateText(perSecond float64) string {
 type endpointsCanary struct {
 	Name  string  `arg:"" help:"The endpoint's name."`
 	To    string  `help:"Endpoint of the new version (the current canary)." placeholder:"ENDPOINT"`
-	Share float64 `within:"0.01,100" help:"Percent of runs' requests to send to it, 0.01 to 100." placeholder:"PERCENT"`
-	All   bool    `help:"Send all requests to it, also retries of runs in progress."`
-	None  bool    `help:"Send none to it; requests that no service has received return to NAME."`
+	Share float64 `within:"0.01,100" xor:"share" required:"" help:"Percent of runs' requests to send to it, 0.01 to 100." placeholder:"PERCENT"`
+	All   bool    `xor:"share" required:"" help:"Send all requests to it, also retries of runs in progress."`
+	None  bool    `xor:"share" required:"" help:"Send none to it; requests that no service has received return to NAME."`
 }
 
 // wholeShare is a share in percent.
 const wholeShare = 100
-
-func (e *endpointsCanary) Validate() error {
-	chosen := 0
-	for _, is := range []bool{e.Share != 0, e.All, e.None} {
-		if is {
-			chosen++
-		}
-	}
-	if chosen != 1 {
-		return errors.New("give one of --share PERCENT, --all and --none")
-	}
-	if e.None && e.To != "" {
-		return errors.New("--none needs no --to")
-	}
-	return nil
-}
 
 func (e *endpointsCanary) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	share := e.Share
@@ -391,9 +375,9 @@ func canaryText(c *client.EndpointCanaryView, room int) string {
 	if c == nil {
 		return ""
 	}
-	list := cli.List[client.VersionFigures]{
+	list := cli.List[client.VersionStats]{
 		Columns: "CANARY|REQUESTS>|ITEMS>|FAILED>|RETRIED>|TIMEOUTS>|P50>|P95>|CODES",
-		Row: func(f *client.VersionFigures) []any {
+		Row: func(f *client.VersionStats) []any {
 			failed := "-"
 			if f.Items > 0 {
 				failed = fmt.Sprintf("%.2f%%", wholeShare*float64(f.Failed)/float64(f.Items))

@@ -227,7 +227,7 @@ func TestAckLines(t *testing.T) {
 func TestCanaryText(t *testing.T) {
 	t.Parallel()
 	testenv.Same(t, canaryText(nil, 0), "", "no canary")
-	text := canaryText(&client.EndpointCanaryView{State: "5% of the requests go to v2", Compared: []client.VersionFigures{
+	text := canaryText(&client.EndpointCanaryView{State: "5% of the requests go to v2", Compared: []client.VersionStats{
 		{Endpoint: "v2", Requests: 8, Items: 4000, Failed: 48, Retried: 8, Timeouts: 1, P50Millis: 250, P95Millis: 310,
 			Codes: []client.CodeCount{{Code: "odd", Items: 40}, {Code: "busy", Items: 8}}}, {Endpoint: "v1"}}}, 0)
 	for _, want := range []string{"5% of the requests go to v2, since",
