@@ -1433,7 +1433,7 @@ type Endpoint struct {
 	// RequestRate requests a second in all, set by an operator; 0: none
 	RequestRate float64 `json:"request_rate"`
 
-	// Canary a new version, that gets a share of the requests of runs
+	// Canary canary: a new version that gets a share of runs' requests
 	Canary *EndpointCanaryView `json:"canary,omitempty"`
 
 	// Pace what nodes found out about it
@@ -1450,23 +1450,23 @@ type Endpoint struct {
 }
 
 type EndpointCanary struct {
-	// Endpoint on which the new version listens; absent: the one already set
+	// Endpoint endpoint of the new version; absent: the current canary
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Share percent of the requests of runs; 0: none; 100: all
+	// Share percent of runs' requests, 0 to 100; 0 ends it
 	Share float64 `json:"share"`
 }
 
 type EndpointCanaryView struct {
 	EndpointCanary
 
-	// Since when the comparison began
+	// Since start of the comparison
 	Since time.Time `json:"since"`
 
-	// State which requests go there, in words
+	// State human-readable: where requests go now
 	State string `json:"state"`
 
-	// Compared of one endpoint, while the new version gets requests: that, then the old one
+	// Compared only for one endpoint while the new version gets requests: that, then the old one
 	Compared []VersionStats `json:"compared,omitempty"`
 }
 
@@ -1516,13 +1516,13 @@ type EndpointSetting struct {
 	// RequestRate requests a second over all runs, collectors and nodes; 0: no limit
 	RequestRate float64 `json:"request_rate"`
 
-	// Canary the endpoint of a new version, which gets a share of the requests of runs
+	// Canary endpoint of a new version that gets a share of runs' requests
 	Canary string `json:"canary,omitempty"`
 
-	// CanaryShare in percent; 100: all
+	// CanaryShare percent; 100: all
 	CanaryShare float64 `json:"canary_share,omitempty"`
 
-	// CanarySince since when the two are compared
+	// CanarySince start of the comparison
 	CanarySince time.Time `json:"canary_since,omitzero"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
@@ -1541,7 +1541,7 @@ type EndpointSettings struct {
 	// RequestRate requests a second in all; 0: no limit
 	RequestRate *float64 `json:"request_rate,omitempty"`
 
-	// Canary which share of the requests of runs goes to a new version
+	// Canary sends a share of runs' requests to a new version
 	Canary *EndpointCanary `json:"canary,omitempty"`
 
 	// ChunkCap 0 forgets above which size whole chunks fail
@@ -1550,7 +1550,7 @@ type EndpointSettings struct {
 	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
 
-	// IfWas values of what is set, as read, of canary its share: 409 if one is different by now
+	// IfWas expected current values of the settings in this request, as text (of canary, its share); 409 if one differs
 	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
@@ -3651,7 +3651,7 @@ type RunChanges struct {
 	// Reason why, for the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// IfWas values of what is set, as read: 409 if one is different by now
+	// IfWas expected current values of the settings in this request, as text; 409 if one differs
 	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
@@ -7119,4 +7119,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 6d3de69407acdf739fdbefc3538f0dd0, is a24d5ab75fc497eae015562cd7e28951174fd8fac98b966d8ebd849ea06457ba.
+// Of ceaff0ec9caa3a3ebbdc960ef65de28d, is ee62b5b641e3f027d07ddd5b453c229f351ff4f4111ded0f022b8bab88e11069.
