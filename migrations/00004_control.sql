@@ -36,6 +36,7 @@ CREATE TABLE endpoint_setting (
     CONSTRAINT endpoint_setting_canary CHECK (canary <> endpoint AND (canary IS NOT NULL OR canary_share = 0)
         AND (canary IS NULL) = (canary_since IS NULL))
 );
+CREATE UNIQUE INDEX endpoint_setting_by_canary ON endpoint_setting (canary) WHERE canary_share = 100;
 COMMENT ON TABLE endpoint_setting IS 'What operators have set for an endpoint, over all runs and nodes.';
 COMMENT ON COLUMN endpoint_setting.endpoint IS 'The endpoint, or http:HOST, sql:SOURCE, local:FUNCTION.';
 COMMENT ON COLUMN endpoint_setting.concurrency IS

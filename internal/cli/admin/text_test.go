@@ -236,12 +236,4 @@ func TestCanaryText(t *testing.T) {
 			t.Errorf("%q is not in %s", want, text)
 		}
 	}
-	for _, c := range []struct {
-		flags endpointsCanary
-		ok    bool
-	}{{endpointsCanary{Share: 5}, true}, {endpointsCanary{All: true, To: "v2"}, true}, {endpointsCanary{None: true}, true},
-		{endpointsCanary{}, false}, {endpointsCanary{Share: 5, All: true}, false},
-		{endpointsCanary{None: true, To: "v2"}, false}} {
-		testenv.Same(t, c.flags.Validate() == nil, c.ok, "%+v is taken", c.flags)
-	}
 }
