@@ -52,7 +52,8 @@ const grace = 10 * time.Second
 // Config configures a node. Alerts, the webhooks of trackers and files of schedules are left to `tranche serve`, which
 // leads while one is running.
 type Config struct {
-	// Locals are this program's functions, by their names in plans, and in the enrich of collectors: `local: NAME`.
+	// Locals are this program's functions, by their names in plans, and in the enrich of collectors whose operations this
+	// program's API adds: `local: NAME`.
 	Locals map[string]fetch.Fetcher
 	// LocalWorkers limits the concurrent chunks per function; 0: the number of processors.
 	LocalWorkers int
@@ -95,7 +96,7 @@ type Node struct {
 	undo     []func()
 }
 
-// New makes a node, which does no work until [Node.Run], but answers users of trackers and collectors. The caller closes it. The
+// New makes a node, which does no work until [Node.Run], but answers users of trackers. The caller closes it. The
 // database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its own, like
 // those of the pool. NATS is that of the services.
 func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
@@ -171,15 +172,12 @@ func (n *Node) open(ctx context.Context) error {
 	})
 	taking := ingest.New(collectorstore.New(n.db), n.node.Collectors(),
 		ingest.Sources{SQL: databases, Locals: config.Locals, NC: n.nc}, config.Log.Named("producers"))
-	operations, err := taking.Listen(n.nc)
-	if err != nil {
-		return err
-	}
+	// Over NATS only serve takes operations: a queue group would choose a node without the source or function.
 	settings.Producers = taking
 	n.undo = append(n.undo, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), grace)
 		defer cancel()
-		_ = errors.Join(operations.Close(ctx), taking.Wait(ctx)) // its producers add again
+		_ = taking.Wait(ctx) // its producers add again
 	})
 	if config.API != nil {
 		if err := n.expose(ctx, config.API, &settings); err != nil {
