@@ -226,7 +226,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	}
 	bare := ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{}, nil)
 	for enrich, want := range map[string]string{
-		"{endpoint: double}":                         "this node has no NATS connection to call endpoint double",
+		"{endpoint: double}":                           "this node has no NATS connection to call endpoint double",
 		"{sql: " + query + `, payload: "{parts.sql}"}`: "this node has no sources; start it with --connections FILE",
 	} {
 		b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: "+enrich+"\n")
