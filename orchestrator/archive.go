@@ -1,9 +1,11 @@
 package orchestrator
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -14,11 +16,11 @@ import (
 )
 
 // Archive stores runs and rows of the audit log before retention deletes them. Each method may be repeated, also by two
-// nodes at once, and returns nil only if all of it is stored. The leader calls one at a time.
+// nodes at once, and returns nil only if all of it is stored. The leader calls Run for several runs at once.
 type Archive interface {
 	// Target names it, for people.
 	Target() string
-	// Check reports whether it takes objects, as far as that is not known from the last one.
+	// Check reports whether it takes objects.
 	Check(ctx context.Context) error
 	// Run stores a run and returns in which state ([retention.Store.RunState]); empty: the run changed meanwhile.
 	Run(ctx context.Context, run workqueue.RunID) (state string, err error)
@@ -70,16 +72,28 @@ func (r *retentionRound) notStored(ctx context.Context, err error) {
 	r.waits = r.archive.Check(ctx) != nil
 }
 
-// archiveRun stores a run, if there is an archive, and returns in which state.
-func (r *retentionRound) archiveRun(ctx context.Context, run workqueue.RunID) (state string, err error) {
+// archivers is the number of runs that are archived at once.
+const archivers = 4
+
+// archiveRuns stores runs concurrently, if there is an archive, and returns in which state each is.
+func (r *retentionRound) archiveRuns(ctx context.Context, runs []workqueue.RunID) (states []string, errs []error) {
+	states, errs = make([]string, len(runs)), make([]error, len(runs))
 	if r.archive == nil {
-		return "", nil
+		return states, errs
 	}
-	if state, err = r.archive.Run(ctx, run); err != nil {
+	var all sync.WaitGroup
+	for i, run := range runs {
+		all.Go(func() {
+			if states[i], errs[i] = r.archive.Run(ctx, run); errs[i] != nil {
+				errs[i] = fmt.Errorf("archive run %s: %w", run, errs[i])
+			}
+		})
+	}
+	all.Wait()
+	if err := cmp.Or(errs...); err != nil {
 		r.notStored(ctx, err)
-		return "", fmt.Errorf("archive run %s: %w", run, err)
 	}
-	return state, nil
+	return states, errs
 }
 
 // archiveAudit stores what is due of the audit log.

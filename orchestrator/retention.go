@@ -3,6 +3,7 @@ package orchestrator
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"go.uber.org/zap"
@@ -213,26 +214,28 @@ func (r *retentionRound) runs(ctx context.Context, before time.Time, why string)
 		if err != nil || len(due) == 0 {
 			return n, errors.Join(failed, err)
 		}
-		for _, run := range due {
-			archived, err := r.archiveRun(ctx, run)
-			deleted := false
-			if err == nil {
-				deleted, err = r.store.DeleteRun(ctx, r.lease, run, before, why, archived)
-			}
-			if over(ctx, err) {
-				return n, err
-			}
-			if err != nil {
-				failed = r.withStuck(failed, err)
+		for some := range slices.Chunk(due, archivers) {
+			states, errs := r.archiveRuns(ctx, some)
+			for i, run := range some {
+				deleted, err := false, errs[i]
+				if err == nil {
+					deleted, err = r.store.DeleteRun(ctx, r.lease, run, before, why, states[i])
+				}
+				if over(ctx, err) {
+					return n, err
+				}
+				if err != nil {
+					failed = r.withStuck(failed, err)
+				}
+				if !deleted {
+					left = append(left, run)
+					continue
+				}
+				n++
 			}
 			if r.waits {
 				break
 			}
-			if !deleted {
-				left = append(left, run)
-				continue
-			}
-			n++
 		}
 		if err := r.finishRuns(ctx); over(ctx, err) {
 			return n, err

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -41,6 +42,7 @@ type shelf struct {
 	sealed       int64           // up to where the audit log is in it
 	archived     []string        // what came in, and was deleted, in this order
 	flawed       workqueue.RunID // cannot be archived
+	mu           sync.Mutex      // of the next
 	down         int             // the archive takes nothing from its nth object on
 }
 
@@ -179,6 +181,8 @@ type chest struct{ *shelf }
 func (chest) Target() string { return "chest" }
 
 func (c chest) put(what string) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.down--; c.down < 0 {
 		return errors.New("the chest is shut")
 	}
@@ -211,15 +215,15 @@ func TestRetentionWaitsForTheArchive(t *testing.T) {
 		noted  string
 		runs   int // left
 	}{
-		"all is well":          {down: 99, want: "check " + five + " audit expire"},
-		"it was not well":      {target: "old", down: 99, want: "check " + five + " audit expire"},
+		"all is well":          {down: 99, want: "check run run run run delete delete delete delete run delete audit expire"},
+		"it was not well":      {target: "old", down: 99, want: "check run run run run delete delete delete delete run delete audit expire"},
 		"no archive ever":      {none: true, want: "delete delete delete delete delete expire"},
 		"only the last leader": {none: true, target: "old", runs: 5, noted: "without --archive"},
 		"down":                 {noted: "shut", runs: 5},
 		"down after a run":     {down: 2, want: "check run delete", noted: "shut", runs: 4},
-		"down after the runs":  {down: 6, want: "check " + five, noted: "shut"},
+		"down after the runs":  {down: 6, want: "check run run run run delete delete delete delete run delete", noted: "shut"},
 		"a run that cannot be stored": {down: 99, flawed: flawed, noted: "flawed it", runs: 1,
-			want: "check check " + five + " audit expire"},
+			want: "check run run run check delete delete delete run run delete delete audit expire"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &shelf{limits: retention.Limits{Count: &one}, rows: map[workqueue.RunID]int64{}, flawed: c.flawed, down: c.down,

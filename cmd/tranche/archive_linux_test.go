@@ -117,7 +117,7 @@ func TestARunIsArchivedInS3(t *testing.T) {
 		testenv.Same(t, text(`SELECT count(*)::text FROM batchrun`), "1", "runs after the fault %s", fault.says)
 	}
 	testenv.Must(db.Exec(t.Context(), `UPDATE archive SET since = since - interval '1 hour'`))(t)
-	b.wantSoon([]string{"health"}, "Retention waits for the archive s3://vault/a")
+	b.wantSoon([]string{"health"}, "Archiving to s3://vault/a")
 	socket, _ = s3(t, dir, secret)
 	proxy.Turn(socket)
 	b.want(b.tranche("retention", "run"), 0)

@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -34,7 +33,7 @@ const (
 type devCommand struct {
 	serveCommand
 
-	Watch   []string `default:"." help:"Restart the service when files below this directory change (${default}); repeatable. Hidden files and node_modules do not count." placeholder:"DIR"`
+	Watch   []string `default:"." help:"Restart the service when a file below this directory changes (${default}); repeatable. Ignores hidden files, node_modules and names that end in ~; a service that writes other files there restarts for ever." placeholder:"DIR"`
 	NoOpen  bool     `help:"Do not open the dashboard in a browser."`
 	Service []string `arg:"" optional:"" passthrough:"" help:"Command that starts the service, after --; NATS_URL is set for it."`
 }
@@ -67,9 +66,6 @@ func (d *devCommand) Run(ctx context.Context, line *kong.Context, term *cli.Cons
 // develop restarts the service on changes and handles typed commands.
 func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) error {
 	term.URL = d.at(p)
-	if !d.NoOpen && cli.IsTerminalOut(term) {
-		openPage(ctx, term.URL)
-	}
 	changes, err := watchFiles(ctx, d.Watch, p.directory)
 	if err != nil {
 		return err
@@ -81,23 +77,30 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 		}
 	}
 	typed := linesOf(term.In)
-	service := d.start(term, p)
+	service, ended := d.start(term, p)
+	if !d.NoOpen && cli.IsTerminalOut(term) {
+		openPage(term.URL)
+	}
 	for {
 		select {
 		case <-ctx.Done():
-			return service.stop()
+			return stop(service)
 		case <-changes:
-			report(service.stop())
-			service = d.start(term, p)
-		case err := <-service.ended:
-			term.Note("the service has ended (%v); it is started again when a file changes", err)
-			service.ended = nil
+			report(stop(service))
+			service, ended = d.start(term, p)
+		case <-ended:
+			why := ""
+			if err := service.Err(); err != nil {
+				why = fmt.Sprintf(" (%v)", err)
+			}
+			term.Note("the service ended%s; change a file to restart it", why)
+			service, ended = nil, nil
 		case text, ok := <-typed:
 			switch {
 			case !ok:
 				typed = nil // no terminal
 			case text == "q":
-				return service.stop()
+				return stop(service)
 			case text == "r":
 				report(repeat(ctx, term))
 			}
@@ -105,31 +108,25 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 	}
 }
 
-// service is a command in its own process group: Ctrl-C is for tranche dev, which ends it in order.
-type service struct {
-	cmd   *exec.Cmd
-	ended chan error // gets how it ended; nil once that is known
-}
-
-func (d *devCommand) start(term *cli.Console, p *parts) *service {
+// start starts the service; nil: there is none.
+func (d *devCommand) start(term *cli.Console, p *parts) (service *embedded.Group, ended <-chan struct{}) {
 	if len(d.Service) == 0 {
-		return &service{}
+		return nil, nil
 	}
-	s := &service{ended: make(chan error, 1)}
-	s.cmd = exec.Command(d.Service[0], d.Service[1:]...) //nolint:noctx // it is ended by signals, not by a context
+	cmd := exec.Command(d.Service[0], d.Service[1:]...) //nolint:noctx // it is ended by signals, not by a context
 	// No file, so that Wait also waits for what the command has started, such as the program of go run.
 	output := struct{ io.Writer }{term.Err}
-	s.cmd.Stdout, s.cmd.Stderr, s.cmd.WaitDelay = output, output, 2*serviceStop
-	s.cmd.Env = os.Environ()
+	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, 2*serviceStop
+	cmd.Env = os.Environ()
 	if servers := d.serversFor(p); servers != "" {
-		s.cmd.Env = append(s.cmd.Env, "NATS_URL="+servers)
+		cmd.Env = append(cmd.Env, "NATS_URL="+servers)
 	}
-	embedded.OwnGroup(s.cmd)
-	if err := embedded.StartChild(s.cmd, func(err error) { s.ended <- err }); err != nil {
-		s.ended <- err
-		s.cmd = nil
+	service, err := embedded.StartGroup(cmd)
+	if err != nil {
+		term.Note("the service cannot start: %v; that is tried again when a file changes", err)
+		return nil, nil
 	}
-	return s
+	return service, service.Done()
 }
 
 // serversFor returns the NATS servers of services; empty: those of the environment.
@@ -141,23 +138,10 @@ func (d *devCommand) serversFor(p *parts) string {
 	return strings.TrimSpace(string(text))
 }
 
-func (s *service) stop() error {
-	if s.cmd == nil || s.ended == nil {
+func stop(service *embedded.Group) error {
+	if service == nil || service.Stop(serviceStop) {
 		return nil
 	}
-	select {
-	case <-s.ended:
-		return nil
-	default:
-	}
-	embedded.SignalGroup(s.cmd, syscall.SIGTERM)
-	select {
-	case <-s.ended:
-		return nil
-	case <-time.After(serviceStop):
-	}
-	embedded.SignalGroup(s.cmd, syscall.SIGKILL)
-	<-s.ended
 	return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)
 }
 
@@ -183,8 +167,8 @@ func repeat(ctx context.Context, term *cli.Console) error {
 	return nil
 }
 
-// openPage opens a URL in the browser of the desktop, if there is one.
-func openPage(ctx context.Context, url string) {
+// openPage opens a URL in the browser of the desktop, if there is one. That outlives this process, and Ctrl-C.
+func openPage(url string) {
 	open := "xdg-open"
 	switch {
 	case runtime.GOOS == "darwin":
@@ -192,7 +176,7 @@ func openPage(ctx context.Context, url string) {
 	case os.Getenv("DISPLAY") == "" && os.Getenv("WAYLAND_DISPLAY") == "":
 		return
 	}
-	_ = exec.CommandContext(ctx, open, url).Run() // the URL has been printed
+	_, _ = embedded.StartGroup(exec.Command(open, url)) //nolint:noctx // it lives on; the URL has been printed
 }
 
 func linesOf(in io.Reader) <-chan string {

@@ -99,9 +99,8 @@ func TestConfigSample(t *testing.T) {
 	b := &bench{T: t}
 	sample := runProgram(t, nil, "", "config")
 	b.want(sample, 0, "#listen: 127.0.0.1:8480", "#poll-interval: 500ms")
-	b.want(runProgram(t, nil, "", "schema"), 0, "alert\ncollector\nconnections\nplan\nschedule\n")
 	b.want(runProgram(t, nil, "", "schema", "plan"), 0, `"description": "items in a request, or auto`)
-	b.want(runProgram(t, nil, "", "schema", "plans"), 2, `"plans"; use one of alert, collector`)
+	b.want(runProgram(t, nil, "", "schema", "plans"), 2, `must be one of "plan","schedule"`)
 	help := runProgram(t, nil, "", "serve", "--help")
 	named := regexp.MustCompile(`(?m)^#([a-z0-9-]+): (.*)$`).FindAllStringSubmatch(sample.out, -1)
 	placeholder := regexp.MustCompile(`^[A-Z=;.]+$`)

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/archive"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/metrics"
@@ -68,6 +69,7 @@ type serveCommand struct {
 	alertFlags
 	pulseFlags
 
+	bucket   *archive.S3  // of Archive; nil: none
 	welcomed func(*parts) // called once the server is ready; may be nil
 }
 

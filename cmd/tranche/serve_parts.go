@@ -103,8 +103,8 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	if err := s.openDatabase(ctx, p, log); err != nil {
 		return err
 	}
-	if err := s.openArchive(p); err != nil {
-		return err
+	if s.bucket != nil {
+		p.archive = archive.New(p.store, s.bucket, runs.WriteItems)
 	}
 	if err := startSchedules(p, log); err != nil {
 		return err
@@ -119,21 +119,11 @@ func (s *serveCommand) validateArchive() error {
 	if s.Archive == "" {
 		return nil
 	}
-	if _, err := archive.NewS3(s.Archive); err != nil {
+	var err error
+	if s.bucket, err = archive.NewS3(s.Archive); err != nil {
 		return fmt.Errorf("--archive: %w", err)
 	}
 	return nil
-}
-
-func (s *serveCommand) openArchive(p *parts) error {
-	if s.Archive == "" {
-		return nil
-	}
-	bucket, err := archive.NewS3(s.Archive)
-	if err == nil {
-		p.archive = archive.New(p.store, bucket, runs.WriteItems)
-	}
-	return err
 }
 
 // openConnections makes the fetchers for steps of kind http and sql. Without a connections file there are no sources

@@ -37,17 +37,16 @@ type Storage interface {
 // WriteItems writes the items of a run with so many steps as lines, and returns their number.
 type WriteItems func(ctx context.Context, db *database.DB, run workqueue.RunID, steps int, out io.Writer) (int64, error)
 
-// Archive stores runs and the audit log. It is not safe for concurrent use; several are.
+// Archive stores runs and the audit log. It is safe for concurrent use if its storage is.
 type Archive struct {
 	db      *database.DB
 	storage Storage
 	items   WriteItems
-	proven  bool // the last object was stored
 }
 
 // New returns an archive in a storage, of the runs in db.
 func New(db *database.DB, storage Storage, items WriteItems) *Archive {
-	return &Archive{db: db, storage: storage, items: items}
+	return &Archive{db, storage, items}
 }
 
 // Target names the storage.
@@ -74,11 +73,8 @@ const (
 	readme       = "Archived by tranche serve --archive before retention deletes it; see docs/retention.md.\n"
 )
 
-// Check stores a small object, unless the last one was stored.
+// Check stores a small object.
 func (a *Archive) Check(ctx context.Context) error {
-	if a.proven {
-		return nil
-	}
 	dir, err := a.folder(ctx)
 	if err != nil {
 		return err
@@ -96,14 +92,11 @@ var errChanged = errors.New("changed while it was archived")
 
 // Run stores a run and returns in which state; empty: it was changed or deleted meanwhile.
 func (a *Archive) Run(ctx context.Context, run workqueue.RunID) (state string, err error) {
-	state, err = a.run(ctx, run)
-	if errors.Is(err, errChanged) || errors.Is(err, workqueue.ErrNotFound) {
-		return "", nil
-	}
-	return state, err
-}
-
-func (a *Archive) run(ctx context.Context, run workqueue.RunID) (state string, err error) {
+	defer func() {
+		if errors.Is(err, errChanged) || errors.Is(err, workqueue.ErrNotFound) {
+			state, err = "", nil
+		}
+	}()
 	store := retention.New(a.db)
 	if err := store.SealAudit(ctx); err != nil {
 		return "", err
@@ -227,7 +220,6 @@ var errStalled = fmt.Errorf("stalled for %s", stallTimeout)
 
 // put stores an object.
 func (a *Archive) put(ctx context.Context, name string, body io.Reader) error {
-	a.proven = false
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	stall := time.AfterFunc(stallTimeout, func() { stop(errStalled) })
@@ -239,7 +231,6 @@ func (a *Archive) put(ctx context.Context, name string, body io.Reader) error {
 	if err != nil {
 		return fmt.Errorf("store %s in %s: %w", name, a.Target(), err)
 	}
-	a.proven = true
 	return nil
 }
 

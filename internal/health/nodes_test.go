@@ -132,7 +132,7 @@ func TestAnArchiveThatTakesNothing(t *testing.T) {
 	w.exec(`INSERT INTO archive (target, error, since) VALUES ('s3://b/f', 'Access Denied.', tranche_now())`)
 	w.goes(store.Archive, "s3://b/f")
 	testenv.Advance(t, w.pool, 16*time.Minute)
-	w.appears(store.Archive, "s3://b/f", store.Warning, "Access Denied. This has been so for 1")
+	w.appears(store.Archive, "s3://b/f", store.Warning, "Access Denied. It has failed for 1")
 	w.exec(`UPDATE archive SET error = '', since = NULL`)
 	w.goes(store.Archive, "s3://b/f")
 }

@@ -168,10 +168,14 @@ func (e *enriching) fetcher() (fetch.Fetcher, error) {
 	case ask.SQL != nil && from.SQL != nil:
 		return from.SQL.Fetcher(ask.SQL)
 	}
-	if ask.Local != "" {
-		return nil, wire.Fail(sqlfetch.CodeNoSource, "this node has no function %s", ask.Local)
+	lacks := "sources; start it with --connections FILE"
+	switch {
+	case ask.Endpoint != "":
+		lacks = "NATS connection to call endpoint " + ask.Endpoint
+	case ask.Local != "":
+		lacks = "function " + ask.Local + "; add through the API of the program that has it"
 	}
-	return nil, wire.Fail(sqlfetch.CodeNoSource, "this node has no sources")
+	return nil, wire.Fail(sqlfetch.CodeNoSource, "this node has no %s", lacks)
 }
 
 // call asks the service, in as many requests as NATS needs.

@@ -205,7 +205,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 		"a service is busy":  {`{endpoint: double}`, good + `{"payload":{"customer":{"id":8},"n":0}}`, "try later"},
 		"a function is busy": {`{local: double}`, `{"payload":{"customer":{"id":8},"n":0}}`, "try later"},
 		"no service":         {`{endpoint: nobody}`, good, "nobody"},
-		"no function":        {`{local: nobody}`, good, "this node has no function nobody"},
+		"no function":        {`{local: nobody}`, good, "no function nobody; add through the API of the program that has it"},
 		"no answer":          {`{local: mute}`, good, `"7" is left out of the answer`},
 		"flawed JSON":        {`{local: twice}`, good, `operation 1: payload: enrich: "7": `},
 		"no source": {`{sql: {source: other, query: "SELECT id FROM customer WHERE id = ANY($1)"}, payload: "{item}"}`, good,
@@ -223,6 +223,15 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 		if _, bad := errors.AsType[*ingest.OpError](err); bad != strings.HasPrefix(test.want, "operation") {
 			t.Errorf("%s: %T", name, err)
 		}
+	}
+	bare := ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{}, nil)
+	for enrich, want := range map[string]string{
+		"{endpoint: double}":                           "this node has no NATS connection to call endpoint double",
+		"{sql: " + query + `, payload: "{parts.sql}"}`: "this node has no sources; start it with --connections FILE",
+	} {
+		b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: "+enrich+"\n")
+		_, err := bare.AddFrom(t.Context(), "e", strings.NewReader(good))
+		testenv.Says(t, err, want, "a node that lacks it")
 	}
 	if n := len(b.keys("e")); n != 0 || ingest.Held(b.it) != 0 {
 		t.Errorf("%d keys have operations, %d bytes are held", n, ingest.Held(b.it))

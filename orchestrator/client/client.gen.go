@@ -1561,7 +1561,7 @@ type Enrichment struct {
 	// Endpoint a service that answers with what is stored of each payload
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// Local or a Go function of the nodes that take operations
+	// Local or a Go function of the program whose API adds the operations
 	Local string `json:"local,omitempty"`
 
 	// By the field to look up by; absent: order_by's, or the key

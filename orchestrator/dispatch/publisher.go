@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -113,7 +112,6 @@ func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder
 	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.Work.Inputs,
 		NoItem: a.Work.NoItem}
 	fits = true
-	var broken error
 	err = d.queue.EachInput(ctx, want, func(item dispatch.Input) bool {
 		if len(want.Inputs) == 0 && !want.NoItem {
 			fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
@@ -125,15 +123,14 @@ func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder
 			}
 			of := wire.Part{Data: part.Data, ContentType: part.ContentType}
 			if part.Large.Valid {
-				of.Data, of.Ref = nil, &wire.PartRef{}
-				broken = errors.Join(broken, json.Unmarshal(part.Data, of.Ref))
+				of.Ref = new(wire.PartRef(part.Ref))
 			}
 			request.Part(want.Inputs[i].Name, of)
 		}
 		fits = request.ReferParts(int(item.Ordinal), string(item.Key), item.Payload)
 		return fits
 	})
-	return fits, errors.Join(err, broken)
+	return fits, err
 }
 
 // metaOf returns the headers of a slice's request. A slice that may have killed its services gets few deliveries.

@@ -52,7 +52,8 @@ const grace = 10 * time.Second
 // Config configures a node. Alerts, the webhooks of trackers and files of schedules are left to `tranche serve`, which
 // leads while one is running.
 type Config struct {
-	// Locals are this program's functions, by their names in plans, and in the enrich of collectors: `local: NAME`.
+	// Locals are this program's functions, by their names in plans, and in the enrich of collectors whose operations this
+	// program's API adds: `local: NAME`.
 	Locals map[string]fetch.Fetcher
 	// LocalWorkers limits the concurrent chunks per function; 0: the number of processors.
 	LocalWorkers int
@@ -95,9 +96,9 @@ type Node struct {
 	undo     []func()
 }
 
-// New makes a node, which does no work until [Node.Run], but answers users of trackers and collectors. The caller closes
-// it. The database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its
-// own, like those of the pool. NATS is that of the services.
+// New makes a node, which does no work until [Node.Run], but answers users of trackers. The caller closes it. The
+// database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its own, like
+// those of the pool. NATS is that of the services.
 func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 	if pool == nil || nc == nil {
 		return nil, errors.New("embed: a pool and a NATS connection are needed")
@@ -173,32 +174,20 @@ func (n *Node) open(ctx context.Context) error {
 	return err
 }
 
-// listen answers users of trackers and collectors until the node is closed.
+// listen answers users of trackers until the node is closed. Over NATS only serve takes operations of collectors: their
+// queue group would choose a node without the source or function.
 func (n *Node) listen(settings *api.Config) error {
 	calls, err := trackers.Listen(n.nc, settings.Trackers)
 	if err != nil {
 		return err
 	}
-	n.closing(func(ctx context.Context) {
-		_ = calls.Close(ctx) // its callers ask again
-		settings.Trackers.Wait()
-	})
-	operations, err := settings.Producers.Listen(n.nc)
-	if err != nil {
-		return err
-	}
-	n.closing(func(ctx context.Context) {
-		_ = errors.Join(operations.Close(ctx), settings.Producers.Wait(ctx)) // its producers add again
-	})
-	return nil
-}
-
-func (n *Node) closing(end func(context.Context)) {
 	n.undo = append(n.undo, func() {
 		ctx, cancel := context.WithTimeout(context.Background(), grace)
 		defer cancel()
-		end(ctx)
+		_ = errors.Join(calls.Close(ctx), settings.Producers.Wait(ctx)) // their callers ask again
+		settings.Trackers.Wait()
 	})
+	return nil
 }
 
 // scheduled starts and controls the runs of schedules.

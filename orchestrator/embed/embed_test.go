@@ -13,9 +13,10 @@ import (
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -134,11 +135,13 @@ func TestNodeWithItsAPI(t *testing.T) {
 	_, err = api.ApplyCollector(ctx, client.ApplyCollectorParams{Name: "greeted"}, "application/yaml",
 		strings.NewReader("endpoint: nobody\nenrich: {local: greet}\n"))
 	testenv.NoError(t, err)
-	producer := testenv.Must(endpoints.NewProducer(nc, "greeted"))(t)
-	testenv.Must(producer.Add(ctx, endpoints.Operation{Key: "ann", Payload: 1}))(t)
+	testenv.Must(api.AddOperations(ctx, "greeted", client.AddOperationsParams{}, "application/x-ndjson",
+		strings.NewReader(`{"key":"ann","payload":1}`)))(t)
 	var stored string
 	testenv.NoError(t, pool.QueryRow(ctx, `SELECT payload FROM collector_op`).Scan(&stored))
 	testenv.Same(t, stored, `"hello ann"`, "what the node's function makes of an operation")
+	_, err = nc.Request(wire.CollectSubject("greeted"), []byte(`{"key":"bob","payload":1}`), time.Minute)
+	testenv.Is(t, err, nats.ErrNoResponders, "it takes none over NATS, which serve does")
 }
 
 // A program has the node's metrics in a registry of its own, or else at the node's API.

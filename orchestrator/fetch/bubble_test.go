@@ -251,7 +251,7 @@ func TestAFunctionSaysHowItFails(t *testing.T) {
 // An item whose parts in pieces are more than a node holds fails before they are read.
 func TestAnItemOfTooManyBytes(t *testing.T) {
 	working(t, fetch.Each(answer), func(w *world) {
-		large := dispatchstore.PartInput{Large: uuid.NullUUID{Valid: true}, Data: fmt.Appendf(nil, `{"bytes":%d}`, maxResult)}
+		large := dispatchstore.PartInput{Large: uuid.NullUUID{Valid: true}, Ref: dispatchstore.PartRef{Bytes: maxResult}}
 		w.parts = []dispatchstore.PartInput{large, large, {Data: []byte("1")}}
 		w.take(1, func(s *workqueue.Slice) { s.Mask = bitfield.Full(1) })
 		testenv.Same(t, w.outcome(), "0+item_too_large", "recorded")

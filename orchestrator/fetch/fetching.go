@@ -12,7 +12,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/google/uuid"
 	"go.uber.org/zap"
 	"golang.org/x/sync/semaphore"
 
@@ -94,9 +93,10 @@ type fetchJob struct {
 	dispatch.Assignment
 	pool   *fetchPool
 	cancel context.CancelCauseFunc
-	begun  time.Time               // its call; guarded by Worker.mu
-	leave  func()                  // ends its turn once its outcome is recorded; nil: it has none
-	large  map[largePart]uuid.UUID // of its inputs
+	begun  time.Time                             // its call; guarded by Worker.mu
+	leave  func()                                // ends its turn once its outcome is recorded; nil: it has none
+	large  map[largePart]dispatchstore.PartInput // of its inputs
+	gone   []fetch.Slot                          // of items without one of these
 }
 
 // left ends the turn of a recorded job. A suspect begins next and may kill the node: unrecorded jobs would be blamed.
@@ -280,6 +280,9 @@ func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	defer f.inputs.Release(min(size, fetchInputBytes))
 	if size > fetchItemLimit {
 		call = tooLarge(job.Work.Inputs, size)
+	}
+	if len(job.gone) > 0 {
+		call = forTheRest(call, job.gone)
 	}
 	if job.leave, err = f.turn(ctx, job); err != nil {
 		return err

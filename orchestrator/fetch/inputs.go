@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/google/uuid"
@@ -48,11 +49,9 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 	if job.Work.Kind == workqueue.KindDirect || size > fetchItemLimit {
 		return req, size, nil
 	}
-	for at, id := range job.large {
-		if err := f.readLarge(ctx, req.Items[at.item].Parts, at.step, id); err != nil {
-			f.inputs.Release(held)
-			return nil, 0, err
-		}
+	if err := f.readLarge(ctx, job, req); err != nil {
+		f.inputs.Release(held)
+		return nil, 0, err
 	}
 	return req, size, nil
 }
@@ -63,31 +62,40 @@ type largePart struct {
 	step string
 }
 
-// readLarge replaces the reference to a part by its bytes.
-func (f *Worker) readLarge(ctx context.Context, parts map[string]fetch.Part, step string, id uuid.UUID) error {
-	ref, err := refOf(parts[step].Data)
-	if err != nil {
-		return err
+// readLarge reads the parts in pieces. Items of which one is not as it was go from the request to job.gone.
+func (f *Worker) readLarge(ctx context.Context, job *fetchJob, req *fetch.Request) error {
+	gone := map[int]fetch.Slot{} // by ordinal
+	for at, part := range job.large {
+		item, ref := &req.Items[at.item], part.Ref
+		sum, err := hex.DecodeString(ref.SHA256)
+		if err != nil {
+			return fmt.Errorf("the reference to a part: %w", err)
+		}
+		data := bytes.NewBuffer(make([]byte, 0, ref.Bytes))
+		same, err := export.New(f.node.Store).Verify(ctx, part.Large.UUID, [sha256.Size]byte(sum), data)
+		if err != nil {
+			return err
+		}
+		if !same {
+			gone[item.Ordinal] = fetch.Slot{Ordinal: item.Ordinal, Err: wire.NewSlotError(wire.CodePartGone, fmt.Sprintf(
+				"the part of step %s is not the %d bytes that it was: deleted, or damaged; reset step %s to make it again",
+				at.step, ref.Bytes, at.step), true)}
+		}
+		item.Parts[at.step] = fetch.Part{Data: data.Bytes(), ContentType: part.ContentType}
 	}
-	sum, err := hex.DecodeString(ref.SHA256)
-	if err != nil {
-		return err
-	}
-	data := bytes.NewBuffer(make([]byte, 0, ref.Bytes))
-	same, err := export.New(f.node.Store).Verify(ctx, id, [sha256.Size]byte(sum), data)
-	if err == nil && !same {
-		err = fmt.Errorf("the part of step %s is not the %d bytes that it was: deleted, or damaged", step, ref.Bytes)
-	}
-	parts[step] = fetch.Part{Data: data.Bytes(), ContentType: parts[step].ContentType}
-	return err
+	req.Items = slices.DeleteFunc(req.Items, func(i fetch.Item) bool { _, is := gone[i.Ordinal]; return is })
+	job.gone = slices.Collect(maps.Values(gone))
+	return nil
 }
 
-func refOf(data []byte) (*wire.PartRef, error) {
-	ref := &wire.PartRef{}
-	if err := json.Unmarshal(data, ref); err != nil {
-		return nil, fmt.Errorf("read the reference to a part: %w", err)
+// forTheRest makes a call for the items that are left, and fails those that are gone.
+func forTheRest(call fetchCall, gone []fetch.Slot) fetchCall {
+	return func(ctx context.Context, req *fetch.Request, c *collector) (slots []fetch.Slot, err error) {
+		if len(req.Items) > 0 {
+			slots, err = call(ctx, req, c)
+		}
+		return append(slots, gone...), err
 	}
-	return ref, nil
 }
 
 // cut keeps the first items of a job's slice. They must be read again: a reset may have taken some back.
@@ -121,7 +129,7 @@ func (f *Worker) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, 
 		}
 	}
 	var size int64
-	job.large = map[largePart]uuid.UUID{}
+	job.large = map[largePart]dispatchstore.PartInput{}
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
 	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.Work.Inputs,
@@ -144,7 +152,7 @@ func (f *Worker) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, 
 			name := want.Inputs[i].Name
 			item.Parts[name] = fetch.Part{Data: slices.Clone(part.Data), ContentType: part.ContentType}
 			if part.Large.Valid {
-				job.large[largePart{len(req.Items), name}] = part.Large.UUID
+				job.large[largePart{len(req.Items), name}] = *part
 			}
 		}
 		req.Items = append(req.Items, item)
@@ -158,11 +166,8 @@ func sizeOf(in *dispatchstore.Input, kind workqueue.Kind) int64 {
 	for i := range in.Parts {
 		part := &in.Parts[i]
 		size += int64(len(part.Data))
-		if !part.Large.Valid || kind == workqueue.KindDirect {
-			continue
-		}
-		if ref, err := refOf(part.Data); err == nil {
-			size += ref.Bytes
+		if kind != workqueue.KindDirect {
+			size += part.Ref.Bytes
 		}
 	}
 	return size
@@ -241,8 +246,8 @@ func addItem(b *wire.RequestBuilder, req *fetch.Request, n int, job *fetchJob) b
 			continue
 		}
 		of := wire.Part{Data: part.Data, ContentType: part.ContentType}
-		if _, inPieces := job.large[largePart{n, input.Name}]; inPieces {
-			of.Ref, _ = refOf(part.Data) // nil is a part that no service can read
+		if in, inPieces := job.large[largePart{n, input.Name}]; inPieces {
+			of.Ref = new(wire.PartRef(in.Ref))
 		}
 		b.Part(input.Name, of)
 	}

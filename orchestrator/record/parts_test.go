@@ -77,6 +77,35 @@ func TestPartsOfAnySize(t *testing.T) {
 	b.Check(t)
 }
 
+// An item whose part is lost fails alone, and not for ever.
+func TestAPartThatIsLost(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t)}
+	cfg := nodetest.Config(t)
+	cfg.Locals = map[string]fetch.Fetcher{
+		"lose": fetch.Each(func(ctx context.Context, _ *fetch.Item) (fetch.Part, error) {
+			_, err := b.Store.Pool.Exec(ctx, `DELETE FROM work_piece WHERE large_id = (
+				SELECT large_id FROM work_result WHERE step = 0 AND ordinal = 1)`)
+			return fetch.Part{Data: []byte("1")}, err
+		}),
+		"sum": fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
+			return fetch.JSON(len(item.Parts["source"].Data))
+		}),
+	}
+	b.Node = b.Join(t, b.Store, testenv.Conn(t, b.NS), cfg).Node
+	serveBytes(t, testenv.Conn(t, b.NS), "source", func(string) int { return 2 << 20 })
+	req := nodetest.Request("source")
+	req.Steps = slices.Repeat(req.Steps, 3)
+	for i, name := range []string{"lose", "sum"} {
+		step := &req.Steps[i+1]
+		step.Name, step.Kind, step.Endpoint = name, workqueue.KindLocal, workqueue.TargetKey(workqueue.KindLocal, name)
+	}
+	req.Steps[1].Needs, req.Steps[2].Needs, req.Steps[2].Inputs = []int{0}, []int{0, 1}, []int{0}
+	run := b.Start(t, req, 3)
+	b.Want(t, run, 1, 2, 1)
+	testenv.Has(t, b.ErrorOf(t, run, "C1"), wire.CodePartGone+": the part of step source", "the item")
+}
+
 // A service gets a part only as the request referred to it, of a request to its endpoint: what is redone meanwhile is
 // refused, and comes with the item's next request. A restart of the node delays it.
 func TestAPartIsFetchedAsItWasClaimed(t *testing.T) {

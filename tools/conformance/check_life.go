@@ -210,11 +210,11 @@ func (n *node) startedRequest(ctx context.Context) (r *request) {
 func checkDrain(ctx context.Context, n *node) error {
 	r := n.startedRequest(ctx)
 	n.stopped = true
-	n.service.terminate()
+	n.service.Terminate()
 	ending, cancel := n.config.lasting(ctx, stopTimeout)
 	defer cancel()
 	select {
-	case <-n.service.exited():
+	case <-n.service.Done():
 	case <-ending.Done():
 		return differs("the service to end on SIGTERM", "still running after %s", stopTimeout)
 	}

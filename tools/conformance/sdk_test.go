@@ -112,7 +112,7 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: jetStream(t, nc)}
 	testenv.NoError(t, n.makeStreams(t.Context()))
 	svc := testenv.Must(start(serveSDK)(ns.URL()))(t)
-	defer stopService(svc)
+	defer svc.Stop(stopTimeout)
 	report := suite(t, Config{URL: ns.URL()})
 	expect(t, report, nil, needing(needPrivate))
 	for subject, stream := range n.subjects() {

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/embedded"
@@ -22,65 +21,42 @@ const (
 )
 
 type service interface {
-	terminate()              // asks it to end
-	kill()                   // ends it
-	exited() <-chan struct{} // closed when it has ended
-	failure() error          // how it ended, once it has
-	output() string          // the end of its output
+	Terminate()
+	Stop(grace time.Duration) (inTime bool)
+	Done() <-chan struct{}
+	failure() error // how it ended, once it has
+	output() string // the end of its output
 }
 
 type starter func(url string) (service, error)
 
 type process struct {
-	cmd  *exec.Cmd
+	*embedded.Group
+
 	said tail
-	done chan struct{}
-	err  error // set before done is closed
 }
 
 func commandStarter(command []string) starter {
 	return func(url string) (service, error) {
 		cmd := exec.Command(command[0], command[1:]...) //nolint:noctx // it is ended by signals, not by a context
 		cmd.Env = append(os.Environ(), "NATS_URL="+url)
-		p := &process{cmd: cmd, done: make(chan struct{})}
-		cmd.Stdout, cmd.Stderr = &p.said, &p.said
-		// Its own group: Ctrl-C stays with the suite, and the command's children end with it.
-		embedded.OwnGroup(cmd)
-		cmd.WaitDelay = time.Second
-		if err := cmd.Start(); err != nil {
+		p := &process{}
+		cmd.Stdout, cmd.Stderr, cmd.WaitDelay = &p.said, &p.said, time.Second
+		var err error
+		if p.Group, err = embedded.StartGroup(cmd); err != nil {
 			return nil, fmt.Errorf("start the service: %w", err)
 		}
-		go func() {
-			p.err = cmd.Wait()
-			close(p.done)
-		}()
 		return p, nil
 	}
 }
 
-func (p *process) terminate()              { embedded.SignalGroup(p.cmd, syscall.SIGTERM) }
-func (p *process) kill()                   { embedded.SignalGroup(p.cmd, syscall.SIGKILL) }
-func (p *process) exited() <-chan struct{} { return p.done }
-func (p *process) output() string          { return p.said.String() }
+func (p *process) output() string { return p.said.String() }
 
 func (p *process) failure() error {
-	if _, ok := errors.AsType[*exec.ExitError](p.err); !ok {
+	if _, ok := errors.AsType[*exec.ExitError](p.Err()); !ok {
 		return nil
 	}
-	return p.err
-}
-
-// stopService ends the service, by force after stopTimeout.
-func stopService(s service) {
-	s.terminate()
-	timer := time.NewTimer(stopTimeout)
-	defer timer.Stop()
-	select {
-	case <-s.exited():
-	case <-timer.C:
-		s.kill()
-		<-s.exited()
-	}
+	return p.Err()
 }
 
 // awaitListening returns when a service waits for requests.
@@ -95,7 +71,7 @@ func (n *node) awaitListening(ctx context.Context) error {
 	defer ticker.Stop()
 	ended := make(<-chan struct{})
 	if n.service != nil {
-		ended = n.service.exited()
+		ended = n.service.Done()
 	}
 	for {
 		info, err := n.consumer(ctx)

@@ -42,9 +42,9 @@ func start(serve func(context.Context, *nats.Conn) error) starter {
 	}
 }
 
-func (p *inProcess) terminate()              { p.cancel() }
-func (p *inProcess) kill()                   { p.cancel() }
-func (p *inProcess) exited() <-chan struct{} { return p.done }
+func (p *inProcess) Terminate()              { p.cancel() }
+func (p *inProcess) Stop(time.Duration) bool { p.cancel(); <-p.done; return true }
+func (p *inProcess) Done() <-chan struct{}   { return p.done }
 func (p *inProcess) failure() error          { return p.err }
 func (p *inProcess) output() string          { return "" }
 

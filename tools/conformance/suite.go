@@ -122,7 +122,7 @@ func Run(ctx context.Context, config Config) (report *Report, err error) {
 		return nil, err
 	}
 	if n.service != nil {
-		defer stopService(n.service)
+		defer n.service.Stop(stopTimeout)
 	}
 	if err := n.awaitListening(ctx); err != nil {
 		return nil, err
@@ -336,7 +336,7 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 // alive returns an error if the service has ended unexpectedly.
 func (n *node) alive() error {
 	select {
-	case <-n.service.exited():
+	case <-n.service.Done():
 		return errors.Join(errors.New("the service has ended"), n.service.failure())
 	default:
 		return nil

@@ -107,7 +107,7 @@ type OpKeying struct {
 type Enrichment struct {
 	SQL      json.RawMessage `json:"sql,omitempty" doc:"a query of a source, with the settings of a step of kind sql"`
 	Endpoint string          `json:"endpoint,omitempty" doc:"a service that answers with what is stored of each payload"`
-	Local    string          `json:"local,omitempty" doc:"or a Go function of the nodes that take operations"`
+	Local    string          `json:"local,omitempty" doc:"or a Go function of the program whose API adds the operations"`
 	By       string          `json:"by,omitempty" doc:"the field to look up by; absent: order_by's, or the key"`
 	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored anyway, with null for it"`
 	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and what was asked in parts.sql, parts.endpoint or parts.local"`

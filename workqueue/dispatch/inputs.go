@@ -3,6 +3,7 @@ package dispatch
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -43,7 +44,14 @@ type PartInput struct {
 	Missing     bool // there is none, or it is an error: the step is optional
 	Data        []byte
 	ContentType string        // empty: JSON
-	Large       uuid.NullUUID // a large result, of which Data is the size and hash; else Data is the result
+	Large       uuid.NullUUID // a large result, of which Ref is the size and hash; else Data is the result
+	Ref         PartRef
+}
+
+// PartRef is the size and hash of a large result.
+type PartRef struct {
+	Bytes  int64  `json:"bytes"`
+	SHA256 string `json:"sha256"` // in hexadecimal
 }
 
 const (
@@ -196,17 +204,24 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	var upto int64
 	var large uuid.NullUUID
 	last := -1
+	var bad error
 	err := pg.Each(rows, []any{&ordinal, &result, &contentType, &large, &upto}, func() {
 		_, last = ordinal.Block()
-		if result != nil && r.now.Has(last) {
-			parts[last-r.begin] = PartInput{Data: r.bytes.Keep(result), ContentType: r.typeOf(contentType),
-				Large: large}
+		if result == nil || !r.now.Has(last) {
+			return
 		}
+		part := PartInput{ContentType: r.typeOf(contentType), Large: large}
+		if !large.Valid {
+			part.Data = r.bytes.Keep(result)
+		} else if err := json.Unmarshal(result, &part.Ref); err != nil {
+			bad = fmt.Errorf("the reference to the result of item %d: %w", ordinal, err)
+		}
+		parts[last-r.begin] = part
 	})
 	if upto >= r.room() { // there may be more
 		r.end = min(r.end, last+1)
 	}
-	return err
+	return errors.Join(err, bad)
 }
 
 // typeOf interns a content type, since there are few.

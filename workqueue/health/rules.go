@@ -386,9 +386,9 @@ var rules = []Rule{
 		Remedy: "Fix that; it is retried every few seconds. To stop forwarding: start all nodes without --audit-sink, and " +
 			"delete the row of the table audit_sink"},
 	{Kind: Archive, Owner: OwnerOperator, find: failingArchive, args: []any{archivePause},
-		Title: "Retention waits for the archive {{.subject}}",
-		Detail: "{{line .reason}} This has been so for {{ago .since}}. What is not in the archive is not deleted: runs and " +
-			"audit rows past their limits wait.",
+		Title: "Archiving to {{.subject}} fails",
+		Detail: "{{line .reason}} It has failed for {{ago .since}}. Runs and audit rows are deleted only after they are " +
+			"archived.",
 		Remedy: "Check the bucket, its credentials and the network; then `tranche retention run`, or wait ten minutes. To " +
 			"stop archiving: start all nodes without --archive, and delete the row of the table archive"},
 	{Kind: StreamSettings, Owner: OwnerServers, find: streamTrouble,

@@ -76,10 +76,10 @@ LIMIT $6`
 
 	chainedAudit = auditColumns + ` WHERE seal > $1 ORDER BY seal LIMIT $2`
 
-	links = auditFields + `, salt, coalesce(encode(erased, 'hex'), '') FROM audit_log
-WHERE seal > $1 AND seal <= $2 ORDER BY seal LIMIT $3`
-	linksOfRun = auditFields + `, salt, coalesce(encode(erased, 'hex'), '') FROM audit_log
-WHERE run_id = $4 AND seal > $1 AND seal <= $2 ORDER BY seal LIMIT $3`
+	linkColumns = auditFields + `, salt, coalesce(encode(erased, 'hex'), '') FROM audit_log WHERE `
+	linkRange   = `seal > $1 AND seal <= $2 ORDER BY seal LIMIT $3`
+	links       = linkColumns + linkRange
+	linksOfRun  = linkColumns + `run_id = $4 AND ` + linkRange
 )
 
 // ChainedAudit lists actions in the order of the chain, after a seal. New ones are there within seconds.

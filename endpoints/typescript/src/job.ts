@@ -324,7 +324,7 @@ export interface ItemInfo {
    * store the key with it.
    */
   readonly idempotencyKey: string;
-  /** Another step's result for the item: any JSON, or a Binary; undefined without one. Throws if it fits no request. */
+  /** Another step's result for the item: any JSON, or a Binary; undefined without one. Throws `part_unsupported` if it fits no request. */
   part(name: string): unknown;
 }
 
@@ -359,7 +359,8 @@ export class BaseItem implements ItemInfo {
   part(name: string): unknown {
     const part = this.#parts && Object.hasOwn(this.#parts, name) ? this.#parts[name] : undefined;
     if (part?.r) {
-      throw new Failure('part_unavailable', `part "${name}" has ${part.r.bytes} bytes, which do not fit the request`);
+      throw new Failure('part_unsupported', `part "${name}" has ${part.r.bytes} bytes and came by reference, which this `
+        + 'SDK cannot fetch; use the Go SDK, or leave it out of inputs');
     }
     if (!part || part.b === undefined) return part?.d;
     return new Binary(Buffer.from(part.b, 'base64'), part.t);

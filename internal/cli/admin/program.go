@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -20,21 +19,11 @@ import (
 )
 
 type schemaCommand struct {
-	Kind string `arg:"" optional:"" help:"plan, schedule, collector, alert or connections; the names unless given."`
+	Kind string `arg:"" enum:"plan,schedule,collector,alert,connections" help:"${enum}."`
 }
 
 func (s *schemaCommand) Run(term *cli.Console) error {
-	all := api.Schemas()
-	names := slices.Sorted(maps.Keys(all))
-	switch {
-	case all[s.Kind] != nil:
-		return term.Document(all[s.Kind])
-	case s.Kind != "":
-		return cli.Usage(fmt.Sprintf("no schema %.60q; use one of %s", s.Kind, strings.Join(names, ", ")))
-	case term.JSON:
-		return term.Document(names)
-	}
-	return term.Printf("%s\n", strings.Join(names, "\n"))
+	return term.Document(api.Schemas()[s.Kind])
 }
 
 type manPages struct {

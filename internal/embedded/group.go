@@ -1,0 +1,44 @@
+package embedded
+
+import (
+	"os/exec"
+	"syscall"
+	"time"
+)
+
+// Group is a command in its own process group: Ctrl-C stays with this process, which ends it in order, with the
+// command's children.
+type Group struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	err  error
+}
+
+// StartGroup starts a command. Its WaitDelay limits the wait for children that hold its output.
+func StartGroup(cmd *exec.Cmd) (*Group, error) {
+	ownGroup(cmd)
+	g := &Group{cmd: cmd, done: make(chan struct{})}
+	return g, StartChild(cmd, func(err error) { g.err = err; close(g.done) })
+}
+
+// Done is closed when the command has ended.
+func (g *Group) Done() <-chan struct{} { return g.done }
+
+// Err returns how the command ended, after [Group.Done].
+func (g *Group) Err() error { return g.err }
+
+// Terminate asks the group to end.
+func (g *Group) Terminate() { signalGroup(g.cmd, syscall.SIGTERM) }
+
+// Stop ends the group, by force after the grace, and reports whether it ended in time.
+func (g *Group) Stop(grace time.Duration) (inTime bool) {
+	g.Terminate()
+	select {
+	case <-g.done:
+		return true
+	case <-time.After(grace):
+	}
+	signalGroup(g.cmd, syscall.SIGKILL)
+	<-g.done
+	return false
+}
