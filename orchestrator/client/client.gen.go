@@ -7119,4 +7119,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ceaff0ec9caa3a3ebbdc960ef65de28d, is ee62b5b641e3f027d07ddd5b453c229f351ff4f4111ded0f022b8bab88e11069.
+// Of 490db2c6493a8ae77ce2cd6911313bf0, is 8518b9c8ebbd9fb5a2535f8d532826a9fe607cdc2bf04dad44d961a0427acec2.
