@@ -7119,4 +7119,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of fa320cf44745efbd6438fc9fa6508a1c, is bf1db83acf7be95d291dfde958a8870e36a612defc05357f68a6297568747929.
+// Of 3249ad63d6849460f67900f14b3cce38, is ca8e2a0ff212c607eeb9423466245206fcf0deb9f2f49fa12c8c6ec1586f6854.
