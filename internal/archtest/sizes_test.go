@@ -30,10 +30,10 @@ const (
 // totals are what the whole may have. They may only go down: lower them with what a change removes; who raises one
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
-	packages: 111, // those with files that are not tests
-	files:    659, // without tests and generated code, as are lines
-	lines:    148418,
-	tests:    79871, // lines of them
+	packages: 112, // those with files that are not tests
+	files:    673, // without tests and generated code, as are lines
+	lines:    151056,
+	tests:    79891, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

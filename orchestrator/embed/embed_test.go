@@ -16,7 +16,6 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
@@ -140,7 +139,7 @@ func TestNodeWithItsAPI(t *testing.T) {
 	var stored string
 	testenv.NoError(t, pool.QueryRow(ctx, `SELECT payload FROM collector_op`).Scan(&stored))
 	testenv.Same(t, stored, `"hello ann"`, "what the node's function makes of an operation")
-	_, err = nc.Request(wire.CollectSubject("greeted"), []byte(`{"key":"bob","payload":1}`), time.Minute)
+	_, err = nc.Request("tranche.collect.greeted", []byte(`{"key":"bob","payload":1}`), time.Minute)
 	testenv.Is(t, err, nats.ErrNoResponders, "it takes none over NATS, which serve does")
 }
 
