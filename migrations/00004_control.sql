@@ -47,12 +47,12 @@ COMMENT ON COLUMN endpoint_setting.max_in_flight IS 'Requests in progress at onc
 COMMENT ON COLUMN endpoint_setting.rate IS 'Items a second, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.request_rate IS 'Requests a second, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.canary IS
-    'The endpoint of a new version of the service, which gets a share of the requests; null: there was none.';
+    'Endpoint of a new version that gets a share of the requests; null: none was set.';
 COMMENT ON COLUMN endpoint_setting.canary_share IS
-    'Its share of the requests of runs, in percent; 0: none any more; 100: all, also those that are repeated.';
+    'Percent of runs'' requests for the canary; 0: none; 100: all, also retries.';
 COMMENT ON COLUMN endpoint_setting.canary_has_listeners IS
-    'Whether services listened on it when the leader last looked; if not, it gets a request only at 100 percent.';
-COMMENT ON COLUMN endpoint_setting.canary_since IS 'Since when the two are compared.';
+    'Whether services listened on the canary at the last check; if not, it gets requests only at 100 percent.';
+COMMENT ON COLUMN endpoint_setting.canary_since IS 'Start of the comparison.';
 
 -- Every claim for the endpoint locks its row, which makes limits over all runs and nodes exact. Heap-only updates need
 -- room.

@@ -18,7 +18,7 @@ import (
 // Archive stores runs and rows of the audit log before retention deletes them. Each method may be repeated, also by two
 // nodes at once, and returns nil only if all of it is stored. The leader calls Run for several runs at once.
 type Archive interface {
-	// Target names it, for people.
+	// Target is the human-readable name of the storage.
 	Target() string
 	// Check reports whether it takes objects.
 	Check(ctx context.Context) error

@@ -28,13 +28,13 @@ import (
 
 // Storage stores objects.
 type Storage interface {
-	// Put stores what body has up to its end, whole or not at all, in place of an object of that name.
+	// Put stores body until io.EOF, replacing the object of that name; after an error it stores nothing.
 	Put(ctx context.Context, name string, body io.Reader) error
-	// Target names it, for people.
+	// Target is the human-readable name of the storage.
 	Target() string
 }
 
-// WriteItems writes the items of a run with so many steps as lines, and returns their number.
+// WriteItems writes the items of a run with this many steps as NDJSON, and returns their number.
 type WriteItems func(ctx context.Context, db *database.DB, run workqueue.RunID, steps int, out io.Writer) (int64, error)
 
 // Archive stores runs and the audit log. It is safe for concurrent use if its storage is.
@@ -82,7 +82,7 @@ func (a *Archive) Check(ctx context.Context) error {
 	return a.put(ctx, path.Join(dir, readmeName), strings.NewReader(readme))
 }
 
-// folder returns the name of a folder. Databases have no folder in common.
+// folder returns a name below the database's own folder.
 func (a *Archive) folder(ctx context.Context, names ...string) (string, error) {
 	installation, err := retention.New(a.db).Installation(ctx)
 	return path.Join(append([]string{installation.String()}, names...)...), err
@@ -204,7 +204,6 @@ func (c *counter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// finish stores a manifest.
 func (a *Archive) finish(ctx context.Context, dir string, m manifest) error {
 	doc, err := json.MarshalIndent(m, "", "  ")
 	if err != nil {
@@ -213,12 +212,11 @@ func (a *Archive) finish(ctx context.Context, dir string, m manifest) error {
 	return a.put(ctx, path.Join(dir, manifestName), bytes.NewReader(doc))
 }
 
-// stallTimeout is how long the storage may take nothing of an object, or for its end.
+// stallTimeout limits how long the storage reads nothing, and how long it needs after the end.
 const stallTimeout = 5 * time.Minute
 
 var errStalled = fmt.Errorf("stalled for %s", stallTimeout)
 
-// put stores an object.
 func (a *Archive) put(ctx context.Context, name string, body io.Reader) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
@@ -234,7 +232,7 @@ func (a *Archive) put(ctx context.Context, name string, body io.Reader) error {
 	return nil
 }
 
-// watched postpones a timer as it is read.
+// watched resets a timer at each read.
 type watched struct {
 	io.Reader
 	stall *time.Timer

@@ -15,7 +15,7 @@ import (
 // WholeShare is the share, in percent, at which all requests of an endpoint go to its canary.
 const WholeShare = 100
 
-// Canary says which part of the requests of an endpoint goes to another one, that of a new version of the service.
+// Canary sends a share of an endpoint's requests to the endpoint of a new version.
 type Canary struct {
 	Endpoint string  // of the new version; "": the one already set
 	Share    float64 // percent; 0: none any more
@@ -67,8 +67,8 @@ ON CONFLICT (endpoint) DO UPDATE SET in_flight = greatest(p.in_flight, excluded.
     chunk = coalesce(p.chunk, excluded.chunk), changed_at = tranche_now()`
 )
 
-// set changes the canary of an endpoint whose setting is locked. When all requests go to it, nothing would close the
-// old version's breaker, which would hold up the search for work.
+// set changes the canary of an endpoint whose setting is locked. At 100% it also
+// closes the endpoint's breaker: no probes would, and it would stop claims.
 func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, actor string) error {
 	name, to := before.Endpoint, cmp.Or(c.Endpoint, before.Canary)
 	switch {
@@ -119,7 +119,7 @@ const saveListening = `
 UPDATE endpoint_setting SET canary_has_listeners = canary = ANY($1)
 WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))`
 
-// SaveListening saves which canaries have services, given the endpoints on which any listens. The others get no requests.
+// SaveListening saves which canaries have services, given the endpoints on which any listens. Others receive none, unless their share is 100%.
 func (s Store) SaveListening(ctx context.Context, listening []string) error {
 	if _, err := s.db.Pool.Exec(ctx, saveListening, listening); err != nil {
 		return fmt.Errorf("save which canaries have services: %w", err)
