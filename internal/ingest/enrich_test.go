@@ -206,7 +206,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 		"a function is busy": {`{local: double}`, `{"payload":{"customer":{"id":8},"n":0}}`, "try later"},
 		"no service":         {`{endpoint: nobody}`, good, "nobody"},
 		"no function":        {`{local: nobody}`, good, "no function nobody; add through the API of the program that has it"},
-		"no answer":          {`{local: mute}`, good, `"7" is left out of the answer`},
+		"no answer":          {`{local: mute}`, good, `no answer for "7"`},
 		"flawed JSON":        {`{local: twice}`, good, `operation 1: payload: enrich: "7": `},
 		"no source": {`{sql: {source: other, query: "SELECT id FROM customer WHERE id = ANY($1)"}, payload: "{item}"}`, good,
 			"there are crm"},
