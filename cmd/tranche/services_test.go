@@ -189,7 +189,7 @@ func TestConformanceTells(t *testing.T) {
 		"--record", record, "--"}
 	r := runProgram(t, nil, "", append(arguments, "python3", "-u", program)...)
 	b.want(r, cli.ExitOK, "ok       must   list", "left out should binary", "1 passed, 0 failed, 1 left out",
-		"Sent was {} for each item", "--items FILE")
+		"Each item sent was {}", "--items FILE")
 	checkRecord(t, record)
 
 	source := string(testenv.Must(os.ReadFile(program))(t))

@@ -57,9 +57,9 @@ async function obey(chunk, item, order) {
   }
 }
 
-const stop = new AbortController();
-for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => stop.abort());
 const nc = await connect();
+const stop = new AbortController(); // before, Ctrl-C ends the process
+for (const signal of ['SIGTERM', 'SIGINT']) process.on(signal, () => stop.abort());
 const service = new Service(nc, { name: 'node-interest', version: '1.0.0' });
 handleList(service, 'node-interest', interest, { concurrency: 4, reserve: 1 }); // one slot is reserved for calls
 handleFlow(service, 'node-statement', statement);

@@ -27,7 +27,9 @@ export async function connect(
     ...identity(servers[0]!), servers: plain, waitOnFirstConnect: true, maxReconnectAttempts: -1, reconnectTimeWait: 250,
     pingInterval: 2_000, maxPingOut: 2, ignoreAuthErrorAbort: true, ...options,
   };
-  const waiting = setTimeout(() => log('NATS: no server lets this service in yet; trying until one does'), 5_000);
+  const waiting = setTimeout(() => log(
+    'NATS: no server lets this service in; trying until one does: start tranche serve, or set NATS_URL; for its private '
+    + 'server NATS_URL=$(cat DIR/nats-url), where DIR is its --data-dir'), 5_000);
   const nc = await dial(asked).finally(() => clearTimeout(waiting));
   log(`NATS: connected to ${nc.getServer()}`);
   void tell(nc, log);

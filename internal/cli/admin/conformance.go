@@ -124,12 +124,11 @@ func summaryText(report *conformance.Report, level conformance.Level) string {
 func itemsText(report *conformance.Report) string {
 	switch {
 	case len(report.Items) > 0:
-		text := "Sent were items made from the schema that the endpoint announces; to send others, --items FILE:\n"
+		text := "Items sent, made from the announced schema (--items FILE replaces them):\n"
 		return text + cli.Each(report.Items, func(item *json.RawMessage) string { return cli.EscapeControl(string(*item)) + "\n" })
 	case report.NoItems:
-		return "Sent was {} for each item, because the endpoint announces no JSON Schema of what it reads, or one that no " +
-			"example was found for. Give payloads that it understands, one JSON a line: --items FILE; or announce a schema: " +
-			"docs/protocol.md, Discovery.\n"
+		return "Each item sent was {}: the endpoint announces no schema, or no example fits it. Give payloads with --items FILE " +
+			"(JSON lines), or announce a schema (docs/protocol.md, Discovery).\n"
 	}
 	return ""
 }
