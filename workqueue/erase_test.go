@@ -374,7 +374,7 @@ func exemptColumns() map[string]string {
 	return map[string]string{
 		"names of plans, endpoints and the like": `
 alert.name alert_condition.alert alert_message.alert batchrun.plan batchrun.schedule collector.name collector.endpoint
-endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint plan.name deleted_run.plan
+endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint endpoint_setting.canary plan.name deleted_run.plan
 run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
 schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host
 tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
