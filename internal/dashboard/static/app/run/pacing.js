@@ -58,16 +58,15 @@ const limitUnit = (run) => (run.failed_limit !== undefined && run.max_failed?.en
 // Knob is a setting: typed and sent by Enter or on blur, or halved and doubled by its buttons.
 function Knob({ run, step, field, value, several = false }) {
   const now = value ?? shown(field, step.settings);
-  const [text, setText] = useState(now);
+  const [draft, setText] = useState(now);
   const [editing, setEditing] = useState(false);
+  const text = editing ? draft : now;
   const [busy, setBusy] = useState(false);
   const [error, setError] = useState("");
   const begun = useRef(now); // what the change began from
   const [slide, setSlide] = useState(0); // of the slider, from where the setting is
   useEffect(() => {
-    if (editing) return;
-    setText(now);
-    begun.current = now;
+    if (!editing) begun.current = now;
   }, [now, editing]);
 
   const send = async (wanted, before = begun.current, undo = false) => {
@@ -93,6 +92,10 @@ function Knob({ run, step, field, value, several = false }) {
       setBusy(false);
     }
   };
+  const begin = () => {
+    if (!editing) setText(now);
+    setEditing(true);
+  };
   const typed = (e) => {
     setText(e.currentTarget.value);
     setError("");
@@ -106,7 +109,7 @@ function Knob({ run, step, field, value, several = false }) {
   };
   const commit = () => {
     setEditing(false);
-    if (text.trim() !== now) send(text);
+    if (![now, begun.current].includes(text.trim())) send(text);
     else setError("");
   };
   const forget = () => {
@@ -142,7 +145,7 @@ function Knob({ run, step, field, value, several = false }) {
           inputmode=${field.auto || field.free ? "text" : "decimal"}
         aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined}
             title=${mayNot("operator") || undefined}
-        onFocus=${() => setEditing(true)} onInput=${typed} onBlur=${() => slide === 0 && (error ? forget() : commit())} onKeyDown=${keys}
+        onFocus=${begin} onInput=${typed} onBlur=${() => slide === 0 && (error ? forget() : commit())} onKeyDown=${keys}
             data-test=${"set-" + field.name} />
       <span class="knob-unit muted"
           id=${id + "-now"}>${field.auto && step.settings[field.name + "_auto"] ? `up to ${num(step.settings[field.name])}` : field.unit}</span>
