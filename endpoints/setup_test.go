@@ -51,7 +51,7 @@ type bundle struct {
 // own is for a test that stops its server.
 func own(*server.Options) {}
 
-// setup is on the server of all tests, or on one of its own where something is to be changed about it.
+// setup uses the server of all tests, or its own if options are changed.
 func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	t.Helper()
 	b := newBundle(t)

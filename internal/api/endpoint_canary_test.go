@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// A new version gets a share of the requests, and what it does is told apart.
+// A new version gets a share of the requests, and its figures are separate.
 func TestVersionsAreCompared(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)

@@ -54,7 +54,7 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 		})
 	}
 	made("the consumers are made")
-	b.Await(t, "the canaries are told apart", `
+	b.Await(t, "only the canary with a service is noted", `
 		SELECT coalesce(string_agg(canary, ' '), '') = 'plain' FROM endpoint_setting WHERE canary_has_listeners`)
 	if b.has(t, wire.StreamStage, "plain") {
 		t.Error("an endpoint without stages has a consumer for them")
