@@ -189,7 +189,7 @@ COMMENT ON COLUMN run_step.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN run_step.step IS 'Number of the step, from 0 on; each comes after those that it needs.';
 COMMENT ON COLUMN run_step.name IS 'Name of the step in the plan.';
 COMMENT ON COLUMN run_step.kind IS
-    'Who does it: endpoint (a service, over JetStream), request (a service, over core NATS), http, sql or local (a '
+    'Who does it: endpoint (a service, over JetStream), direct (a service, over core NATS), http, sql or local (a '
     'Go function of the node).';
 COMMENT ON COLUMN run_step.endpoint IS
     'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION. Pace and '

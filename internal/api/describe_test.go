@@ -115,7 +115,7 @@ func checkExamples(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
 	}
 	for kind, content := range op.RequestBody.Content {
 		if content.Example == nil {
-			t.Errorf("the body as %s has no example; add it to describe_examples.go", kind)
+			t.Errorf("the body as %s has no example; add it to describe.go", kind)
 			continue
 		}
 		if kind != "application/json" {
