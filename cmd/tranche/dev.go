@@ -46,7 +46,7 @@ func (d *devCommand) Run(ctx context.Context, line *kong.Context, term *cli.Cons
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ready, served := make(chan *parts, 1), make(chan error, 1)
-	d.welcomed = func(p *parts) { ready <- p }
+	d.onReady = func(p *parts) { ready <- p }
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	go func() {
