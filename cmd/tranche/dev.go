@@ -9,9 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -138,11 +140,18 @@ func (d *devCommand) serversFor(p *parts) string {
 	return strings.TrimSpace(string(text))
 }
 
+// stop ends the service. A further signal, which would by default end this process alone, kills the service first.
 func stop(service *embedded.Group) error {
-	if service == nil || service.Stop(serviceStop) {
+	if service == nil {
 		return nil
 	}
-	return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer signal.Stop(again)
+	if service.Stop(serviceStop, again) {
+		return nil
+	}
+	return fmt.Errorf("the service was killed: it did not end within %s of SIGTERM, or before a second one", serviceStop)
 }
 
 // repeat reruns all items of the last run.

@@ -300,7 +300,7 @@ func checkLate(ctx context.Context, n *node) (err error) {
 	if other.service, err = n.config.service(url); err != nil {
 		return err
 	}
-	defer other.service.Stop(stopTimeout)
+	defer other.service.Stop(stopTimeout, nil)
 	return other.allAtOnce(ctx, requests)
 }
 

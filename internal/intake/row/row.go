@@ -129,8 +129,7 @@ func KeyColumn(names []string, key string, line int) (int, error) {
 		if i := slices.Index(names, key); i >= 0 {
 			return i, nil
 		}
-		return 0, &LineError{Line: line, Reason: fmt.Sprintf(
-			"no column %s for the key; the columns are %s", Quote(key), List(names))}
+		return 0, &LineError{Line: line, Reason: NoKey("column", key, names)}
 	}
 	for _, usual := range UsualKeys() {
 		if i := slices.Index(names, usual); i >= 0 {
@@ -138,6 +137,50 @@ func KeyColumn(names []string, key string, line int) (int, error) {
 		}
 	}
 	return 0, nil
+}
+
+// NoKey says that an input has no column or field of the key's name.
+func NoKey(kind, key string, names []string) string {
+	text := fmt.Sprintf("no %s %s for the key (--key); the %ss are %s", kind, Quote(key), kind, List(names))
+	if near := Nearest(key, names); near != "" {
+		text += "; did you mean " + Quote(near) + "?"
+	}
+	return text
+}
+
+// Nearest returns the name closest to a mistyped one, or "" if none is close.
+func Nearest(name string, known []string) (nearest string) {
+	least := max(1, min(2, len(name)/4)) + 1 //nolint:mnd // one typo per four characters, one or two
+	for _, k := range known {
+		if d := slips(name, k); d < least {
+			nearest, least = k, d
+		}
+	}
+	return nearest
+}
+
+// slips returns the edit distance of two texts (optimal string alignment).
+func slips(a, b string) int {
+	var before, last []int // the two previous rows
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, make([]int, len(b)+1)
+		row[0] = i + 1
+		for j := range len(b) {
+			change := last[j]
+			if a[i] != b[j] {
+				change++
+			}
+			row[j+1] = min(change, row[j]+1, last[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
 }
 
 // UsualKeys are the default names of the key, best first.
