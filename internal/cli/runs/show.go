@@ -23,7 +23,7 @@ type runList struct {
 	Sort     string    `enum:"newest,name,items,failed,time" default:"newest" help:"Order: newest, name, items, failed or time; items, failed and time have the most first." placeholder:"ORDER"`
 	Before   string    `help:"Only runs that follow this one in the list, by its whole ID." placeholder:"ID"`
 	Limit    int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
-	Q        string    `name:"search" help:"Only runs with these words in their name, plan, source or starter, or with this part of an ID." placeholder:"WORDS"`
+	Q        string    `name:"search" help:"Only runs with these words in their name, plan, source or starter, or the start of an ID." placeholder:"WORDS"`
 	Plan     string    `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
 	Endpoint string    `help:"Only runs with a step that calls this endpoint." placeholder:"NAME"`
 	Since    time.Time `help:"Only runs created since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
