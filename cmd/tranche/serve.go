@@ -44,13 +44,13 @@ type serveCommand struct {
 	Listen          string          `env:"TRANCHE_LISTEN" default:"${listen}" help:"Address of the API (${default})." placeholder:"ADDR"`
 	NATSListen      string          `name:"nats-listen" env:"TRANCHE_NATS_LISTEN" default:"127.0.0.1:4222" help:"Address of the embedded NATS (${default})." placeholder:"ADDR"`
 	MaxPayload      workqueue.Bytes `name:"nats-max-payload" env:"TRANCHE_NATS_MAX_PAYLOAD" default:"1MiB" help:"The largest message of the embedded NATS, up to 64MiB (${default}); 8MiB is advised as the most." placeholder:"SIZE"`
-	AllowHost       []string        `env:"TRANCHE_ALLOW_HOST" help:"Another name that the API may be called by." placeholder:"NAME"`
-	ShutdownTimeout time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" within:"1ms," help:"What a stop may take (${default})." placeholder:"TIME"`
+	AllowHost       []string        `env:"TRANCHE_ALLOW_HOST" help:"Additional host name of the API." placeholder:"NAME"`
+	ShutdownTimeout time.Duration   `env:"TRANCHE_SHUTDOWN_TIMEOUT" default:"20s" within:"1ms," help:"Time limit of a stop (${default})." placeholder:"TIME"`
 	LogLevel        string          `env:"TRANCHE_LOG_LEVEL" enum:"debug,info,warn,error" default:"info" help:"debug, info, warn or error (${default})." placeholder:"LEVEL"`
 	LogFormat       string          `env:"TRANCHE_LOG_FORMAT" enum:"console,json" default:"console" help:"console or json (${default})." placeholder:"FORMAT"`
 	TraceOTLP       string          `name:"trace-otlp" env:"TRANCHE_TRACE_OTLP" help:"Send spans to this OTLP/HTTP receiver; 'env': to where the OTEL_ variables say." placeholder:"URL"`
 	TraceRatio      float64         `env:"TRANCHE_TRACE_RATIO" default:"1" within:"0,1" help:"Share of the slices that are traced, 0 to 1 (${default})." placeholder:"N"`
-	NoMigrate       bool            `env:"TRANCHE_NO_MIGRATE" help:"Leave the database's schema alone."`
+	NoMigrate       bool            `env:"TRANCHE_NO_MIGRATE" help:"Do not migrate the database's schema."`
 
 	DatabaseWait      time.Duration `env:"TRANCHE_DATABASE_WAIT" default:"2m" within:"0s," help:"How long to wait at start for a PostgreSQL that is unreachable, starting up or out of connections (${default}); 0s: do not wait." placeholder:"TIME"`
 	MaxConnections    int           `env:"TRANCHE_MAX_CONNECTIONS" within:"4," help:"Database connections, in addition to six for heartbeats, credentials and tasks (16)." placeholder:"N"`
@@ -275,8 +275,8 @@ func (s *serveCommand) welcome(term *cli.Console, p *parts) error {
 
 // pulseFlags are the intervals of heartbeats and polls, and the life of a session.
 type pulseFlags struct {
-	Heartbeat    time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" within:"100ms,20s" help:"Between two heartbeats of the node (${default}): 100ms to 20s, and a third of --session-ttl at most." placeholder:"TIME"`
-	SessionTTL   time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" within:"1s,1m" help:"When a node without a heartbeat counts as dead, and its work is given to others (${default}): 1s to 1m." placeholder:"TIME"`
+	Heartbeat    time.Duration `env:"TRANCHE_HEARTBEAT" default:"1s" within:"100ms,20s" help:"Heartbeat interval (${default}): 100ms to 20s, at most a third of --session-ttl." placeholder:"TIME"`
+	SessionTTL   time.Duration `name:"session-ttl" env:"TRANCHE_SESSION_TTL" default:"5s" within:"1s,1m" help:"Time without a heartbeat after which a node counts as dead and its work is reissued (${default}): 1s to 1m." placeholder:"TIME"`
 	PollInterval time.Duration `env:"TRANCHE_POLL_INTERVAL" default:"500ms" within:"50ms,30s" help:"Interval of polling for work that no event announced (${default}): 50ms to 30s." placeholder:"TIME"`
 }
 

@@ -110,13 +110,13 @@ func (s *serveCommand) whereTokensAre(p *parts) string {
 
 type oidcFlags struct {
 	OIDCIssuer     string   `name:"oidc-issuer" env:"TRANCHE_OIDC_ISSUER" help:"Let people log in to the dashboard by this identity provider." placeholder:"URL"`
-	OIDCClientID   string   `name:"oidc-client-id" env:"TRANCHE_OIDC_CLIENT_ID" help:"What the provider calls this server." placeholder:"ID"`
+	OIDCClientID   string   `name:"oidc-client-id" env:"TRANCHE_OIDC_CLIENT_ID" help:"Client ID of this server at the provider." placeholder:"ID"`
 	OIDCSecretFile string   `name:"oidc-client-secret-file" env:"TRANCHE_OIDC_CLIENT_SECRET_FILE" help:"A file with the secret that the provider gave this server, if it did." placeholder:"FILE"`
 	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"Scopes to request in addition to openid (${default})." placeholder:"NAMES"`
 	OIDCUserClaim  string   `name:"oidc-user-claim" env:"TRANCHE_OIDC_USER_CLAIM" help:"The claim by which the audit log calls people (a verified email, else the subject)." placeholder:"NAME"`
 	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"Claim that gives roles; dots select a nested member (${default})." placeholder:"NAME"`
-	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
-	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,viewer,operator,admin" default:"none" help:"The role of those with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
+	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Roles of the claim's values, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
+	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,viewer,operator,admin" default:"none" help:"The role of users with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
 	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"URL of this server in browsers, optionally with a path prefix; used in links of alerts and for the identity provider's redirect." placeholder:"URL"`
 }
 

@@ -232,7 +232,7 @@ func (s *streamFlags) streams() stream.Config {
 }
 
 type metricsFlags struct {
-	MetricsListen string `env:"TRANCHE_METRICS_LISTEN" help:"Another address for /metrics alone, which asks no one for a token." placeholder:"ADDR"`
+	MetricsListen string `env:"TRANCHE_METRICS_LISTEN" help:"A separate address for /metrics only, without a token." placeholder:"ADDR"`
 	MetricsOTLP   string `name:"metrics-otlp" env:"TRANCHE_METRICS_OTLP" help:"Send metrics to this OTLP/HTTP receiver, too; 'env': to where the OTEL_ variables say." placeholder:"URL"`
 }
 

@@ -39,7 +39,7 @@ type AlertMessages struct {
 // TestedAlert is a test message in progress.
 type TestedAlert struct {
 	Name    string    `json:"name"`
-	Message uuid.UUID `json:"message" doc:"its id; the list of messages says what becomes of it"`
+	Message uuid.UUID `json:"message" doc:"its ID; the list of messages has its outcome"`
 }
 
 const applyAlertDescription = `The body is an alert in YAML, or in JSON. Its name field, or else the query, names it.
@@ -107,7 +107,7 @@ func (o *alertRoutes) set(ctx context.Context, name, state, actor string) (workq
 
 func (o *alertRoutes) messages(ctx context.Context, in *struct {
 	DocumentPath
-	Before time.Time `query:"before" doc:"only messages that were made before"`
+	Before time.Time `query:"before" doc:"only messages created before"`
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
 },
 ) (AlertMessages, error) {

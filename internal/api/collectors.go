@@ -155,7 +155,7 @@ func (s *collectorRoutes) setCollector(
 
 func (s *collectorRoutes) deleteCollector(ctx context.Context, in *struct {
 	DocumentChange
-	Force bool `query:"force" doc:"also with operations, which are lost then"`
+	Force bool `query:"force" doc:"delete its operations, too"`
 },
 ) (workqueue.ControlledDocument, error) {
 	out, err := s.engine.SetCollector(ctx, in.Document, workqueue.DocumentDeleted, in.Force, in.Name)
@@ -183,7 +183,7 @@ type AddedOperations struct {
 
 // SampledOperation is an operation as it would be stored.
 type SampledOperation struct {
-	ID       string          `json:"id,omitempty" doc:"absent: it would be given one"`
+	ID       string          `json:"id,omitempty" doc:"absent: one would be generated"`
 	Key      string          `json:"key"`
 	Fold     string          `json:"fold,omitempty" doc:"what it would be folded by"`
 	Priority int             `json:"priority,omitempty"`
@@ -238,7 +238,7 @@ func (s *collectorRoutes) registerOperations(api huma.API) {
 type addOperationsInput struct {
 	DocumentPath
 	kernel.Actor
-	DryRun bool `query:"dry_run" doc:"add nothing, and say what would be added, or what is wrong"`
+	DryRun bool `query:"dry_run" doc:"add nothing; show what would be added, or what is wrong"`
 
 	kernel.Stream
 }
@@ -264,9 +264,9 @@ type listOperationsInput struct {
 	DocumentPath
 	State string `query:"state" enum:"waiting,backoff,parked" doc:"only those in this state"`
 	Key   string `query:"key" doc:"only those of this key"`
-	ID    string `query:"id" doc:"only those with this id"`
+	ID    string `query:"id" doc:"only those with this ID"`
 	Code  string `query:"code" doc:"only those whose last error had this code"`
-	After int64  `query:"after" minimum:"0" doc:"the value of next of the page before"`
+	After int64  `query:"after" minimum:"0" doc:"next of the previous page"`
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 

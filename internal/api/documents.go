@@ -47,7 +47,7 @@ type DocumentChange struct {
 
 type documentText struct {
 	kernel.Actor
-	Name    string `query:"name" doc:"its name, when it does not give itself one"`
+	Name    string `query:"name" doc:"its name, if the document has none"`
 	IfMatch string `header:"If-Match" doc:"its ETag: apply only if it is still the newest version"`
 	RawBody []byte `contentType:"application/yaml"`
 }

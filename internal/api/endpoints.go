@@ -23,14 +23,14 @@ import (
 
 // Endpoint is an endpoint with its listeners and its work. Rate, Items and Errors are totals of its listeners.
 type Endpoint struct {
-	Name        string     `json:"name" doc:"or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION"`
+	Name        string     `json:"name" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Kind        string     `json:"kind" enum:"endpoint,direct,http,sql,local" doc:"direct: called in plain requests only"`
 	Listeners   []Listener `json:"listeners" doc:"instances of services; of endpoints only"`
 	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is no endpoint"`
 	Runs        int        `json:"runs" doc:"running runs that use it"`
-	Waiting     int64      `json:"waiting" doc:"items that other steps come before, or that are held back"`
+	Waiting     int64      `json:"waiting" doc:"items that wait for other steps, or are held"`
 	Ready       int64      `json:"ready" doc:"items that could be sent"`
-	InFlight    int64      `json:"in_flight" doc:"items asked for and not answered"`
+	InFlight    int64      `json:"in_flight" doc:"items in flight"`
 	Scheduled   int64      `json:"scheduled" doc:"items that wait to be retried"`
 	Backlog     uint64     `json:"backlog" doc:"requests that no service has taken, without calls_backlog"`
 	Processing  int        `json:"processing" doc:"requests that a service has taken and not answered, also"`
@@ -65,7 +65,7 @@ type Listener struct {
 	Reason      string  `json:"reason,omitempty" doc:"why it waits"`
 	Concurrency int     `json:"concurrency" doc:"concurrent chunks or items"`
 	InFlight    int     `json:"in_flight" doc:"chunks it holds"`
-	Lane        bool    `json:"lane,omitempty" doc:"calls are read apart from chunks"`
+	Lane        bool    `json:"lane,omitempty" doc:"it reads the lane of calls"`
 	Stages      int     `json:"stages,omitempty" doc:"of a flow"`
 	Items       int64   `json:"items" doc:"since it started"`
 	Errors      int64   `json:"errors"`
@@ -73,10 +73,10 @@ type Listener struct {
 	Rate        float64 `json:"rate" doc:"items a second, in the last minute"`
 	P50Millis   float64 `json:"p50_millis" doc:"time for one item, in the last minute"`
 	P99Millis   float64 `json:"p99_millis"`
-	Redelivered int64   `json:"redelivered" doc:"requests that came not for the first time"`
+	Redelivered int64   `json:"redelivered" doc:"redelivered requests"`
 	GivenUp     int64   `json:"given_up" doc:"requests that were delivered too often"`
 	Dead        int64   `json:"dead" doc:"requests that were dead-lettered"`
-	Rebinds     int64   `json:"rebinds" doc:"how often it has lost its consumer and found it again"`
+	Rebinds     int64   `json:"rebinds" doc:"how often it bound its consumer again"`
 }
 
 // EndpointList lists all endpoints.
@@ -91,8 +91,8 @@ type EndpointSettings struct {
 	Rate        *float64        `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
 	RequestRate *float64        `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
 	Canary      *EndpointCanary `json:"canary,omitempty" doc:"sends a share of runs' requests to a new version"`
-	ChunkCap    *int            `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets above which size whole chunks fail"`
-	Breaker     *string         `json:"breaker,omitempty" enum:"closed" doc:"closes the breaker, and keeps it so for 10 minutes"`
+	ChunkCap    *int            `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets the size above which chunks fail"`
+	Breaker     *string         `json:"breaker,omitempty" enum:"closed" doc:"keeps the breaker closed for 10 minutes"`
 
 	IfWas map[string]string `json:"if_was,omitempty" doc:"expected current values of the settings in this request, as text (of canary, its share); 409 if one differs"`
 }

@@ -84,7 +84,7 @@ type MarkedCondition struct {
 	At    *time.Time `json:"at,omitempty"`
 	Until *time.Time `json:"until,omitempty" doc:"absent: until it gets worse"`
 
-	Unchanged bool `json:"unchanged" doc:"nothing had been said of it: nothing was done"`
+	Unchanged bool `json:"unchanged" doc:"it was neither muted nor acknowledged"`
 }
 
 func (o *healthOps) isMuted(ctx context.Context, in *struct {

@@ -24,16 +24,16 @@ type DeadLetterDocument struct {
 // LetterSelection selects dead letters: exactly one of IDs, Endpoint and All is set. The last two select waiting
 // ones.
 type LetterSelection struct {
-	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"ids, or pieces of them"`
-	Endpoint string   `json:"endpoint,omitempty" doc:"all that wait of this endpoint"`
-	All      bool     `json:"all,omitempty" doc:"all that wait"`
+	IDs      []string `json:"ids,omitempty" maxItems:"1000" nullable:"false" doc:"IDs, or parts of them"`
+	Endpoint string   `json:"endpoint,omitempty" doc:"all waiting ones of this endpoint"`
+	All      bool     `json:"all,omitempty" doc:"all waiting ones"`
 }
 
 // RequeueSettings is a selection; Force includes letters requeued three times already.
 type RequeueSettings struct {
 	LetterSelection
 
-	Force bool `json:"force,omitempty" doc:"also those that have been requeued three times and died each time"`
+	Force bool `json:"force,omitempty" doc:"also those requeued three times without success"`
 }
 
 // Dropped counts the dropped dead letters.
@@ -56,7 +56,7 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 type listLettersInput struct {
 	Endpoint string `query:"endpoint" maxLength:"64" doc:"only those of this endpoint"`
 	State    string `query:"state" enum:"waiting,requeued,reissued,dropped" doc:"only those in this state"`
-	After    string `query:"after" doc:"the value of next of the page before"`
+	After    string `query:"after" doc:"next of the previous page"`
 	Limit    int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
@@ -177,7 +177,7 @@ func (set *LetterSelection) selection() (deadletter.DeadSelection, error) {
 type QuarantinedDocument struct {
 	deadletter.QuarantinedView
 
-	Body kernel.Content `json:"body" doc:"of its first 64 KiB, which is what is kept"`
+	Body kernel.Content `json:"body" doc:"of its first 64 KiB, the part that is stored"`
 }
 
 func (s *endpointRoutes) registerQuarantine(api huma.API) {
@@ -190,7 +190,7 @@ func (s *endpointRoutes) registerQuarantine(api huma.API) {
 
 type listQuarantinedInput struct {
 	Run   string `query:"run" doc:"only those about this run: ID, part of an ID, name, or last"`
-	After int64  `query:"after" minimum:"0" doc:"the value of next of the page before"`
+	After int64  `query:"after" minimum:"0" doc:"next of the previous page"`
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 

@@ -25,7 +25,7 @@ import (
 type SessionDocument struct {
 	Authenticated bool        `json:"authenticated"`
 	Auth          string      `json:"auth" enum:"off,on" doc:"off: no login; every caller is an admin"`
-	OIDC          bool        `json:"oidc" doc:"there is a login by a identity provider, at /auth/oidc/login"`
+	OIDC          bool        `json:"oidc" doc:"there is a login by an identity provider, at /auth/oidc/login"`
 	User          string      `json:"user" doc:"the actor in the audit log; empty for no one"`
 	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
 	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin again"`

@@ -29,9 +29,9 @@ const maxGoing = 100
 // RetentionSettings limits how much of a kind is kept. Whatever exceeds a limit is deleted, oldest first. Keeping all
 // must be requested explicitly, so that a forgotten or misread limit never means it.
 type RetentionSettings struct {
-	Age      string `json:"age,omitempty" maxLength:"40" doc:"kept for so long; absent: any time" example:"90d"`
+	Age      string `json:"age,omitempty" maxLength:"40" doc:"kept for this long; absent: no limit" example:"90d"`
 	MaxCount int64  `json:"max_count,omitempty" doc:"how many are kept; absent: no limit"`
-	MaxBytes int64  `json:"max_bytes,omitempty" doc:"so much is kept, roughly; absent: any size"`
+	MaxBytes int64  `json:"max_bytes,omitempty" doc:"roughly this much is kept; absent: no limit"`
 	KeepAll  bool   `json:"keep_all,omitempty" doc:"there is no limit: everything of the kind is kept"`
 }
 
@@ -40,7 +40,7 @@ type RetentionKind struct {
 	Kind retention.RetentionKind `json:"kind"`
 	RetentionSettings
 
-	ChangedBy   string     `json:"changed_by,omitempty" doc:"absent: the limits are as they came"`
+	ChangedBy   string     `json:"changed_by,omitempty" doc:"absent: the limits are the defaults"`
 	ChangedAt   time.Time  `json:"changed_at"`
 	Deleted     int64      `json:"deleted" doc:"ever"`
 	LastDeleted int64      `json:"last_deleted" doc:"in the last round that deleted any"`
@@ -55,7 +55,7 @@ type RetentionList struct {
 
 // RetentionRun requests an immediate deletion of what exceeds its limits.
 type RetentionRun struct {
-	DryRun bool `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
+	DryRun bool `json:"dry_run,omitempty" doc:"change nothing; show what would be deleted"`
 }
 
 // RetentionDue is what exceeds its limits.
@@ -206,7 +206,7 @@ func (s *adminRoutes) runRetention(ctx context.Context, in *runRetentionInput) (
 type EraseSettings struct {
 	Key    string `json:"key" minLength:"1" doc:"the key of items and of operations of collectors"`
 	Run    string `json:"run,omitempty" doc:"out of this run only: ID, part of an ID, name, or last"`
-	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be erased"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing; show what would be erased"`
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log; do not name the key in it"`
 }
 

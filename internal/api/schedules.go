@@ -142,7 +142,7 @@ func (s *scheduleRoutes) read(
 
 type previewScheduleInput struct {
 	kernel.Actor
-	Name    string `query:"name" doc:"the schedule's name, when it does not give itself one"`
+	Name    string `query:"name" doc:"the schedule's name, if the document has none"`
 	Count   int    `query:"count" minimum:"1" maximum:"1000" default:"20" doc:"how many due times"`
 	RawBody []byte `contentType:"application/yaml"`
 }

@@ -76,7 +76,7 @@ func (s *adminRoutes) registerAudit(api huma.API) {
 	kernel.Register(s.Kernel, api, list, s.listAudit)
 	export := kernel.ReadsMany(kernel.Get("export-audit", "/audit/export", "List audit entries in the order of their chain"))
 	kernel.Register(s.Kernel, api, export, func(ctx context.Context, in *struct {
-		After int64 `query:"after" minimum:"0" doc:"only what has a greater seal; 0: from the oldest"`
+		After int64 `query:"after" minimum:"0" doc:"only rows after this seal; 0: from the oldest"`
 		Limit int   `query:"limit" minimum:"1" maximum:"500" default:"500"`
 	}) (inspect.AuditPage, error) {
 		return inspect.New(s.Store).ChainedAudit(ctx, in.After, in.Limit)
@@ -90,11 +90,11 @@ func (s *adminRoutes) registerAudit(api huma.API) {
 }
 
 type auditInput struct {
-	Run    string    `query:"run" doc:"only what is about this run: ID, part of an ID, name, or last"`
-	Actor  string    `query:"actor" maxLength:"200" doc:"only what this one did; tranche is what nodes did by themselves"`
+	Run    string    `query:"run" doc:"only actions on this run: ID, part of an ID, name, or last"`
+	Actor  string    `query:"actor" maxLength:"200" doc:"only actions of this actor; tranche: those of nodes"`
 	Action string    `query:"action" maxLength:"64" doc:"only actions of this name" example:"rerun"`
-	Since  time.Time `query:"since" doc:"only what was done then or later"`
-	Before int64     `query:"before" minimum:"0" doc:"the value of next of the page before"`
+	Since  time.Time `query:"since" doc:"only actions then or later"`
+	Before int64     `query:"before" minimum:"0" doc:"next of the previous page"`
 	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
 }
 
@@ -117,8 +117,8 @@ type StreamTrouble struct {
 
 // Streams is the configuration of the streams, for all nodes, and their actual state.
 type Streams struct {
-	Auto       bool               `json:"auto" doc:"no one has said how many replicas: three in a cluster, else one"`
-	Replicas   int                `json:"replicas" doc:"wanted; with auto, what that comes to; 0: not known without NATS"`
+	Auto       bool               `json:"auto" doc:"replicas is not set: three in a cluster, else one"`
+	Replicas   int                `json:"replicas" doc:"wanted; with auto, the result; 0: not known without NATS"`
 	WorkBytes  int64              `json:"work_bytes"`
 	ReplyBytes int64              `json:"reply_bytes"`
 	StageBytes int64              `json:"stage_bytes"`
@@ -130,12 +130,12 @@ type Streams struct {
 
 	ChangedBy string         `json:"changed_by"`
 	ChangedAt time.Time      `json:"changed_at"`
-	Applied   bool           `json:"applied" doc:"the leader has made the streams so"`
+	Applied   bool           `json:"applied" doc:"the streams have these settings"`
 	AppliedAt *time.Time     `json:"applied_at,omitempty"`
-	Trouble   *StreamTrouble `json:"trouble,omitempty" doc:"why it could not; it goes on trying"`
+	Trouble   *StreamTrouble `json:"trouble,omitempty" doc:"why not yet; the leader keeps trying"`
 
 	Cluster string       `json:"cluster,omitempty" doc:"of the NATS that this server is connected to; absent: it is alone"`
-	Unknown string       `json:"unknown,omitempty" doc:"why it is not known what the streams have; absent: it is"`
+	Unknown string       `json:"unknown,omitempty" doc:"why the state of the streams is unknown; absent: it is known"`
 	Streams []StreamView `json:"streams" doc:"as they are; empty: see unknown"`
 }
 
@@ -149,7 +149,7 @@ type StreamView struct {
 	Messages uint64     `json:"messages"`
 	Leader   string     `json:"leader,omitempty" doc:"the server that leads it"`
 	Behind   []string   `json:"behind" doc:"servers whose copy is missing or lags"`
-	Differs  []string   `json:"differs" doc:"in what it differs from its settings"`
+	Differs  []string   `json:"differs" doc:"how it differs from its settings"`
 	Why      string     `json:"why,omitempty" doc:"why it is not"`
 	Created  *time.Time `json:"created,omitempty"`
 }

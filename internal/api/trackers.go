@@ -22,7 +22,7 @@ const (
 
 // TrackerPath is the batch in an operation's path.
 type TrackerPath struct {
-	ID string `path:"id" doc:"a batch's id, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
+	ID string `path:"id" doc:"a batch's ID, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
 }
 
 const trackerDescription = `A batch knows which of its items are still pending, a bit for each, and whoever

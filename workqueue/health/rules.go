@@ -446,7 +446,7 @@ var rules = []Rule{
 			"refused": {
 				Title: "NATS refuses {{.node}}", Detail: "{{.refused}}. Nothing is sent until NATS accepts it.",
 				Remedy: "Give the node a user that NATS accepts (--nats-creds, NATS_CREDS, NATS_NKEY or NATS_USER), or grant its " +
-					"user what `tranche nats-config` prints; then work continues automatically",
+					"user what `tranche nats config` prints; then work continues automatically",
 			},
 			"stalled": {
 				Title: "JetStream does not answer", Detail: "Nothing is sent or recorded until it does. {{.said}}.",

@@ -30,17 +30,17 @@ type ResumeSettings struct {
 // ControlAll applies an operation to all runs in progress.
 type ControlAll struct {
 	ControlSettings
-	All bool `json:"all" enum:"true" doc:"must be true: every run that is in progress is meant"`
+	All bool `json:"all" enum:"true" doc:"must be true: applies to every run in progress"`
 }
 
 // Controlled is the result of a pause, resume, approval or cancel.
 type Controlled struct {
 	Action  string            `json:"action" enum:"pause,resume,approve,cancel"`
-	Run     *workqueue.RunID  `json:"run,omitempty" doc:"when one run was meant"`
+	Run     *workqueue.RunID  `json:"run,omitempty" doc:"of a change of one run"`
 	Runs    []workqueue.RunID `json:"runs" doc:"those that changed"`
 	Skipped []SkippedRun      `json:"skipped" doc:"of all runs, those that could not change"`
-	Items   int64             `json:"items" doc:"paused: out; approved: let go; cancelled, resumed: without outcome"`
-	Slices  int64             `json:"slices" doc:"paused: requests that are out; cancelled: requests called back"`
+	Items   int64             `json:"items" doc:"paused: in flight; approved: released; cancelled, resumed: no outcome"`
+	Slices  int64             `json:"slices" doc:"paused: requests in flight; cancelled: requests withdrawn"`
 }
 
 // SkippedRun is a run that an operation on all runs skipped.
@@ -237,7 +237,7 @@ func maxFailed(text *string) (*string, error) {
 // ApproveSettings are the settings of an approval.
 type ApproveSettings struct {
 	ControlSettings
-	Step string `json:"step,omitempty" maxLength:"64" doc:"let this step begin, which waits; absent: the canary is meant"`
+	Step string `json:"step,omitempty" maxLength:"64" doc:"start this waiting step; absent: approve the canary"`
 
 	IfWaitingSince *time.Time `json:"if_waiting_since,omitempty" doc:"since of the gate as read; 409 if older"`
 }
@@ -291,7 +291,7 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 
 // DeleteSettings are the settings of a deletion.
 type DeleteSettings struct {
-	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would go"`
+	DryRun bool   `json:"dry_run,omitempty" doc:"change nothing; show what would be deleted"`
 	Reason string `json:"reason,omitempty" maxLength:"500" doc:"why, shown to callers of the deleted run and audited"`
 }
 

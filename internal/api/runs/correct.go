@@ -32,8 +32,8 @@ type Corrected struct {
 // ItemCorrection replaces the payload of one item.
 type ItemCorrection struct {
 	Payload json.RawMessage `json:"payload" doc:"a JSON object, whole"`
-	Cascade bool            `json:"cascade,omitempty" doc:"redo the steps after in any case, not only on change"`
-	DryRun  bool            `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Cascade bool            `json:"cascade,omitempty" doc:"redo the dependent steps in any case, not only on change"`
+	DryRun  bool            `json:"dry_run,omitempty" doc:"change nothing; show what would be done"`
 	Reason  string          `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 
 	Contract string `json:"contract,omitempty" enum:"reject,warn,off" doc:"when it lacks a field that a service requires"`
@@ -55,9 +55,9 @@ type correctInput struct {
 	kernel.RunPath
 	kernel.Changer
 	Key     string `query:"key" doc:"the column or field that is the item's key"`
-	Format  string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
-	Cascade bool   `query:"cascade" doc:"redo the steps after in any case, not only where a part changes"`
-	DryRun  bool   `query:"dry_run" doc:"change nothing, and say what would be done"`
+	Format  string `query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`
+	Cascade bool   `query:"cascade" doc:"redo the dependent steps in any case, not only where a part changes"`
+	DryRun  bool   `query:"dry_run" doc:"change nothing; show what would be done"`
 	Reason  string `query:"reason" doc:"why, for the audit log"`
 	ShapeQuery
 

@@ -42,13 +42,13 @@ const maxQueryBytes = 64 << 10
 // ItemSource is the source of items that are not in the body: a query, a stream or a run.
 type ItemSource struct {
 	SQL       string `json:"sql,omitempty" query:"sql" doc:"a query whose rows are the items, instead of a body"`
-	SQLSource string `json:"sql_source,omitempty" query:"sql_source" doc:"where to ask: a source of serve --connections"`
+	SQLSource string `json:"sql_source,omitempty" query:"sql_source" doc:"source to query, from serve --connections"`
 
 	Stream        string `json:"stream,omitempty" query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`      //nolint:lll // a tag
 	StreamSubject string `json:"stream_subject,omitempty" query:"stream_subject" doc:"only messages of this subject, which may have wildcards"` //nolint:lll // a tag
 	StreamFrom    uint64 `json:"stream_from,omitempty" query:"stream_from" doc:"only messages from this sequence on"`
 
-	FromRun    string   `json:"from_run,omitempty" query:"from_run" doc:"an earlier run to carry on; a body corrects items of it"`                                  //nolint:lll // a tag
+	FromRun    string   `json:"from_run,omitempty" query:"from_run" doc:"an earlier run to continue; a body corrects items of it"`                                  //nolint:lll // a tag
 	FromStates []string `json:"from_states,omitempty" query:"from_state,explode" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
 }
 

@@ -31,7 +31,7 @@ type runEventsInput struct {
 	kernel.RunPath
 	Planes bool     `query:"planes" doc:"with the changes of items"`
 	Step   []string `query:"step,explode" doc:"whose items; repeatable; absent or empty: over all steps"`
-	Last   string   `header:"Last-Event-ID" doc:"of the last event that was seen, to go on there"`
+	Last   string   `header:"Last-Event-ID" doc:"of the last event seen, to continue there"`
 }
 
 func asker(ctx context.Context) string {
@@ -233,7 +233,7 @@ const mimeBinary = "application/octet-stream"
 type planesInput struct {
 	kernel.RunPath
 	Step   string `query:"step" doc:"its name; absent: the items over all steps"`
-	Layer  string `query:"layer" enum:"state,attempts,latency,age" default:"state" doc:"what the bytes say"`
+	Layer  string `query:"layer" enum:"state,attempts,latency,age" default:"state" doc:"what the bytes mean"`
 	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
 	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
 }
@@ -311,8 +311,8 @@ func (s *Routes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Plan
 type timelineInput struct {
 	kernel.RunPath
 	Step    string `query:"step" doc:"its name; absent: every step"`
-	Buckets int    `query:"buckets" minimum:"1" maximum:"1000" default:"120" doc:"into how many lengths the time is cut"`
-	All     bool   `query:"all" doc:"from the start of the run, and not only of its present generation"`
+	Buckets int    `query:"buckets" minimum:"1" maximum:"1000" default:"120" doc:"intervals to divide the time into"`
+	All     bool   `query:"all" doc:"from the start of the run, not only of its current generation"`
 }
 
 func (s *Routes) registerTimeline(api huma.API) {

@@ -46,7 +46,7 @@ type Opened struct {
 type AddedItems struct {
 	start.Added
 	Key      string   `json:"key,omitempty" doc:"the column or field that the keys came from"`
-	Warnings []string `json:"warnings,omitempty" doc:"what was found out about the input"`
+	Warnings []string `json:"warnings,omitempty" doc:"findings about the input"`
 }
 
 // SealSettings are the settings of a seal.
@@ -121,7 +121,7 @@ type addInput struct {
 	kernel.Changer
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
-	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`
 	Contract       string `query:"contract" enum:"reject,warn,off" doc:"when no item has a field that a service requires"`
 	ShapeQuery
 

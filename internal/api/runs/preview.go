@@ -50,7 +50,7 @@ type Preview struct {
 
 // PreviewRow is one item.
 type PreviewRow struct {
-	Line    int             `json:"line" doc:"where it stands: a line, or the number of a row"`
+	Line    int             `json:"line" doc:"its place: a line, or the number of a row"`
 	Key     string          `json:"key"`
 	Payload json.RawMessage `json:"payload"`
 }
@@ -60,10 +60,10 @@ multipart/form-data. It is read as a start reads it, and refused with the same p
 stand twice are a warning only, since the settings of a start say what is done with them.`
 
 type previewInput struct {
-	Format string `query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Format string `query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`
 	Key    string `query:"key" doc:"the column or field that is the item's key"`
 	ShapeQuery
-	Truncated bool `query:"truncated" doc:"the file goes on: its last row may be cut, and is left out"`
+	Truncated bool `query:"truncated" doc:"the file continues: its last row may be cut, and is skipped"`
 
 	kernel.Stream
 }
@@ -267,7 +267,7 @@ type DryRun struct {
 	First       []PreviewRow     `json:"first" nullable:"false" doc:"the first items, ten at most"`
 	Warnings    []string         `json:"warnings" nullable:"false"`
 
-	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"if it started now; absent: it is there already"`
+	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"if it started now; absent: the run exists already"`
 }
 
 // DryRunStep is what a step would do.
@@ -275,7 +275,7 @@ type DryRunStep struct {
 	Name         string         `json:"name"`
 	Kind         workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
 	Endpoint     string         `json:"endpoint" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
-	Needs        []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
+	Needs        []string       `json:"needs,omitempty" doc:"steps that it needs"`
 	Chunk        int            `json:"chunk" doc:"items in a request; of an automatic chunk, now"`
 	ChunkAuto    bool           `json:"chunk_auto,omitempty" doc:"nodes find the size"`
 	InFlight     int            `json:"in_flight" doc:"most requests in flight"`

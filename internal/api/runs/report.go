@@ -61,8 +61,8 @@ func (s exports) registerReport(api huma.API) {
 type reportInput struct {
 	kernel.RunPath
 	Against string `query:"against" doc:"an earlier run to compare with: ID, part of an ID, or name"`
-	Before  string `query:"before" maxLength:"64" doc:"with against: compare what stands before this step"`
-	Digests bool   `query:"digests" default:"true" doc:"false leaves the digests out: they read every item"`
+	Before  string `query:"before" maxLength:"64" doc:"with against: compare what waits before this step"`
+	Digests bool   `query:"digests" default:"true" doc:"false omits the digests, which read every item"`
 }
 
 func (s exports) reportRun(ctx context.Context, in *reportInput) (out ReportDocument, err error) {

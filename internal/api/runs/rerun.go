@@ -28,7 +28,7 @@ type RerunSettings struct {
 	Endpoint          string `json:"endpoint,omitempty" maxLength:"64" doc:"where later requests go; absent: as before"`
 	Canary            int    `json:"canary,omitempty" minimum:"0" doc:"items of a spread sample that run first; 0: none"`
 	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty" doc:"a sample within max_failed releases the rest"`
-	DryRun            bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	DryRun            bool   `json:"dry_run,omitempty" doc:"change nothing; show what would be done"`
 	Reason            string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
@@ -121,8 +121,8 @@ type ResetSettings struct {
 	FailedAt string `json:"failed_at,omitempty" maxLength:"64" doc:"with codes or groups: failed at this step"`
 	Chosen
 
-	Cascade bool   `json:"cascade,omitempty" doc:"redo the steps after in any case, not only where a part changes"`
-	DryRun  bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Cascade bool   `json:"cascade,omitempty" doc:"redo the dependent steps in any case, not only where a part changes"`
+	DryRun  bool   `json:"dry_run,omitempty" doc:"change nothing; show what would be done"`
 	Reason  string `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 }
 
@@ -170,8 +170,8 @@ type AcceptSettings struct {
 	Failed bool   `json:"failed,omitempty" doc:"all items that failed"`
 	Chosen
 
-	Withdraw bool   `json:"withdraw,omitempty" doc:"no longer accept them"`
-	DryRun   bool   `json:"dry_run,omitempty" doc:"change nothing, and say what would be done"`
+	Withdraw bool   `json:"withdraw,omitempty" doc:"withdraw their acceptance"`
+	DryRun   bool   `json:"dry_run,omitempty" doc:"change nothing; show what would be done"`
 	Reason   string `json:"reason,omitempty" maxLength:"500" doc:"why; required unless it withdraws"`
 }
 

@@ -146,14 +146,14 @@ func printable(text string) string {
 
 type groupsInput struct {
 	kernel.RunPath
-	By string `query:"by" maxLength:"200" doc:"a field of the payloads, at their top; absent: only the fields are listed"`
+	By string `query:"by" maxLength:"200" doc:"a top-level field of the payloads; absent: only list the fields"`
 
 	Lanes bool `query:"lanes" doc:"by lane of a run in order instead: the number of a partition, or of a value's lane"`
 }
 
 type groupsMapInput struct {
 	kernel.RunPath
-	By     string `query:"by" required:"true" minLength:"1" maxLength:"200" doc:"a field of the payloads, at their top"`
+	By     string `query:"by" required:"true" minLength:"1" maxLength:"200" doc:"a top-level field of the payloads"`
 	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
 	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
 }

@@ -171,7 +171,7 @@ type forecastInput struct {
 // Forecasts predicts when a run will end, unchanged and with changes.
 type Forecasts struct {
 	Run      workqueue.RunID   `json:"run"`
-	At       time.Time         `json:"at" doc:"the database's clock when it looked"`
+	At       time.Time         `json:"at" doc:"the database's time of this answer"`
 	Variants []inspect.Variant `json:"variants" nullable:"false"`
 }
 
@@ -179,14 +179,14 @@ type listInput struct {
 	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
 	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that no one accepted or none"`
 	Sort   string   `query:"sort" enum:"newest,name,items,failed,time" default:"newest" doc:"name: or plan; items, failed, time: the most first"`
-	Before string   `query:"before" doc:"only runs that follow this id in the list"`
+	Before string   `query:"before" doc:"only runs that follow this ID in the list"`
 	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
 
-	Search   string    `query:"q" doc:"words in the name, the plan, the source or who started it, or how the id begins"`
+	Search   string    `query:"q" doc:"words in the name, plan, source or starter, or the start of an ID"`
 	Plan     string    `query:"plan" maxLength:"200" doc:"only runs of this plan, like year-end, or year-end@3"`
-	Endpoint string    `query:"endpoint" maxLength:"320" doc:"only runs with a step that asks this"`
-	Since    time.Time `query:"since" doc:"only runs that were made then or later"`
-	Until    time.Time `query:"until" doc:"only runs that were made before"`
+	Endpoint string    `query:"endpoint" maxLength:"320" doc:"only runs with a step that calls this"`
+	Since    time.Time `query:"since" doc:"only runs created then or later"`
+	Until    time.Time `query:"until" doc:"only runs created before"`
 	Schedule string    `query:"schedule" maxLength:"100" doc:"only runs that this schedule started"`
 
 	Attention bool `query:"attention" doc:"only runs that wait for a person: paused, stalled, at an approval, or late"`
@@ -301,7 +301,7 @@ type itemInput struct {
 	kernel.RunPath
 	kernel.Known
 	Key   string `path:"key" doc:"the item's key"`
-	After int32  `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"value of next of the page before"`
+	After int32  `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"next of the previous page"`
 }
 
 func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
@@ -352,7 +352,7 @@ type itemsInput struct {
 	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
 	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
 	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"repeatable; absent: all"` //nolint:lll // a tag
-	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items behind it"`
+	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items after it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 
@@ -387,7 +387,7 @@ func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRo
 type slicesInput struct {
 	kernel.RunPath
 	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"repeatable; absent: all"`
-	After string   `query:"after" doc:"the id of a slice: only those behind it"`
+	After string   `query:"after" doc:"the ID of a slice: only those after it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }
 

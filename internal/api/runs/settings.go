@@ -28,7 +28,7 @@ import (
 type RunSettings struct {
 	StartSettings
 	Plan     string            `json:"plan,omitempty" doc:"a plan in YAML"`
-	PlanName string            `json:"plan_name,omitempty" doc:"its name, when it does not give itself one"`
+	PlanName string            `json:"plan_name,omitempty" doc:"its name, if the document has none"`
 	Params   map[string]string `json:"params,omitempty"`
 	gather.Overrides
 
@@ -40,10 +40,10 @@ type StartSettings struct {
 	Endpoint       string `json:"endpoint,omitempty" query:"endpoint"`
 	PlanRef        string `json:"plan_ref,omitempty" query:"plan_ref" doc:"a saved plan, like year-end or year-end@3"`
 	Key            string `json:"key,omitempty" query:"key" doc:"the column or field that is the item's key; absent: key, then id, then the first column"` //nolint:lll // a tag
-	Format         string `json:"format,omitempty" query:"format" enum:"csv,ndjson,parquet" doc:"recognised when absent"`
+	Format         string `json:"format,omitempty" query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`
 	Name           string `json:"name,omitempty" query:"name"`
 	IdempotencyKey string `json:"idempotency_key,omitempty" query:"idempotency_key"`
-	OnDuplicate    string `json:"on_duplicate,omitempty" query:"on_duplicate" enum:"error,skip,allow" doc:"what to do with a key that stands twice" example:"error"` //nolint:lll // a tag
+	OnDuplicate    string `json:"on_duplicate,omitempty" query:"on_duplicate" enum:"error,skip,allow" doc:"what to do with a duplicate key" example:"error"` //nolint:lll // a tag
 	Source         string `json:"source,omitempty" query:"source" doc:"where the items come from, human-readable"`
 	ItemSource
 }
@@ -287,7 +287,7 @@ func (set *RunSettings) Validate() error {
 type ShapeQuery struct {
 	Encoding  string   `query:"encoding" doc:"of the text: utf-8, latin-1, windows-1252, utf-16, utf-16le or utf-16be"`
 	Header    string   `query:"header" doc:"false: CSV begins with its first row"`
-	Delimiter string   `query:"delimiter" doc:"between fields of CSV: comma, semicolon, tab or bar; found when absent"`
+	Delimiter string   `query:"delimiter" doc:"between fields of CSV: comma, semicolon, tab or bar; detected when absent"`
 	Columns   []string `query:"columns,explode" doc:"a column or field to keep; without a header the names of all columns"`
 	Rename    []string `query:"rename,explode" doc:"another name for a column or field, like kontonr=id"`
 	Types     []string `query:"types,explode" doc:"what a field becomes, like balance=number: number, text, bool or json"`

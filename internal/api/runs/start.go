@@ -69,7 +69,7 @@ func StartedOf(run *inspect.RunView) any {
 type startInput struct {
 	kernel.Actor
 	StartQuery
-	DryRun bool `query:"dry_run" doc:"store nothing, and say what would be started, or what is wrong"`
+	DryRun bool `query:"dry_run" doc:"store nothing; show what would be started, or what is wrong"`
 }
 
 func (in *startInput) Resolve(ctx huma.Context) (problems []error) {

@@ -14,19 +14,19 @@ type Commands struct {
 	Simulate    simulateCommand    `cmd:"" help:"Simulate a run of a plan: when each step would begin and end, and what bounds it."`
 	Schedule    scheduleCommands   `cmd:"" help:"Schedules: runs started by the clock, and their outcomes."`
 	Alert       alertCommands      `cmd:"" help:"Alerts: who is notified of conditions."`
-	Collector   collectorCommands  `cmd:"" help:"Collectors: operations that wait for each other, and are flushed together."`
-	Endpoints   endpointCommands   `cmd:"" help:"Who listens on which endpoint, and what there is to do for them."`
+	Collector   collectorCommands  `cmd:"" help:"Collectors: operations stored and sent in lists, by key."`
+	Endpoints   endpointCommands   `cmd:"" help:"Endpoints: listeners, work and settings."`
 	Tracker     trackerCommands    `cmd:"" help:"Tracker batches: when all items of a fan-out are done."`
-	DLQ         deadLetterCommands `cmd:"" name:"dlq" help:"Dead letters: requests that no service could deal with."`
+	DLQ         deadLetterCommands `cmd:"" name:"dlq" help:"Dead letters: requests that no service could handle."`
 	Quarantine  quarantineCommands `cmd:"" help:"List and show unreadable messages."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
 	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
-	Erase       eraseCommand       `cmd:"" help:"Erase what is kept of a person's key."`
-	Retention   retentionCommands  `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
-	Streams     streamCommands     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
+	Erase       eraseCommand       `cmd:"" help:"Erase the data of a person's key."`
+	Retention   retentionCommands  `cmd:"" help:"Retention: how long runs, events, the audit log and more are kept."`
+	Streams     streamCommands     `cmd:"" help:"Streams: settings and state of the JetStream streams."`
 	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
-	Health      healthCommands     `cmd:"" help:"What a person must do, and what helps; exit 3 when something is critical."`
-	Audit       auditCommands      `cmd:"" help:"What operators did: who, what, when, before and after."`
+	Health      healthCommands     `cmd:"" help:"Health: conditions that need a person, and their remedies; exit 3 when one is critical."`
+	Audit       auditCommands      `cmd:"" help:"Audit log: who did what and when, before and after."`
 	NATS        natsCommands       `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
@@ -37,7 +37,7 @@ type Commands struct {
 	Config     configSample  `cmd:"" help:"Print a sample of a config file, with every setting of serve."`
 	Schema     schemaCommand `cmd:"" help:"Print the JSON Schema of a kind of YAML file, for editors."`
 	Help       helpCommand   `cmd:"" help:"Explain a command: tranche help run start."`
-	Completion completion    `cmd:"" help:"Print what makes a shell complete commands and flags."`
+	Completion completion    `cmd:"" help:"Print a shell completion script."`
 	Man        manPages      `cmd:"" hidden:"" help:"Write the man pages."`
 }
 

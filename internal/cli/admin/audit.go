@@ -51,8 +51,8 @@ func chainText(r *doctor.AuditReport) string {
 }
 
 type auditExport struct {
-	After  int64 `default:"0" help:"Only what has a greater seal: the last line's of an earlier export. 0: from the oldest." placeholder:"SEAL"`
-	Follow bool  `help:"Go on with new rows as they are written."`
+	After  int64 `default:"0" help:"Only rows after this seal, the last one of an earlier export. 0: from the oldest." placeholder:"SEAL"`
+	Follow bool  `help:"Continue with new rows as they are written."`
 }
 
 // followEvery is the time between two looks for new rows.
@@ -87,11 +87,11 @@ func (e *auditExport) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 type auditCommand struct{ auditPage }
 
 type auditPage struct {
-	Run    string    `name:"run" help:"Only what is about this run: ID, part of an ID, name, or last." placeholder:"RUN"`
-	Actor  string    `help:"Only what this one did; tranche is what nodes did by themselves." placeholder:"NAME"`
-	Action string    `help:"Only this: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
+	Run    string    `name:"run" help:"Only actions on this run: ID, part of an ID, name, or last." placeholder:"RUN"`
+	Actor  string    `help:"Only actions of this actor; tranche: those of nodes." placeholder:"NAME"`
+	Action string    `help:"Only this action: start, rerun, pause, resume, cancel, endpoint_set, …" placeholder:"ACTION"`
 	Since  time.Time `help:"Only since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Before int64     `help:"Only what is older than this entry." placeholder:"NUMBER"`
+	Before int64     `help:"Only entries older than this one." placeholder:"NUMBER"`
 	Limit  int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 

@@ -23,16 +23,16 @@ import (
 
 type collectorCommands struct {
 	Apply   applyDocument[collectorKind]  `cmd:"" help:"Save a collector, or change it."`
-	List    collectorList                 `cmd:"" help:"List collectors, with what waits in each."`
-	Show    collectorShow                 `cmd:"" help:"Show a collector: its settings, what waits, and what keeps that waiting."`
+	List    collectorList                 `cmd:"" help:"List collectors, with waiting operations."`
+	Show    collectorShow                 `cmd:"" help:"Show a collector: its settings, and why operations wait."`
 	Add     collectorAdd                  `cmd:"" help:"Add operations; they are stored when the command ends."`
 	Ops     collectorOps                  `cmd:"" help:"List operations, in the order in which they were added."`
-	Requeue collectorRequeue              `cmd:"" help:"Retry operations that are parked, or wait for their next try."`
-	Drop    collectorDrop                 `cmd:"" help:"Drop operations: they are deleted."`
-	Drain   collectorDrain                `cmd:"" help:"Flush all that waits now, regardless of min_size and max_age."`
-	Pause   pauseDocument[collectorKind]  `cmd:"" help:"Pause a collector: it takes operations, and flushes none until it is resumed."`
+	Requeue collectorRequeue              `cmd:"" help:"Retry parked operations, and those in backoff."`
+	Drop    collectorDrop                 `cmd:"" help:"Drop (delete) operations."`
+	Drain   collectorDrain                `cmd:"" help:"Flush all waiting operations now, regardless of min_size and max_age."`
+	Pause   pauseDocument[collectorKind]  `cmd:"" help:"Pause a collector: it takes operations, but flushes none until it is resumed."`
 	Resume  resumeDocument[collectorKind] `cmd:"" help:"Resume a paused collector."`
-	Delete  collectorDelete               `cmd:"" help:"Delete a collector that has no operations, or with --force any."`
+	Delete  collectorDelete               `cmd:"" help:"Delete a collector that has no operations; with --force, any."`
 }
 
 type collectorKind struct{}
@@ -97,7 +97,7 @@ func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.
 
 type collectorDelete struct {
 	documentName
-	Force bool `help:"Also with operations, which are lost then."`
+	Force bool `help:"Delete its operations, too."`
 }
 
 func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -107,7 +107,7 @@ func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client
 
 type collectorShow struct {
 	documentName
-	Source bool `help:"Print it as it was applied, and nothing else."`
+	Source bool `help:"Print only the document as it was applied."`
 }
 
 func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -203,12 +203,12 @@ func collectorWhy(c *client.CollectorView) string {
 
 type collectorAdd struct {
 	documentName
-	File     string  `arg:"" optional:"" help:"Operations, a JSON object a line: {\"id\":…,\"key\":…,\"payload\":…}; - is standard input." placeholder:"FILE"`
+	File     string  `arg:"" optional:"" help:"Operations, one JSON object per line: {\"id\":…,\"key\":…,\"payload\":…}; - is standard input." placeholder:"FILE"`
 	Payload  *string `help:"A single operation instead of a file: its payload, as JSON." placeholder:"JSON"`
 	Key      string  `help:"The key of the single operation." placeholder:"KEY"`
-	ID       string  `name:"id" help:"Its id: added again, it is left out." placeholder:"ID"`
+	ID       string  `name:"id" help:"Its ID; a repeat is counted as a duplicate." placeholder:"ID"`
 	Priority int     `within:"0,9" help:"Its priority, 0 to 9, the highest first." placeholder:"N"`
-	DryRun   bool    `help:"Add nothing; say what would be added, and how it would be stored, or what is wrong."`
+	DryRun   bool    `help:"Add nothing; show what would be added and how it would be stored, or what is wrong."`
 }
 
 func (a *collectorAdd) Validate() error {
@@ -278,7 +278,7 @@ type collectorOps struct {
 type opsPage struct {
 	State string `enum:",waiting,backoff,parked" default:"" help:"Only those in this state: waiting, backoff or parked." placeholder:"STATE"`
 	Key   string `help:"Only those of this key." placeholder:"KEY"`
-	ID    string `name:"id" help:"Only those with this id, with all that is known of them." placeholder:"ID"`
+	ID    string `name:"id" help:"Only those with this ID, in full detail." placeholder:"ID"`
 	Code  string `help:"Only those whose last error had this code." placeholder:"CODE"`
 	After int64  `help:"Only those after this one." placeholder:"NUMBER"`
 	Limit int    `default:"50" within:"1,500" help:"How many, at most 500." placeholder:"N"`
@@ -319,7 +319,7 @@ func opText(o *client.OpView, room int) string {
 
 type opChoice struct {
 	documentName
-	IDs  []string `arg:"" optional:"" name:"id" help:"Ids of operations."`
+	IDs  []string `arg:"" optional:"" name:"id" help:"IDs of operations."`
 	Key  []string `sep:"none" help:"Those of this key; repeatable." placeholder:"KEY"`
 	Code string   `help:"Those whose last error had this code." placeholder:"CODE"`
 	All  bool     `help:"All of them."`

@@ -17,11 +17,11 @@ import (
 type conformanceCommand struct {
 	Endpoint string   `help:"The endpoint to check." placeholder:"NAME"`
 	NATS     string   `name:"nats" help:"The service already runs, on this server; NATS_NKEY, NATS_CREDS or NATS_USER is the caller's identity." placeholder:"URL"`
-	Items    string   `help:"JSON lines of payloads that the endpoint understands; made from the schema that it announces unless given." placeholder:"FILE"`
+	Items    string   `help:"JSON lines of payloads that the endpoint understands; default: examples of the schema that it announces." placeholder:"FILE"`
 	Level    string   `enum:"must,should,may" default:"should" help:"What must pass: must (others' work depends on it), should (users notice), or may." placeholder:"LEVEL"`
-	Record   string   `help:"Keep what suite and service say to each other, as JSON lines, in this new file." placeholder:"FILE"`
+	Record   string   `help:"Record the messages of suite and service, as JSON lines, in this new file." placeholder:"FILE"`
 	Only     []string `help:"Run this check only; repeatable." placeholder:"CHECK"`
-	List     bool     `help:"List the checks and end."`
+	List     bool     `help:"List the checks and exit."`
 	Command  []string `arg:"" optional:"" passthrough:"" help:"Command that starts the service, after --; NATS_URL is set for it."`
 }
 

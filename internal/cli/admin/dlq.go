@@ -19,7 +19,7 @@ import (
 type dlqList struct {
 	Endpoint string `help:"Only those of this endpoint." placeholder:"NAME"`
 	State    string `enum:",waiting,requeued,reissued,dropped" default:"" help:"Only those in this state: waiting, requeued, reissued or dropped." placeholder:"STATE"`
-	After    string `help:"Only those older than this one, by its whole id." placeholder:"ID"`
+	After    string `help:"Only those older than this one, by its whole ID." placeholder:"ID"`
 	Limit    int    `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
 }
 
@@ -38,7 +38,7 @@ func shortDeadLetter(id string) string { return id[:min(len(id), 18)] }
 
 type dlqShow struct {
 	ID   string `arg:"" name:"dead-letter" help:"ID, or part of one."`
-	Full bool   `help:"All of the body, however large."`
+	Full bool   `help:"Print the whole body."`
 }
 
 func (l *dlqShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -82,9 +82,9 @@ func whatToDo(l *client.DeadLetterDocument) string {
 }
 
 type deadLetterChoice struct {
-	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"Ids, or pieces of them."`
-	Endpoint string   `help:"All that wait of this endpoint." placeholder:"NAME"`
-	All      bool     `help:"All that wait."`
+	IDs      []string `arg:"" optional:"" name:"dead-letter" help:"IDs, or parts of them."`
+	Endpoint string   `help:"All waiting ones of this endpoint." placeholder:"NAME"`
+	All      bool     `help:"All waiting ones."`
 }
 
 func (c *deadLetterChoice) Validate() error {
@@ -98,7 +98,7 @@ func (c *deadLetterChoice) Validate() error {
 
 type dlqRequeue struct {
 	deadLetterChoice
-	Force bool `help:"Also those that have been requeued three times and died each time."`
+	Force bool `help:"Also those that were requeued three times without success."`
 }
 
 func (r *dlqRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -149,7 +149,7 @@ func (q *quarantineList) Run(ctx context.Context, term *cli.Console, cl *client.
 
 type quarantineShow struct {
 	Number int64 `arg:"" help:"Its number in the list."`
-	Full   bool  `help:"All that is kept of the body: 64 KiB."`
+	Full   bool  `help:"Print the whole stored body, at most 64 KiB."`
 }
 
 func (q *quarantineShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

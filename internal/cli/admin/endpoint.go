@@ -258,9 +258,9 @@ type endpointsSet struct {
 	MaxInFlight *int              `type:"limit" off:"none" within:"1,10000" help:"Requests in flight over all runs, 1 to 10000, or none." placeholder:"N"`
 	Rate        *float64          `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
 	RequestRate *requestRate      `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
-	ChunkCap    string            `enum:",0" default:"" help:"0 forgets above which size whole requests fail; nodes find the cap automatically." placeholder:"0"`
+	ChunkCap    string            `enum:",0" default:"" help:"0 forgets the size above which whole requests fail; nodes find that cap automatically." placeholder:"0"`
 	IfWas       map[string]string `help:"Refuse the change unless the setting has this value; repeatable." placeholder:"NAME=VALUE"`
-	Breaker     string            `enum:",closed" default:"" help:"closed says that it is no outage: for 10 minutes failures use up attempts. Nodes open it by themselves." placeholder:"closed"`
+	Breaker     string            `enum:",closed" default:"" help:"closed means that it is no outage: for 10 minutes failures use up attempts. Nodes open it automatically." placeholder:"closed"`
 }
 
 type requestRate float64

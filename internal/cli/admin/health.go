@@ -20,10 +20,10 @@ import (
 )
 
 type healthCommands struct {
-	Show  healthShow  `cmd:"" default:"1" help:"Show what a person must do, and what helps."`
+	Show  healthShow  `cmd:"" default:"1" help:"Show conditions that need a person, and their remedies."`
 	Ready healthReady `cmd:"" help:"Check whether the server is ready, for a container's health check: exit 1 when it is not. Needs no token."`
-	Mute  healthMute  `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts leave it out."`
-	Ack   healthAck   `cmd:"" help:"Say that you handle a condition, or all of its kind."`
+	Mute  healthMute  `cmd:"" help:"Hide a condition, or all of its kind, until it worsens or the time is up: it does not count, and alerts skip it."`
+	Ack   healthAck   `cmd:"" help:"Acknowledge a condition, or all of its kind, as being handled."`
 	Clear healthClear `cmd:"" help:"Undo the mute or acknowledgement of a condition, or of all of its kind."`
 }
 
@@ -36,8 +36,8 @@ func (healthShow) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 }
 
 type conditionArgs struct {
-	Kind    string `arg:"" help:"As tranche health names it, like failed_items."`
-	Subject string `arg:"" optional:"" help:"Of what, as tranche health says; all of the kind when it is left out."`
+	Kind    string `arg:"" help:"The kind of the condition, like failed_items."`
+	Subject string `arg:"" optional:"" help:"Its subject, as tranche health prints it; default: all of the kind."`
 }
 
 type healthMute struct {

@@ -152,7 +152,7 @@ type planInfer struct {
 	Items string `required:"" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	cli.KeyFlags
 	cli.RowFlags
-	Rows int `default:"10000" within:"1,1000000" help:"How many rows are looked at." placeholder:"N"`
+	Rows int `default:"10000" within:"1,1000000" help:"How many rows to read." placeholder:"N"`
 }
 
 func (p *planInfer) Validate() error {

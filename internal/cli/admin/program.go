@@ -27,7 +27,7 @@ func (s *schemaCommand) Run(term *cli.Console) error {
 }
 
 type manPages struct {
-	Dir string `arg:"" help:"Where the pages go, like /usr/local/share/man/man1."`
+	Dir string `arg:"" help:"Directory to write to, like /usr/local/share/man/man1."`
 }
 
 func (m *manPages) Run(line *kong.Context, term *cli.Console, built buildinfo.Info) error {

@@ -13,7 +13,7 @@ import (
 type retentionCommands struct {
 	Show retentionShow `cmd:"" default:"1" help:"Show how long each kind is kept, and what is being deleted."`
 	Set  retentionSet  `cmd:"" help:"Set the limits of a kind."`
-	Run  retentionRun  `cmd:"" help:"Delete what is past its limits now, instead of within ten minutes."`
+	Run  retentionRun  `cmd:"" help:"Delete data past its limits now, instead of within ten minutes."`
 }
 
 type retentionShow struct{}
@@ -45,9 +45,9 @@ func retentionText(list *client.RetentionList, room int) string {
 
 type retentionSet struct {
 	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences."`
-	Age      *string `type:"limit" off:"off" like:"an age like 90d" help:"Keep what is not older: 90d, 36h; or off." placeholder:"AGE"`
+	Age      *string `type:"limit" off:"off" like:"an age like 90d" help:"Keep data up to this age: 90d, 36h; or off." placeholder:"AGE"`
 	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep the newest N; or off." placeholder:"N"`
-	MaxBytes *size   `type:"limit" off:"off" within:"1," like:"a size like 50GiB," help:"Keep so much, roughly, of the newest: 50GiB; or off." placeholder:"SIZE"`
+	MaxBytes *size   `type:"limit" off:"off" within:"1," like:"a size like 50GiB," help:"Keep roughly this much of the newest: 50GiB; or off." placeholder:"SIZE"`
 	KeepAll  bool    `help:"Keep everything: all limits off."`
 }
 
@@ -104,7 +104,7 @@ func keptText(k *client.RetentionKind) string {
 }
 
 type retentionRun struct {
-	DryRun bool `help:"Change nothing, and say what would go."`
+	DryRun bool `help:"Change nothing; show what would be deleted."`
 }
 
 func (r *retentionRun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -127,8 +127,8 @@ type eraseCommand struct {
 	Key    string `required:"" help:"The key of items, and of operations of collectors." placeholder:"KEY"`
 	Of     string `name:"run" help:"Out of this run only: ID, part of an ID, name, or last." placeholder:"RUN"`
 	Reason string `help:"Why, for the audit log; do not name the key in it." placeholder:"TEXT"`
-	DryRun bool   `help:"Change nothing; say what would be erased."`
-	Yes    bool   `short:"y" help:"Erase; without it only what would be erased is said."`
+	DryRun bool   `help:"Change nothing; show what would be erased."`
+	Yes    bool   `short:"y" help:"Erase; without it, only show what would be erased."`
 }
 
 // Run erases only with --yes, because it is irreversible.

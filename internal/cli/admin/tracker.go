@@ -17,23 +17,23 @@ import (
 )
 
 type trackerCommands struct {
-	Open    trackerOpen    `cmd:"" help:"Open a batch for a fan-out, or find the one that its key has opened."`
-	Add     trackerAdd     `cmd:"" help:"Add items to an open batch; their ids are batch:group:index."`
-	Ack     trackerAck     `cmd:"" help:"Acknowledge items by ids and ranges, as done or as failed."`
+	Open    trackerOpen    `cmd:"" help:"Open a batch for a fan-out, or return the one opened with the same key."`
+	Add     trackerAdd     `cmd:"" help:"Add items to an open batch; their IDs are batch:group:index."`
+	Ack     trackerAck     `cmd:"" help:"Acknowledge items by IDs and ranges, as done or as failed."`
 	Seal    trackerSeal    `cmd:"" help:"Close a batch to new items."`
 	Show    trackerShow    `cmd:"" help:"Show a batch: its counts, its ages, its webhook and what is missing."`
-	Missing trackerMissing `cmd:"" help:"Print what is pending, as ranges that ack takes, one a line."`
+	Missing trackerMissing `cmd:"" help:"Print pending items as ranges that ack takes, one per line."`
 	List    trackerList    `cmd:"" help:"List batches, newest first."`
 	Delete  trackerDelete  `cmd:"" help:"Delete a batch in any state; its webhook is not called."`
 }
 
 type trackerOpen struct {
-	Owner      string `help:"Whose it is (the user's name)." placeholder:"NAME"`
-	Key        string `help:"Opening again with the same owner and key gives the batch that is there." placeholder:"K"`
+	Owner      string `help:"The owner (the user's name)." placeholder:"NAME"`
+	Key        string `help:"Opening again with the same owner and key returns the same batch." placeholder:"K"`
 	ID         string `name:"id" help:"Your UUID, instead of a new one." placeholder:"UUID"`
-	OpenIdle   string `help:"It expires when it is open and idle for so long (24h)." placeholder:"TIME"`
-	SealedIdle string `help:"It expires when it is sealed and idle for so long (168h)." placeholder:"TIME"`
-	Keep       string `help:"How long it is kept after it ends (168h)." placeholder:"TIME"`
+	OpenIdle   string `help:"Expire it after this long open and idle (24h)." placeholder:"TIME"`
+	SealedIdle string `help:"Expire it after this long sealed and idle (168h)." placeholder:"TIME"`
+	Keep       string `help:"How long to keep it after it ends (168h)." placeholder:"TIME"`
 	Webhook    string `help:"URL notified of its end; with --secret." placeholder:"URL"`
 	Secret     string `help:"The secret of the operator's file that signs for --webhook." placeholder:"NAME"`
 }
@@ -63,14 +63,14 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 }
 
 type batchID struct {
-	Batch string `arg:"" help:"A batch's id."`
+	Batch string `arg:"" help:"A batch's ID."`
 }
 
 type trackerAdd struct {
 	batchID
 	Items int64  `arg:"" help:"How many, up to 1,000,000,000."`
 	Key   string `help:"Adding again with the same key changes nothing." placeholder:"K"`
-	IDs   bool   `name:"ids" help:"Print the id of each item, one a line, and nothing else."`
+	IDs   bool   `name:"ids" help:"Print only the ID of each item, one per line."`
 }
 
 func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
@@ -125,7 +125,7 @@ func (d *trackerDelete) Run(ctx context.Context, term *cli.Console, cl *client.C
 
 type trackerShow struct {
 	batchID
-	Missing int `default:"10" within:"0,10000" help:"How many ranges of what is missing to show (${default})." placeholder:"N"`
+	Missing int `default:"10" within:"0,10000" help:"How many ranges of missing items to show (${default})." placeholder:"N"`
 }
 
 const maxMissing = 10_000
@@ -236,9 +236,9 @@ func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.
 }
 
 type trackerList struct {
-	Owner string `help:"Only this one's." placeholder:"NAME"`
+	Owner string `help:"Only those of this owner." placeholder:"NAME"`
 	State string `enum:",open,sealed,completed,expired" default:"" help:"Only those in this state: open, sealed, completed or expired." placeholder:"STATE"`
-	After string `help:"Only those older than this one, by its id." placeholder:"ID"`
+	After string `help:"Only those older than this one, by its ID." placeholder:"ID"`
 	Limit int    `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
 
@@ -254,10 +254,10 @@ func (l *trackerList) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 }
 
 type trackerAck struct {
-	Refs  []string `arg:"" optional:"" name:"item" help:"Ids like batch:group:index, and ranges like batch:group:low-high, batch:group-group and batch:all."`
-	Batch string   `help:"All are of this batch, and ranges may leave it out." placeholder:"ID"`
-	File  string   `help:"A file of ids and ranges, one a line; - is standard input." placeholder:"FILE"`
-	Code  string   `help:"They have failed permanently, and why." placeholder:"CODE"`
+	Refs  []string `arg:"" optional:"" name:"item" help:"IDs like batch:group:index, and ranges like batch:group:low-high, batch:group-group and batch:all."`
+	Batch string   `help:"All are of this batch; ranges may omit it." placeholder:"ID"`
+	File  string   `help:"A file of IDs and ranges, one per line; - is standard input." placeholder:"FILE"`
+	Code  string   `help:"Acknowledge them as failed, with this code." placeholder:"CODE"`
 }
 
 func (a *trackerAck) Validate() error {

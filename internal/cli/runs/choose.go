@@ -16,17 +16,17 @@ import (
 
 type itemChoice struct {
 	Key   []string `json:"keys" xor:"which" sep:"none" help:"This item; repeatable." placeholder:"K"`
-	Keys  string   `json:"-" xor:"which" help:"The items of a file with a key a line; - is standard input. Of run export: with --dir." placeholder:"FILE"`
+	Keys  string   `json:"-" xor:"which" help:"The items of a file with one key per line; - is standard input. For run export, with --dir." placeholder:"FILE"`
 	Code  []string `json:"codes" xor:"which" sep:"none" help:"Items that failed with this code; repeatable." placeholder:"C"`
 	Group []string `json:"groups" xor:"which" sep:"none" help:"Items that failed with a message of this group of tranche run errors; repeatable." placeholder:"G"`
 }
 
 type evidence struct {
-	Service     string    `help:"Only what this service made: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
-	Since       time.Time `help:"Only what was recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Until       time.Time `help:"Only what was recorded before." placeholder:"TIME"`
-	Where       string    `help:"Only items for whose payload this path of SQL/JSON holds: $$.branch == \"12\"." placeholder:"PATH"`
-	WhereResult string    `help:"Only items for whose result it holds." placeholder:"PATH"`
+	Service     string    `help:"Only outcomes of this service: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
+	Since       time.Time `help:"Only outcomes recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until       time.Time `help:"Only outcomes recorded before." placeholder:"TIME"`
+	Where       string    `help:"Only items whose payload matches this SQL/JSON path: $$.branch == \"12\"." placeholder:"PATH"`
+	WhereResult string    `help:"Only items whose result matches it." placeholder:"PATH"`
 	Corrected   bool      `help:"Only items whose data was corrected."`
 }
 
@@ -164,9 +164,9 @@ type runAccept struct {
 	Failed bool `xor:"which" help:"All items that failed."`
 	chosen
 	Step     string `help:"Failures of this step; without it, of every step." placeholder:"NAME"`
-	Withdraw bool   `help:"No longer accept them."`
+	Withdraw bool   `help:"Withdraw their acceptance."`
 	Reason   string `help:"Why; required unless --withdraw." placeholder:"TEXT"`
-	DryRun   bool   `help:"Change nothing; say what would be done."`
+	DryRun   bool   `help:"Change nothing; show what would be done."`
 }
 
 func (r *runAccept) Validate() error {

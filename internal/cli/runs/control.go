@@ -133,9 +133,9 @@ func (r *runCancel) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 
 type runApprove struct {
 	whichRuns
-	Step           string    `help:"Let this step begin, which waits for it (barrier: approve); without it, what a canary holds back." placeholder:"NAME"`
-	IfWaitingSince time.Time `help:"With --step: since when it waited as you looked at it, as --dry-run says; refused when it has waited again since." placeholder:"TIME"`
-	DryRun         bool      `help:"With --step: approve nothing; show what waits there, a sample, and what is different from the run before."`
+	Step           string    `help:"Start this step, which waits for approval (barrier: approve). Without it, release what a canary holds back." placeholder:"NAME"`
+	IfWaitingSince time.Time `help:"With --step: since when it waits, as --dry-run printed; refused if it has begun a new wait since." placeholder:"TIME"`
+	DryRun         bool      `help:"With --step: approve nothing; show what waits there, a sample, and differences from the run before."`
 }
 
 func (r *runApprove) Validate() error {
@@ -237,7 +237,7 @@ func sampleText(item *client.GateItem) string {
 type runDelete struct {
 	runArg
 	Reason string `help:"Why, shown to callers of the deleted run and in the audit log." placeholder:"TEXT"`
-	DryRun bool   `help:"Change nothing; say what would go."`
+	DryRun bool   `help:"Change nothing; show what would be deleted."`
 }
 
 func (r *runDelete) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -33,7 +33,7 @@ type runExport struct {
 	Format  string   `enum:",ndjson,csv,parquet,xlsx" default:"" help:"ndjson, csv, parquet or xlsx. Default: by the end of the name in --out, else ndjson." placeholder:"FORMAT"`
 	Step    string   `help:"The step whose results to export. Default: the only one that no other needs." placeholder:"STEP"`
 	State   []string `enum:"done,failed,missing" help:"Only items in this state; repeatable." placeholder:"STATE"`
-	Include []string `enum:"payload" help:"payload: what items carry, too." placeholder:"WHAT"`
+	Include []string `enum:"payload" help:"payload: add the items' payloads." placeholder:"WHAT"`
 	Parts   bool     `help:"The results and errors of all steps, in place of the result."`
 	Flat    bool     `help:"A column for each field of payloads and results, with --include payload for the payloads."`
 	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`

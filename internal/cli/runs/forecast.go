@@ -15,10 +15,10 @@ import (
 type runForecast struct {
 	runArg
 	Set       []string `sep:"none" help:"Suppose a setting of a step: in_flight, chunk, rate, or the budget of its endpoint; repeatable." placeholder:"STEP.NAME=VALUE"`
-	Instances []string `sep:"none" help:"Assume N instances of a step's service." placeholder:"STEP=N"`
+	Instances []string `sep:"none" help:"Suppose N instances of a step's service." placeholder:"STEP=N"`
 	Rate      string   `help:"Suppose this rate of each step, in items a second." placeholder:"N"`
 	Priority  string   `help:"Suppose this priority of the run." placeholder:"N"`
-	Without   []string `help:"Suppose that another run were not there." placeholder:"RUN"`
+	Without   []string `help:"Suppose that this other run did not exist." placeholder:"RUN"`
 }
 
 func (r *runForecast) Validate() error {

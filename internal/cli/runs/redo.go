@@ -26,7 +26,7 @@ type runRerun struct {
 	Canary            int                 `within:"0," help:"Run a spread sample of N items first, and hold back the rest." placeholder:"N"`
 	CanaryAutoApprove bool                `help:"Release the rest if no more of the sample fails than the run's --max-failed allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
-	DryRun            bool                `help:"Change nothing; say how many items and requests it would be."`
+	DryRun            bool                `help:"Change nothing; show how many items and requests it would be."`
 	waitFlags
 }
 
@@ -89,9 +89,9 @@ type runReset struct {
 	All  bool   `xor:"which" help:"Of all items."`
 	chosen
 	failedAt
-	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
+	Cascade bool   `help:"Redo the dependent steps in any case, not only where a part that they see has changed."`
 	Reason  string `help:"Why, for the audit log." placeholder:"TEXT"`
-	DryRun  bool   `help:"Change nothing; say what would be done."`
+	DryRun  bool   `help:"Change nothing; show what would be done."`
 	waitFlags
 }
 
@@ -183,11 +183,11 @@ func resetNext(done *client.Reset) string {
 
 type runCorrect struct {
 	runArg
-	Items string `aliases:"file" required:"" help:"The items whose data was wrong, as it should be: CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
+	Items string `aliases:"file" required:"" help:"Items with corrected data: CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
 	cli.KeyFlags
-	Cascade bool   `help:"Redo the steps after in any case, not only where a part that they see has changed."`
+	Cascade bool   `help:"Redo the dependent steps in any case, not only where a part that they see has changed."`
 	Reason  string `help:"Why, shown with the items and in the audit log." placeholder:"TEXT"`
-	DryRun  bool   `help:"Change nothing; say what would be done."`
+	DryRun  bool   `help:"Change nothing; show what would be done."`
 	waitFlags
 	cli.RowFlags
 	Contract string `enum:",reject,warn,off" default:"" help:"When no item has a field that the service of a step requires: reject, warn or off." placeholder:"WHAT"`

@@ -15,9 +15,9 @@ type Commands struct {
 	Report   runReport   `cmd:"" help:"Report on a run: counts, times, requests, digests; or compare it with another."`
 	Groups   runGroups   `cmd:"" help:"Count items by the value of a field of their payloads."`
 	History  runHistory  `cmd:"" help:"List what happened to a run: actions, notes, breakers, deploys, alerts."`
-	Note     runNote     `cmd:"" help:"Add a note to a run, for all who look at it."`
+	Note     runNote     `cmd:"" help:"Add a note to a run, shown to all."`
 	Errors   runErrors   `cmd:"" help:"List what failed, in groups by error code and message."`
-	Items    runItems    `cmd:"" help:"List items in their order, with where each is."`
+	Items    runItems    `cmd:"" help:"List items in order, with the state of each."`
 	Requests runRequests `cmd:"" help:"List in-flight requests and who holds each."`
 	Item     runItem     `cmd:"" help:"Show an item: its state, result or error, and every attempt."`
 	Export   runExport   `cmd:"" help:"Write all items with their outcomes."`

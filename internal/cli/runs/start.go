@@ -58,7 +58,7 @@ type runStart struct {
 	IdempotencyKey string `json:"idempotency_key,omitempty" help:"Repeating a start with this key returns the same run; different content is refused." placeholder:"K"`
 	OnDuplicate    string `group:"Items:" json:"on_duplicate,omitempty" enum:"error,skip,allow" default:"error" help:"For duplicate keys: error, skip or allow." placeholder:"WHAT"`
 	Schema         string `group:"Items:" json:"-" help:"A JSON Schema, in a file, that the items must fit. See also: tranche plan infer." placeholder:"FILE"`
-	DryRun         bool   `json:"-" help:"Start nothing; read and check everything, and say what would be started."`
+	DryRun         bool   `json:"-" help:"Start nothing; read and check everything, and show what would be started."`
 	waitFlags      `json:"-" group:"Waiting:"`
 	itemFlags      `group:"Items:"`
 	runSettings    `group:"Settings of the plan, for this run:"`
@@ -189,7 +189,7 @@ func planRefText(name string, version int) string {
 type runSettings struct {
 	gather.Overrides
 
-	Set []string `json:"-" sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; repeatable. The others are for every step." placeholder:"STEP.SETTING=VALUE"`
+	Set []string `json:"-" sep:"none" help:"A setting of a single step, by its name in plans: compose.chunk=50; repeatable. Other flags apply to every step." placeholder:"STEP.SETTING=VALUE"`
 }
 
 func (r *runSettings) overrides() (gather.Overrides, error) {
@@ -309,7 +309,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 type runAdd struct {
 	runArg
 	File  string `arg:"" optional:"" default:"-" help:"CSV, NDJSON or Parquet, also gzip or zstd; - is standard input." placeholder:"FILE"`
-	Items string `help:"The same, as run start has it." placeholder:"FILE"`
+	Items string `help:"As for run start." placeholder:"FILE"`
 	cli.KeyFlags
 	IdempotencyKey string `help:"Adding the same items again with the same key changes nothing." placeholder:"K"`
 	cli.RowFlags
@@ -379,7 +379,7 @@ type itemFlags struct {
 	Subject string `json:"stream_subject,omitempty" help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
 	FromSeq uint64 `json:"stream_from,omitempty" help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
 
-	From    string   `json:"from_run,omitempty" help:"Carry an earlier run on, with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
+	From    string   `json:"from_run,omitempty" help:"Continue an earlier run with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
 	State   []string `json:"from_states,omitempty" enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; repeatable. Default: all these." placeholder:"STATE"`
 	Correct string   `json:"-" help:"With --from, a file with other data for some of the items; - is standard input." placeholder:"FILE"`
 

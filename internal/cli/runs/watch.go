@@ -188,7 +188,7 @@ func bar(share float64, columns int) string {
 // watchFlags limit watching a run. Without them a scheduler's job could hang indefinitely.
 type watchFlags struct {
 	OnHold  string        `json:"-" enum:",wait,exit" default:"" help:"When the run is held, or nothing moves until a step is approved: wait, or exit with 4. Default: wait at a terminal, else exit." placeholder:"wait|exit"`
-	MaxWait time.Duration `json:"-" within:"0s," help:"Watch no longer than this, then exit with 5; the run goes on." placeholder:"TIME"`
+	MaxWait time.Duration `json:"-" within:"0s," help:"Stop watching after this time and exit with 5; the run continues." placeholder:"TIME"`
 }
 
 type waitFlags struct {
@@ -292,7 +292,7 @@ type runRequests struct {
 
 type slicesPage struct {
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; repeatable." placeholder:"STATE"`
-	After string   `help:"Only those behind this one, by its whole id." placeholder:"ID"`
+	After string   `help:"Only those after this one, by its whole ID." placeholder:"ID"`
 	Limit int      `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
 
@@ -329,9 +329,9 @@ type runItems struct {
 type itemsPage struct {
 	From  int64    `help:"The first ordinal." placeholder:"N"`
 	To    *int64   `help:"The last ordinal." placeholder:"N"`
-	Step  string   `help:"As they are at this step; over all steps when absent." placeholder:"NAME"`
+	Step  string   `help:"Their state at this step; over all steps when absent." placeholder:"NAME"`
 	State []string `enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" help:"Only those in this state; repeatable." placeholder:"STATE"`
-	After *int64   `help:"Only those behind this ordinal." placeholder:"N"`
+	After *int64   `help:"Only those after this ordinal." placeholder:"N"`
 	Limit int      `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
 }
 

@@ -66,7 +66,7 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
       <${Check} checked=${cascade} test="cascade" onChange=${(on) => {
         setCascade(on);
         setTried(null);
-      }}>Redo the steps after in any case, not only where a part changes<//>
+      }}>Redo the dependent steps in any case, not only where a part changes<//>
       <${Check} checked=${incomplete} test="incomplete" onChange=${setIncomplete}>Correct even if a field is missing that a service requires<//>
       <${Field} label="Reason" hint="shown with the item and in the audit log"><input value=${reason} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} /><//>
       <${ErrorBox} error=${error} />

@@ -51,7 +51,7 @@ export function ResetDialog({ run, step, select, what, twins = 1, onClose }) {
       <${Check} checked=${cascade} test="cascade" onChange=${(on) => {
         setCascade(on);
         setTried(null);
-      }}>Redo the steps after in any case, not only where a part changes<//>
+      }}>Redo the dependent steps in any case, not only where a part changes<//>
       <${Field} label="Reason" hint="for the audit log"><input value=${reason} maxlength="500" autocomplete="off" data-test="reason" onInput=${(e) => setReason(e.currentTarget.value)} /><//>
       <${ErrorBox} error=${error} />
       <div aria-live="polite">
