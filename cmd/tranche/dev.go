@@ -147,11 +147,17 @@ func stop(service *embedded.Group) error {
 	}
 	again := make(chan os.Signal, 1)
 	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer close(again)
 	defer signal.Stop(again)
-	if service.Stop(serviceStop, again) {
+	go func() {
+		if _, came := <-again; came {
+			service.Kill()
+		}
+	}()
+	if service.Stop(serviceStop) {
 		return nil
 	}
-	return fmt.Errorf("the service was killed: it did not end within %s of SIGTERM, or before a second one", serviceStop)
+	return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)
 }
 
 // repeat reruns all items of the last run.

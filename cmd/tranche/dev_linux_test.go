@@ -66,5 +66,5 @@ func TestDevSecondSignal(t *testing.T) {
 		<-lines
 		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
 	}()
-	testenv.Says(t, stop(service), "before a second one", "stop")
+	testenv.NoError(t, stop(service))
 }

@@ -1,7 +1,6 @@
 package embedded
 
 import (
-	"os"
 	"os/exec"
 	"syscall"
 	"time"
@@ -31,16 +30,18 @@ func (g *Group) Err() error { return g.err }
 // Terminate asks the group to end.
 func (g *Group) Terminate() { signalGroup(g.cmd, syscall.SIGTERM) }
 
-// Stop ends the group, by force after the grace or a signal, and reports whether it ended before.
-func (g *Group) Stop(grace time.Duration, now <-chan os.Signal) (inTime bool) {
+// Kill ends the group by force.
+func (g *Group) Kill() { signalGroup(g.cmd, syscall.SIGKILL) }
+
+// Stop ends the group, by force after the grace, and reports whether it ended in time.
+func (g *Group) Stop(grace time.Duration) (inTime bool) {
 	g.Terminate()
 	select {
 	case <-g.done:
 		return true
-	case <-now:
 	case <-time.After(grace):
 	}
-	signalGroup(g.cmd, syscall.SIGKILL)
+	g.Kill()
 	<-g.done
 	return false
 }

@@ -300,7 +300,7 @@ func checkLate(ctx context.Context, n *node) (err error) {
 	if other.service, err = n.config.service(url); err != nil {
 		return err
 	}
-	defer other.service.Stop(stopTimeout, nil)
+	defer other.service.Stop(stopTimeout)
 	return other.allAtOnce(ctx, requests)
 }
 

@@ -122,7 +122,7 @@ func Run(ctx context.Context, config Config) (report *Report, err error) {
 		return nil, err
 	}
 	if n.service != nil {
-		defer n.service.Stop(stopTimeout, nil)
+		defer n.service.Stop(stopTimeout)
 	}
 	if err := n.awaitListening(ctx); err != nil {
 		return nil, err

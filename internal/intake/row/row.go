@@ -19,13 +19,32 @@ type LineError struct {
 	Line   int    // 1-based line of the fault in the input, after decompression
 	Column string // the column (CSV) or top-level field (NDJSON); empty: the whole row
 	Reason string // the fault and the remedy
+	Source string // the name of the input; may be empty
 }
 
 func (e *LineError) Error() string {
 	if e.Column == "" {
-		return fmt.Sprintf("line %d: %s", e.Line, e.Reason)
+		return fmt.Sprintf("%sline %d: %s", before(e.Source), e.Line, e.Reason)
 	}
-	return fmt.Sprintf("line %d, field %s: %s", e.Line, Quote(e.Column), e.Reason)
+	return fmt.Sprintf("%sline %d, field %s: %s", before(e.Source), e.Line, Quote(e.Column), e.Reason)
+}
+
+func before(source string) string {
+	if source == "" {
+		return ""
+	}
+	return source + ": "
+}
+
+// NameSource names the input in an error about it.
+func NameSource(err error, source string) error {
+	if line, ok := errors.AsType[*LineError](err); ok {
+		line.Source = source
+	}
+	if whole, ok := errors.AsType[*InputError](err); ok {
+		whole.Source = source
+	}
+	return err
 }
 
 // InputError is returned for an input that is unusable entirely or from some point on: empty, of an unknown
@@ -33,14 +52,15 @@ func (e *LineError) Error() string {
 type InputError struct {
 	Line   int    // the last line read; 0: none
 	Reason string // the fault and the remedy
+	Source string // the name of the input; may be empty
 	Err    error  // the cause; may be nil
 }
 
 func (e *InputError) Error() string {
 	if e.Line == 0 {
-		return e.Reason
+		return before(e.Source) + e.Reason
 	}
-	return fmt.Sprintf("after line %d: %s", e.Line, e.Reason)
+	return fmt.Sprintf("%safter line %d: %s", before(e.Source), e.Line, e.Reason)
 }
 
 func (e *InputError) Unwrap() error { return e.Err }
