@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -29,6 +30,7 @@ type accessFlags struct {
 	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Addresses of your TLS-terminating proxies, like 10.0.0.0/8; their X-Forwarded-For is trusted." placeholder:"10.0.0.0/8"`
 
 	TokenMaxAge    time.Duration `env:"TRANCHE_TOKEN_MAX_AGE" within:"0s," help:"Maximum lifetime of new tokens, such as 2160h; unlimited by default." placeholder:"TIME"`
+	FourEyes       []string      `env:"TRANCHE_FOUR_EYES" help:"Acts of administrators that another one must confirm within a day: erase, retention, tokens, delete. Set it on every server." placeholder:"KINDS"`
 	MaxRequestRate int           `env:"TRANCHE_MAX_REQUEST_RATE" default:"1000" within:"1,1000000" help:"With --auth on, reads a second, and as many changes, allowed to one caller (${default}); bursts of five times that." placeholder:"N"`
 
 	oidcFlags
@@ -44,6 +46,16 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 	config.BasePath = s.basePath()
 	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
 	config.TokenMaxAge = s.TokenMaxAge
+	config.FourEyes = s.FourEyes
+	for _, kind := range s.FourEyes {
+		if !slices.Contains(identity.ActKinds(), kind) {
+			return config, fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind,
+				strings.Join(identity.ActKinds(), ", "))
+		}
+		if !exposure.Auth {
+			return config, errors.New("--four-eyes needs to know who asks; add --auth on")
+		}
+	}
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
 	if !exposure.Auth {
 		return config, nil

@@ -109,6 +109,8 @@ type Config struct {
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
 
+	// FourEyes are the kinds of acts that another administrator must confirm: identity.ActKinds. They require Access.
+	FourEyes []string
 	// TokenMaxAge limits the life of new tokens; 0: no limit.
 	TokenMaxAge time.Duration
 
@@ -191,7 +193,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies,
-		TrustedProxies: c.TrustedProxies,
+		TrustedProxies: c.TrustedProxies, FourEyes: c.FourEyes,
 		Trouble:        c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
 		WakeLeaderTask: c.WakeLeaderTask, Started: runs.StartedOf, Connections: connections,
 	}

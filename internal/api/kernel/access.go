@@ -194,7 +194,8 @@ func (s *Kernel) withOrigin(w http.ResponseWriter, r *http.Request) *http.Reques
 	}
 	caller := Cut(r.Header.Get(ActorHeader), MaxActorBytes)
 	noteCaller(w, caller)
-	return r.WithContext(context.WithValue(workqueue.WithOrigin(r.Context(), o), callerKey{}, caller))
+	ctx := context.WithValue(workqueue.WithOrigin(r.Context(), o), requestKey{}, r)
+	return r.WithContext(context.WithValue(ctx, callerKey{}, caller))
 }
 
 type callerKey struct{}
@@ -409,6 +410,7 @@ const (
 	metaBulk       = "bulk"        // int64: the body is held whole, up to this size; limited total
 	MetaStreamed   = "streamed"    // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
 	metaReadsItems = "reads items" // true: shows payloads or results, which the audit log counts
+	metaFourEyes   = "four eyes"   // string: the kind of act that --four-eyes names
 	metaUnstored   = "unstored"    // true: the answer holds a secret and is never stored
 )
 

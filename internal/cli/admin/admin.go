@@ -21,6 +21,7 @@ type Commands struct {
 	Quarantine  quarantineCommands `cmd:"" help:"List and show unreadable messages."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
 	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
+	Act         actCommands        `cmd:"" help:"Acts of administrators that another one must confirm: serve --four-eyes."`
 	Erase       eraseCommand       `cmd:"" help:"Erase what is kept of a person's key."`
 	Retention   retentionCommands  `cmd:"" help:"For how long what is kept: runs, events, the audit log and more."`
 	Streams     streamCommands     `cmd:"" help:"The JetStream streams: their replicas and room, for all nodes, and what they have."`
