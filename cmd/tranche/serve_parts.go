@@ -293,7 +293,9 @@ func (l *later) WakeLeaderTask(name string) {
 // alertFlags are the programs that alerts may run, besides what the connections file allows.
 type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"Program that alerts may run on this server, by NAME; repeatable." placeholder:"NAME=PATH"`
-	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Forward the audit log as it is written, to syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514 or file:///PATH; the same on all nodes." placeholder:"URL"`
+	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Forward the audit log as it is written, to syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514, file:///PATH or a webhook, https://HOST/PATH; the same on all nodes." placeholder:"URL"`
+
+	AuditSinkSecret string `env:"TRANCHE_AUDIT_SINK_SECRET" help:"Secret of the connections file that signs the webhook of --audit-sink." placeholder:"NAME"`
 }
 
 // startAlerts adds the leader tasks that find and send alerts.
@@ -315,7 +317,7 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	if s.AuditSink == "" {
 		return nil
 	}
-	sink, err := alerts.NewSink(p.store, s.AuditSink)
+	sink, err := alerts.NewSink(p.store, s.AuditSink, s.AuditSinkSecret, p.receivers)
 	if err != nil {
 		return fmt.Errorf("--audit-sink: %w", err)
 	}

@@ -21,8 +21,9 @@ import (
 func TestActsNeedFourEyes(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
-	run := b.Start("name=it").ID
+	run := b.Start("name=it").Run
 	b.Finish(run)
+	b.LongAgo(run)
 	b.LockedWith(api.Config{FourEyes: []string{"erase", "retention", "delete"}}, access.Config{})
 	by := func(secret string) []string { return []string{"Authorization", "Bearer " + secret} }
 	made := func(secret, name string) string {
@@ -70,7 +71,7 @@ func TestActsNeedFourEyes(t *testing.T) {
 			both.Go(func() { codes[i], _, _ = b.Asked("/acts/"+act.ID+"/confirm", "", by(bob)...) })
 		}
 		both.Wait()
-		if slices.Sort(codes[:]); act.Kind != "erase" && codes != [2]int{200, 409} { // erasing may be repeated
+		if slices.Sort(codes[:]); act.Kind != "erase" && (codes[0] != 200 || codes[1] < 400) { // erasing may be repeated
 			t.Errorf("%s, confirmed twice, is answered %v", act.What, codes)
 		}
 		confirm(act.ID, http.StatusConflict, "it is done already, by bob", by(bob)...)

@@ -194,7 +194,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies,
 		TrustedProxies: c.TrustedProxies, FourEyes: c.FourEyes,
-		Trouble:        c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
+		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
 		WakeLeaderTask: c.WakeLeaderTask, Started: runs.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {
