@@ -51,7 +51,8 @@ type parts struct {
 	wait      *startup.Wait
 	undo      []func(context.Context) error
 
-	oidc        *access.OIDC // nil: no login by an identity provider
+	oidc        *access.OIDC         // nil: no login by an identity provider
+	clients     *access.Certificates // nil: no client certificates
 	connections *connections.Connections
 	schedules   api.Schedules
 	receivers   *alerts.Receivers
@@ -82,7 +83,10 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	if p.oidc, err = s.login(s.Auth == "on"); err != nil {
 		return err
 	}
-	if p.listener, err = api.Listen(ctx, s.Listen, s.exposure(log)); err != nil {
+	if p.clients, err = s.clients(); err != nil {
+		return err
+	}
+	if p.listener, err = api.Listen(ctx, s.Listen, s.exposure(p.clients, log)); err != nil {
 		return err
 	}
 	p.undo = append(p.undo, func(context.Context) error {

@@ -109,6 +109,8 @@ type Config struct {
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
 
+	// Certificates authenticate callers that send neither a token nor a session's cookie; nil: none. They require Access.
+	Certificates *access.Certificates
 	// FourEyes are the kinds of acts that another administrator must confirm: identity.ActKinds. They require Access.
 	FourEyes []string
 	// TokenMaxAge limits the life of new tokens; 0: no limit.
@@ -193,7 +195,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies,
-		TrustedProxies: c.TrustedProxies, FourEyes: c.FourEyes,
+		TrustedProxies: c.TrustedProxies, FourEyes: c.FourEyes, Certificates: c.Certificates,
 		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
 		WakeLeaderTask: c.WakeLeaderTask, Started: runs.StartedOf, Connections: connections,
 	}

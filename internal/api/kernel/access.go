@@ -255,7 +255,7 @@ func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	if cookie, err := r.Cookie(s.CookieName()); err == nil && cookie.Value != "" {
 		return s.Access.Session(r.Context(), s.CallerAddress(r), cookie.Value)
 	}
-	return access.Principal{}, access.ErrNobody
+	return s.config.Certificates.Caller(r.TLS)
 }
 
 // refused reports whether an error means that the credentials are invalid, not that checking them failed.

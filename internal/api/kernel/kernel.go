@@ -59,7 +59,8 @@ type Config struct {
 	// SecureCookies means that browsers connect by TLS. TrustedProxies are proxies whose X-Forwarded-For is trusted.
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
-	FourEyes       []string // kinds of acts that another administrator must confirm
+	Certificates   *access.Certificates // of clients; nil: none count
+	FourEyes       []string             // kinds of acts that another administrator must confirm
 
 	Meter       Meter                  // nil: not measured
 	Trouble     func() (Trouble, bool) // the node's latest failure; nil: unknown
