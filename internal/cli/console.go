@@ -122,6 +122,9 @@ func codeOf(err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return ExitUsage
 	}
+	if _, ok := errors.AsType[*client.ActPendingError](err); ok {
+		return ExitHeld
+	}
 	_, away := errors.AsType[*client.UnreachableError](err)
 	_, silent := errors.AsType[*client.NoResponseError](err)
 	problem, said := errors.AsType[*client.ProblemError](err)
