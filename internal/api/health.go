@@ -29,7 +29,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	report := kernel.Get("health", "/health", "Conditions that need a person")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
-		"PostgreSQL or NATS is unavailable: that is a condition then. Programs that route requests ask /readyz instead. " +
+		"PostgreSQL or NATS is unavailable: that is a condition then. Programs that route requests ask /healthz instead. " +
 		"However many ask, it is looked at most every few seconds."
 	kernel.Register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
 		found, err := s.health.Report(ctx)
