@@ -558,7 +558,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 		t.Errorf("the explanation is %+v", *e)
 	}
 	b.Expire(b.Session)
-	if e = b.wantTold(run); !strings.Contains(e.Summary, "broke off") || !strings.Contains(e.Summary, "tranche serve") {
+	if e = b.wantTold(run); !strings.Contains(e.Summary, "interrupted") || !strings.Contains(e.Summary, "tranche serve") {
 		t.Errorf("the explanation is %+v", *e)
 	}
 	gate <- io.ErrUnexpectedEOF

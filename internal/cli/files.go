@@ -257,7 +257,7 @@ func CopyStream(to io.Writer, from io.Reader) error {
 
 // BrokenOff returns the error of an interrupted export.
 func BrokenOff(err error) error {
-	return fmt.Errorf("the export broke off and is not whole; ask again: %w", err)
+	return fmt.Errorf("the export was interrupted and is incomplete; repeat it: %w", err)
 }
 
 // KeyFlags say how to read a file of items, and which field is the key.

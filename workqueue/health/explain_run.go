@@ -216,7 +216,7 @@ func (r *runFacts) notes() []string {
 
 // heldNote is for a held run whose missing items are all in flight: it says that none will follow.
 func (r *runFacts) heldNote() string {
-	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: `tranche run resume %s`", r.id)
+	return fmt.Sprintf("the run is paused: nothing more is claimed; resume it with: `tranche run resume %s`", r.id)
 }
 
 func (r *runFacts) advice(e *Explanation) []Advice {
@@ -265,7 +265,7 @@ func (r *runFacts) loading(f *facts) string {
 	case len(f.alive) == 0:
 		by = "no node is alive to take them back; start one with: `tranche serve`"
 	}
-	return fmt.Sprintf("the run's load broke off and it never started: %s had arrived, and %s. Start it again",
+	return fmt.Sprintf("the run's load was interrupted and it never started: %s had arrived, and %s. Start it again",
 		manyItems(r.loaded), by)
 }
 

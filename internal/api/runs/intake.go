@@ -192,7 +192,7 @@ func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
 // UnknownSource is the error of a server without sources.
 func UnknownSource(name string) error {
 	return kernel.BadInput(fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
-		"that says which there are", kernel.Cut(name, kernel.MaxEchoed)))
+		"that defines them", kernel.Cut(name, kernel.MaxEchoed)))
 }
 
 // Limits on corrections of items carried over from an earlier run, which are held in memory.

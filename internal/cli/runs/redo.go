@@ -68,7 +68,7 @@ func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	}
 	next := "When the first have ended:"
 	if canaryAutoApprove {
-		next = "They follow by themselves, unless more of the first fail than --max-failed of the run allows; then:"
+		next = "The rest follow automatically, unless more of the first fail than --max-failed of the run allows; then:"
 	}
 	return cli.Text("run %v runs %v again, as generation %v\n", again.Run, itemCount(again.Items), again.Generation) +
 		resetSteps(again.Steps) + cli.If(again.Held > 0,
@@ -159,7 +159,7 @@ func resetParts(st *client.StepReset) string {
 	return cmp.Or(cli.Join(", ",
 		cli.If(st.Reset > 0, "%v to be recomputed", st.Reset),
 		cli.If(st.Reset > st.Ready, "%v of them once the steps before are done", st.Reset-st.Ready),
-		cli.If(st.Withdrawn > 0, "%v withdrawn from requests that were out", st.Withdrawn),
+		cli.If(st.Withdrawn > 0, "%v withdrawn from requests in flight", st.Withdrawn),
 		cli.If(st.Redone > 0, "%v to be redone in any case", st.Redone),
 		cli.If(st.Kept > 0, "%v kept unless a part changes", st.Kept),
 		cli.If(st.Waiting > 0, "%v waiting for the parts", st.Waiting),
