@@ -205,7 +205,7 @@ func (r *runFacts) notes() []string {
 		notes = append(notes, r.openNote())
 	}
 	if r.quarantined > 0 {
-		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: `tranche quarantine list --run %s`",
+		notes = append(notes, fmt.Sprintf("%d messages about it are in quarantine; see: `tranche quarantine list --run %s`",
 			r.quarantined, r.id))
 	}
 	if r.letters > 0 {
