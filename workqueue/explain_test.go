@@ -367,7 +367,7 @@ func TestExplain(t *testing.T) {
 				b.Session = b.Open()
 				return run
 			},
-			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node, items: 4}}, says: "stopped in good order",
+			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node, items: 4}}, says: "stopped cleanly",
 		},
 		"postponed": {
 			make: func(b *bench) workqueue.RunID {
