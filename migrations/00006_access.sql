@@ -9,6 +9,7 @@ CREATE TABLE api_token (
     created_by   text        NOT NULL DEFAULT '',
     expires_at   timestamptz,
     networks     text[]      NOT NULL DEFAULT '{}',
+    makers       text[]      NOT NULL DEFAULT '{}',
     last_used_at timestamptz,
     rotated_at   timestamptz,
     revoked_at   timestamptz,
@@ -26,6 +27,8 @@ COMMENT ON COLUMN api_token.created_at IS 'When it was made.';
 COMMENT ON COLUMN api_token.created_by IS 'Who made it.';
 COMMENT ON COLUMN api_token.expires_at IS 'When it ends; null: never.';
 COMMENT ON COLUMN api_token.networks IS 'Where it may be used from, like 10.0.0.0/8; empty: anywhere.';
+COMMENT ON COLUMN api_token.makers IS
+    'Callers who made it or confirmed that, and the makers of their tokens: they may know its secret.';
 COMMENT ON COLUMN api_token.rotated_at IS 'When another took its place; null: it was not.';
 COMMENT ON COLUMN api_token.last_used_at IS 'When it was last used, about; null: never.';
 COMMENT ON COLUMN api_token.revoked_at IS 'When it was taken back; null: it was not.';
@@ -94,5 +97,42 @@ COMMENT ON COLUMN api_request.headers IS 'Other headers of the answer.';
 COMMENT ON COLUMN api_request.body IS 'The answer; null: none.';
 COMMENT ON COLUMN api_request.created_at IS 'When it was asked.';
 
+CREATE TABLE admin_act (
+    id         uuid        PRIMARY KEY,
+    kind       text        NOT NULL CHECK (kind IN ('erase', 'retention', 'tokens', 'delete')),
+    what       text        NOT NULL,
+    method     text        NOT NULL,
+    path       text        NOT NULL,
+    input      text,
+    preview    jsonb,
+    hash       bytea       NOT NULL CHECK (length(hash) = 32),
+    asked_by   text        NOT NULL,
+    eyes       text[]      NOT NULL CHECK (cardinality(eyes) > 0),
+    asked_at   timestamptz NOT NULL DEFAULT tranche_now(),
+    expires_at timestamptz NOT NULL,
+    state      text        NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'done', 'rejected')),
+    settled_by text        NOT NULL DEFAULT '',
+    settled_at timestamptz,
+    CHECK ((state = 'pending') = (settled_at IS NULL) AND (state = 'pending' OR input IS NULL AND preview IS NULL))
+);
+-- The newest first, and those that have expired.
+CREATE INDEX admin_act_asked ON admin_act (asked_at);
+COMMENT ON TABLE admin_act IS 'Acts of administrators that another one must confirm (serve --four-eyes).';
+COMMENT ON COLUMN admin_act.id IS 'The act.';
+COMMENT ON COLUMN admin_act.kind IS 'The kind that --four-eyes names.';
+COMMENT ON COLUMN admin_act.what IS 'The operation in words.';
+COMMENT ON COLUMN admin_act.method IS 'HTTP method of the request.';
+COMMENT ON COLUMN admin_act.path IS 'Path and query of the request; a run is named by its ID.';
+COMMENT ON COLUMN admin_act.input IS 'Body of the request, as JSON; null: none, or the act is settled.';
+COMMENT ON COLUMN admin_act.preview IS 'What a dry run answered; null: it has none, or the act is settled.';
+COMMENT ON COLUMN admin_act.hash IS 'SHA-256 of method, path and input, also in the audit log.';
+COMMENT ON COLUMN admin_act.asked_by IS 'Who asked for it.';
+COMMENT ON COLUMN admin_act.eyes IS 'Who cannot confirm it: who asked, and the makers of their token.';
+COMMENT ON COLUMN admin_act.asked_at IS 'When it was asked for.';
+COMMENT ON COLUMN admin_act.expires_at IS 'When it can no longer be confirmed.';
+COMMENT ON COLUMN admin_act.state IS 'pending, done or rejected.';
+COMMENT ON COLUMN admin_act.settled_by IS 'Who confirmed or rejected it.';
+COMMENT ON COLUMN admin_act.settled_at IS 'When; null: it is pending.';
+
 -- +goose Down
-DROP TABLE api_request, web_session, api_token;
+DROP TABLE admin_act, api_request, web_session, api_token;

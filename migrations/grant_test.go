@@ -31,10 +31,17 @@ func TestGrantIsForAllTables(t *testing.T) {
 	exec(`REVOKE ALL ON somebody_elses FROM ` + role)
 	exec(`GRANT ALL ON ALL SEQUENCES IN SCHEMA public TO ` + role)
 	var lacks *migrations.NotReadyError
-	if err := migrations.Ready(t.Context(), asRole); !errors.As(err, &lacks) || lacks.Role != role ||
-		!strings.Contains(err.Error(), "tranche migrate --database URL --grant "+role) {
-		t.Errorf("before the grant: %v", err)
+	refused := func(right string) {
+		t.Helper()
+		if err := migrations.Ready(t.Context(), asRole); !errors.As(err, &lacks) || lacks.Role != role ||
+			!strings.Contains(err.Error(), "may not "+right) ||
+			!strings.Contains(err.Error(), "tranche migrate --database URL --grant "+role) {
+			t.Errorf("before the grant: %v", err)
+		}
 	}
+	refused("")
+	exec(`REVOKE USAGE ON SCHEMA public FROM PUBLIC`)
+	refused("use the schema public")
 	for range 2 {
 		testenv.NoError(t, migrations.Grant(t.Context(), url, role))
 	}

@@ -20,9 +20,6 @@ func Ready(ctx context.Context, url string) (err error) {
 	if err != nil {
 		return err
 	}
-	if len(missing) > 0 {
-		return &NotReadyError{Missing: missing}
-	}
 	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
 	defer cancel()
 	tables, err := tables()
@@ -30,8 +27,16 @@ func Ready(ctx context.Context, url string) (err error) {
 		return err
 	}
 	e := &NotReadyError{}
-	if e.Rights, err = texts(ctx, db, rightsMissing, strings.Join(tables, ","), strings.Join(owned(), ",")); err != nil {
+	if len(missing) > 0 {
+		e.Rights, err = texts(ctx, db, schemaHidden, versionTable)
+	} else {
+		e.Rights, err = texts(ctx, db, rightsMissing, strings.Join(tables, ","), strings.Join(owned(), ","))
+	}
+	if err != nil {
 		return fmt.Errorf("look at the rights on the schema: %w", err)
+	}
+	if len(e.Rights) == 0 && len(missing) > 0 {
+		return &NotReadyError{Missing: missing}
 	}
 	if len(e.Rights) == 0 {
 		return nil
@@ -41,6 +46,12 @@ func Ready(ctx context.Context, url string) (err error) {
 	}
 	return e
 }
+
+// schemaHidden lists migrated schemas of search_path that the role may not use, so that they look empty.
+const schemaHidden = `
+SELECT 'use the schema ' || n.nspname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = $1 AND n.nspname = ANY (string_to_array(replace(current_setting('search_path'), ' ', ''), ','))
+    AND NOT has_schema_privilege(n.oid, 'USAGE')`
 
 // rightsMissing lists the rights that the current role lacks: $1 are our tables, $2 those that it only reads.
 const rightsMissing = `

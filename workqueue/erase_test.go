@@ -379,7 +379,8 @@ run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile
 schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host
 tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
 		"who did what": `
-alert.created_by alert.changed_by api_request.user_name api_token.name api_token.created_by api_token.revoked_by
+alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.settled_by api_request.user_name api_token.name api_token.created_by
+api_token.makers api_token.revoked_by
 audit_log.actor audit_log.origin batchrun.created_by batchrun.held_by collector.created_by collector.changed_by
 collector.paused_by endpoint_setting.changed_by health_ack.by plan.created_by retention.changed_by
 deleted_run.deleted_by run_acceptance.actor run_correction.actor run_step.approved_by schedule.created_by
@@ -390,7 +391,7 @@ collector.failure_code collector_key.failed_code collector_op.error_code dead_le
 run_fail_fast.codes run_step.retry_codes run_step.no_retry_codes tracker_failed.code work_error.error_code
 work_result.error_code work_slice.error_code`,
 		"states, settings, numbers and names of programs": `
-alert.state alert_condition.kind alert_condition.severity alert_condition.notified_severity alert_condition.before
+admin_act.kind admin_act.what admin_act.method admin_act.state alert.state alert_condition.kind alert_condition.severity alert_condition.notified_severity alert_condition.before
 alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role api_token.networks
 archive.target audit_log.action audit_sink.target batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state
 batchrun.on_overdue batchrun.on_duplicate collector.state database_mark.name dead_letter.mode
@@ -402,7 +403,7 @@ schema_object.object step_profile.cost stream_epoch.name stream_fault.stream str
 tracker_batch.owner tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
-api_request.fingerprint api_token.hash audit_gone.hash audit_head.hash audit_log.hash audit_log.erased run_add.digest web_session.hash web_session.renewal large_result.sha256`,
+admin_act.hash api_request.fingerprint api_token.hash audit_gone.hash audit_head.hash audit_log.hash audit_log.erased run_add.digest web_session.hash web_session.renewal large_result.sha256`,
 	}
 }
 

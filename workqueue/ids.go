@@ -154,6 +154,9 @@ type Origin struct {
 	Session string `json:"session,omitempty"` // of a browser: the start of its hash
 	Address string `json:"address,omitempty"`
 	Request string `json:"request,omitempty"` // its ID
+
+	Act         string `json:"act,omitempty"` // that the request confirms; it is its asker's
+	ConfirmedBy string `json:"confirmed_by,omitempty"`
 }
 
 type originKey struct{}

@@ -411,7 +411,7 @@ func testItemsWithASchema(t *testing.T, b *bench) {
 	b.want(proposed, 0, `"pattern": "^-?[0-9]+$"`, "of 2 rows")
 	schema := written(t, "schema.json", proposed.out[strings.IndexByte(proposed.out, '{'):])
 	start := []string{"run", "start", "--endpoint", "echo", "--items", bad, "--schema", schema}
-	b.want(b.tranche(start...), 7, "it may be windows-1252", "--encoding windows-1252")
+	b.want(b.tranche(start...), 7, "bad.csv: line 2", "it may be windows-1252", "--encoding windows-1252")
 	start = append(start, "--encoding", "cp1252")
 	b.want(b.tranche(start...), 7, "bad.csv: 3 items do not fit the schema", `field "balance": it is missing`)
 	start = append(start, "--rename", "saldo=balance", "--columns", "id,saldo", "--sort", "balance", "--desc")

@@ -9,9 +9,11 @@ import (
 	"io/fs"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/alecthomas/kong"
@@ -46,7 +48,7 @@ func (d *devCommand) Run(ctx context.Context, line *kong.Context, term *cli.Cons
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	ready, served := make(chan *parts, 1), make(chan error, 1)
-	d.welcomed = func(p *parts) { ready <- p }
+	d.onReady = func(p *parts) { ready <- p }
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	defer stop()
 	go func() {
@@ -138,8 +140,21 @@ func (d *devCommand) serversFor(p *parts) string {
 	return strings.TrimSpace(string(text))
 }
 
+// stop ends the service. A further signal, which would by default end this process alone, kills the service first.
 func stop(service *embedded.Group) error {
-	if service == nil || service.Stop(serviceStop) {
+	if service == nil {
+		return nil
+	}
+	again := make(chan os.Signal, 1)
+	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
+	defer close(again)
+	defer signal.Stop(again)
+	go func() {
+		if _, came := <-again; came {
+			service.Kill()
+		}
+	}()
+	if service.Stop(serviceStop) {
 		return nil
 	}
 	return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)

@@ -4,12 +4,14 @@ import (
 	"errors"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
@@ -49,4 +51,20 @@ func TestDev(t *testing.T) {
 		id := testenv.Must(strconv.Atoi(group))(t)
 		eventually(t, "the service has ended", func() bool { return errors.Is(syscall.Kill(-id, 0), syscall.ESRCH) })
 	}
+}
+
+// A second Ctrl-C kills a service that does not end.
+func TestDevSecondSignal(t *testing.T) {
+	t.Parallel()
+	out, in := io.Pipe()
+	cmd := exec.Command("sh", "-c", `trap "echo stopping" TERM; echo up; while :; do sleep 0.1; done`)
+	cmd.Stdout = in
+	service := testenv.Must(embedded.StartGroup(cmd))(t)
+	lines := linesOf(out)
+	testenv.Same(t, <-lines, "up", "it says")
+	go func() {
+		<-lines
+		_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+	}()
+	testenv.NoError(t, stop(service))
 }

@@ -104,7 +104,7 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 		return term.Fail(err)
 	}
 	term.URL, term.CA, term.Timeout, term.JSON, term.Token = line.URL, line.CA, line.Timeout, line.JSON, line.TokenFlags
-	return term.Fail(chosen.Run(term))
+	return term.Fail(startup.DatabaseRemedy(chosen.Run(term)))
 }
 
 // meant returns the command that was meant, as far as the line could be parsed.

@@ -69,8 +69,8 @@ type serveCommand struct {
 	alertFlags
 	pulseFlags
 
-	bucket   *archive.S3  // of Archive; nil: none
-	welcomed func(*parts) // called once the server is ready; may be nil
+	bucket  *archive.S3  // of Archive; nil: none
+	onReady func(*parts) // called once the server is ready; may be nil
 }
 
 func (s *serveCommand) Validate() error {
@@ -199,8 +199,8 @@ func (s *serveCommand) greet(ctx context.Context, term *cli.Console, p *parts, n
 		return nil
 	case <-node.Ready():
 		s.askForToken(ctx, term, p)
-		if s.welcomed != nil {
-			defer s.welcomed(p)
+		if s.onReady != nil {
+			defer s.onReady(p)
 		}
 		return s.welcome(term, p)
 	}

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -26,29 +27,77 @@ type accessFlags struct {
 	TLSCert string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
 	TLSKey  string `name:"tls-key" env:"TRANCHE_TLS_KEY" help:"The key of --tls-cert." placeholder:"FILE"`
 
+	ClientCA    string   `name:"client-ca" env:"TRANCHE_CLIENT_CA" help:"Authorities of client certificates, in PEM: one with a role stands for a token. Needs --tls-cert and --auth on." placeholder:"FILE"`
+	ClientCRL   string   `name:"client-crl" env:"TRANCHE_CLIENT_CRL" help:"Revocation lists of --client-ca, in PEM; read again when renewed." placeholder:"FILE"`
+	ClientRoles []string `name:"client-roles" env:"TRANCHE_CLIENT_ROLES" sep:";" help:"Which subject has which role, like 'CN=billing,O=Bank=operator;CN=ops=admin'." placeholder:"SUBJECT=ROLE"`
+
 	TrustedProxies []netip.Prefix `env:"TRANCHE_TRUSTED_PROXIES" help:"Addresses of your TLS-terminating proxies, like 10.0.0.0/8; their X-Forwarded-For is trusted." placeholder:"10.0.0.0/8"`
 
 	TokenMaxAge    time.Duration `env:"TRANCHE_TOKEN_MAX_AGE" within:"0s," help:"Maximum lifetime of new tokens, such as 2160h; unlimited by default." placeholder:"TIME"`
+	FourEyes       []string      `env:"TRANCHE_FOUR_EYES" help:"Acts of administrators that another one must confirm within a day: erase, retention, tokens, delete. Set it on every server." placeholder:"KINDS"`
 	MaxRequestRate int           `env:"TRANCHE_MAX_REQUEST_RATE" default:"1000" within:"1,1000000" help:"With --auth on, reads a second, and as many changes, allowed to one caller (${default}); bursts of five times that." placeholder:"N"`
 
 	oidcFlags
 }
 
-func (f *accessFlags) exposure(log *zap.Logger) api.Exposure {
-	return api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey,
+func (f *accessFlags) exposure(clients *access.Certificates, log *zap.Logger) api.Exposure {
+	e := api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey,
 		TrustedProxies: f.TrustedProxies, Log: log}
+	if clients != nil {
+		e.ClientCA = clients.Pool
+	}
+	return e
+}
+
+// clients returns the settings of the flags; nil without --client-ca.
+func (f *accessFlags) clients() (*access.Certificates, error) {
+	switch {
+	case f.ClientCA == "" && f.ClientCRL == "" && len(f.ClientRoles) == 0:
+		return nil, nil //nolint:nilnil // there are none
+	case f.ClientCA == "" || f.TLSCert == "" || f.Auth != "on":
+		return nil, errors.New("client certificates need --client-ca, --tls-cert and --auth on")
+	}
+	roles, err := rolesOf("--client-roles", "SUBJECT", f.ClientRoles)
+	if err != nil {
+		return nil, err
+	}
+	return access.NewCertificates(access.CertificatesConfig{CAFile: f.ClientCA, CRLFile: f.ClientCRL, Roles: roles})
+}
+
+// rolesOf reads pairs; what has a role may contain = itself.
+func rolesOf(flag, what string, pairs []string) (map[string]access.Role, error) {
+	roles := map[string]access.Role{}
+	for _, pair := range pairs {
+		at := strings.LastIndexByte(pair, '=')
+		role, err := access.ParseRole(pair[at+1:])
+		if err != nil || at < 1 {
+			return nil, fmt.Errorf("%s %q is not %s=ROLE with one of the roles viewer, operator and admin", flag, pair, what)
+		}
+		roles[pair[:at]] = role
+	}
+	return roles, nil
 }
 
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {
-	exposure := s.exposure(config.Log)
+	exposure := s.exposure(nil, config.Log)
 	config.BasePath = s.basePath()
 	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
 	config.TokenMaxAge = s.TokenMaxAge
+	config.FourEyes = s.FourEyes
+	for _, kind := range s.FourEyes {
+		if !slices.Contains(identity.ActKinds(), kind) {
+			return config, fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind,
+				strings.Join(identity.ActKinds(), ", "))
+		}
+		if !exposure.Auth {
+			return config, errors.New("--four-eyes needs to know who asks; add --auth on")
+		}
+	}
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
 	if !exposure.Auth {
 		return config, nil
 	}
-	config.OIDC = p.oidc
+	config.OIDC, config.Certificates = p.oidc, p.clients
 	var err error
 	config.Access, err = access.New(identity.New(p.store), access.Config{Log: config.Log.Named("access"),
 		RequestRate: s.MaxRequestRate})
@@ -132,18 +181,14 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 	if err != nil {
 		return nil, err
 	}
+	roles, err := rolesOf("--oidc-roles", "VALUE", f.OIDCRoles)
+	if err != nil {
+		return nil, err
+	}
 	config := access.OIDCConfig{
 		Issuer: f.OIDCIssuer, ClientID: f.OIDCClientID, RedirectURL: public.JoinPath(kernel.OIDCCallback).String(),
 		Scopes: f.OIDCScopes, UserClaim: f.OIDCUserClaim, RoleClaim: f.OIDCRoleClaim, DefaultRole: access.Role(f.OIDCDefault),
-		Roles: map[string]access.Role{},
-	}
-	for _, pair := range f.OIDCRoles {
-		value, name, _ := strings.Cut(pair, "=")
-		role, err := access.ParseRole(name)
-		if err != nil || value == "" {
-			return nil, fmt.Errorf("--oidc-roles %q is not VALUE=ROLE with one of the roles viewer, operator and admin", pair)
-		}
-		config.Roles[value] = role
+		Roles: roles,
 	}
 	if f.OIDCSecretFile != "" {
 		text, err := os.ReadFile(f.OIDCSecretFile)

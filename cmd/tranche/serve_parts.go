@@ -51,7 +51,8 @@ type parts struct {
 	wait      *startup.Wait
 	undo      []func(context.Context) error
 
-	oidc        *access.OIDC // nil: no login by an identity provider
+	oidc        *access.OIDC         // nil: no login by an identity provider
+	clients     *access.Certificates // nil: no client certificates
 	connections *connections.Connections
 	schedules   api.Schedules
 	receivers   *alerts.Receivers
@@ -82,7 +83,10 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	if p.oidc, err = s.login(s.Auth == "on"); err != nil {
 		return err
 	}
-	if p.listener, err = api.Listen(ctx, s.Listen, s.exposure(log)); err != nil {
+	if p.clients, err = s.clients(); err != nil {
+		return err
+	}
+	if p.listener, err = api.Listen(ctx, s.Listen, s.exposure(p.clients, log)); err != nil {
 		return err
 	}
 	p.undo = append(p.undo, func(context.Context) error {
@@ -293,7 +297,9 @@ func (l *later) WakeLeaderTask(name string) {
 // alertFlags are the programs that alerts may run, besides what the connections file allows.
 type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"Program that alerts may run on this server, by NAME; repeatable." placeholder:"NAME=PATH"`
-	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Forward the audit log as it is written, to syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514 or file:///PATH; the same on all nodes." placeholder:"URL"`
+	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Forward the audit log as it is written, to syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514, file:///PATH or a webhook, https://HOST/PATH; the same on all nodes." placeholder:"URL"`
+
+	AuditSinkSecret string `env:"TRANCHE_AUDIT_SINK_SECRET" help:"Secret of the connections file that signs the webhook of --audit-sink." placeholder:"NAME"`
 }
 
 // startAlerts adds the leader tasks that find and send alerts.
@@ -315,7 +321,7 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	if s.AuditSink == "" {
 		return nil
 	}
-	sink, err := alerts.NewSink(p.store, s.AuditSink)
+	sink, err := alerts.NewSink(p.store, s.AuditSink, s.AuditSinkSecret, p.receivers)
 	if err != nil {
 		return fmt.Errorf("--audit-sink: %w", err)
 	}

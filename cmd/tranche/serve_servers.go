@@ -152,7 +152,7 @@ func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logg
 		return database.PoolerRemedy(s.openStore(ctx, p, url, config, log))
 	})
 	if err != nil {
-		return fmt.Errorf("database %s: %w", p.database, startup.DatabaseRemedy(err))
+		return fmt.Errorf("database %s: %w", p.database, err)
 	}
 	return nil
 }

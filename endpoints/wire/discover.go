@@ -11,6 +11,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/micro"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // Listener is an instance of a service that listens on an endpoint.
@@ -161,38 +163,12 @@ const (
 )
 
 // Nearest returns the listening endpoint with the name closest to a mistyped one, or "" if none is close.
-func Nearest(name string, heard []Listener) (nearest string) {
-	least := min(2, len(name)/4) + 1 //nolint:mnd // one typo per four characters, at most two
+func Nearest(name string, heard []Listener) string {
+	names := make([]string, len(heard))
 	for i := range heard {
-		if d := slips(name, heard[i].Endpoint); d < least {
-			nearest, least = heard[i].Endpoint, d
-		}
+		names[i] = heard[i].Endpoint
 	}
-	return nearest
-}
-
-// slips returns the edit distance of two texts (optimal string alignment).
-func slips(a, b string) int {
-	var before, last []int // the two previous rows
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		before, last, row = last, row, make([]int, len(b)+1)
-		row[0] = i + 1
-		for j := range len(b) {
-			change := last[j]
-			if a[i] != b[j] {
-				change++
-			}
-			row[j+1] = min(change, row[j]+1, last[j+1]+1)
-			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
-				row[j+1] = min(row[j+1], before[j-1]+1)
-			}
-		}
-	}
-	return row[len(b)]
+	return row.Nearest(name, names)
 }
 
 // Contract is an endpoint's JSON Schemas of input and output. A schema not announced is nil.

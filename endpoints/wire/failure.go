@@ -96,30 +96,30 @@ func AppendError(b []byte, e *SlotError) []byte {
 
 // Codes of errors that the SDK reports. A service's own codes should differ.
 const (
-	CodeHandlerError   = "handler_error"       // another error of the handler; retryable only for a whole chunk
-	CodePanic          = "panic"               // the handler panicked
-	CodeBadPayload     = "bad_payload"         // the payload does not fit the handler's input; permanent
-	CodeBadPart        = "bad_part"            // a part does not fit the type it is read as; permanent
-	CodePartGone       = "part_gone"           // a part was redone since the request, or the request ended; retryable
-	CodePartAway       = "part_unavailable"    // no node gives the bytes of a part; retryable
-	CodeBadResult      = "bad_result"          // the result cannot be written; permanent
-	CodeResultTooLarge = "result_too_large"    // over MaxResult, or over a message when not for a node; permanent
-	CodeBadRequest     = "bad_request"         // the request cannot be read; permanent
-	CodeTimeout        = "timeout"             // the handler exceeded its timeout; retryable
-	CodeShutdown       = "shutdown"            // the service stopped first; retryable
-	CodeHeldTooLarge   = "held_too_large"      // the chunk's results exceed what a wrapper holds; permanent
-	CodeBadQuery       = "bad_query"           // a flow's question cannot be written as JSON; permanent
-	CodeQueryTooLarge  = "query_too_large"     // a flow's question exceeds one message; permanent
-	CodeBadAnswer      = "bad_answer"          // an answer does not fit the flow's type; permanent
-	CodeUnanswered     = "unanswered"          // an endpoint left out a flow's item; retryable
-	CodeBadState       = "bad_state"           // a flow's state cannot be written as JSON; permanent
-	CodeStateTooLarge  = "state_too_large"     // a flow's state exceeds MaxState; permanent
-	CodeNoNextStage    = "no_next_stage"       // the last stage of a flow asks or moves on; permanent
-	CodeFlowFull       = "flow_full"           // the stream has no space for a chunk's state; retryable
-	CodeFlowChanged    = "flow_changed"        // another version of the flow suspended the chunk; retryable
-	CodeStackTooDeep   = "stack_too_deep"      // over MaxStack endpoints would wait for one another; permanent
-	CodeOverloaded     = "overloaded"          // the service is too busy for a direct request; retryable
-	CodeDeliveries     = "too_many_deliveries" // delivered repeatedly without an answer; retryable
+	CodeHandlerError    = "handler_error"       // another error of the handler; retryable only for a whole chunk
+	CodePanic           = "panic"               // the handler panicked
+	CodeBadPayload      = "bad_payload"         // the payload does not fit the handler's input; permanent
+	CodeBadPart         = "bad_part"            // a part does not fit the type it is read as; permanent
+	CodePartGone        = "part_gone"           // a part was redone since the request, or the request ended; retryable
+	CodePartUnavailable = "part_unavailable"    // no node gives the bytes of a part; retryable
+	CodeBadResult       = "bad_result"          // the result cannot be written; permanent
+	CodeResultTooLarge  = "result_too_large"    // over MaxResult, or over a message when not for a node; permanent
+	CodeBadRequest      = "bad_request"         // the request cannot be read; permanent
+	CodeTimeout         = "timeout"             // the handler exceeded its timeout; retryable
+	CodeShutdown        = "shutdown"            // the service stopped first; retryable
+	CodeHeldTooLarge    = "held_too_large"      // the chunk's results exceed what a wrapper holds; permanent
+	CodeBadQuery        = "bad_query"           // a flow's question cannot be written as JSON; permanent
+	CodeQueryTooLarge   = "query_too_large"     // a flow's question exceeds one message; permanent
+	CodeBadAnswer       = "bad_answer"          // an answer does not fit the flow's type; permanent
+	CodeUnanswered      = "unanswered"          // an endpoint left out a flow's item; retryable
+	CodeBadState        = "bad_state"           // a flow's state cannot be written as JSON; permanent
+	CodeStateTooLarge   = "state_too_large"     // a flow's state exceeds MaxState; permanent
+	CodeNoNextStage     = "no_next_stage"       // the last stage of a flow asks or moves on; permanent
+	CodeFlowFull        = "flow_full"           // the stream has no space for a chunk's state; retryable
+	CodeFlowChanged     = "flow_changed"        // another version of the flow suspended the chunk; retryable
+	CodeStackTooDeep    = "stack_too_deep"      // over MaxStack endpoints would wait for one another; permanent
+	CodeOverloaded      = "overloaded"          // the service is too busy for a direct request; retryable
+	CodeDeliveries      = "too_many_deliveries" // delivered repeatedly without an answer; retryable
 )
 
 // Reasons of a MalformedError. They are stable, as lists and metrics use them.

@@ -25,7 +25,8 @@ func main() {
 	nc, err := endpoints.Connect() // NATS_URL, or the server of tranche serve
 	check(err)
 	node, err := embed.New(pool, nc, embed.Config{
-		Version: "letters", Locals: map[string]fetch.Fetcher{"letter": fetch.Each(letter)},
+		Version: "letters", Connections: os.Getenv("TRANCHE_CONNECTIONS"), // what http and sql steps reach
+		Locals: map[string]fetch.Fetcher{"letter": fetch.Each(letter)},
 	})
 	check(err)
 	defer node.Close()

@@ -48,7 +48,7 @@ async function obey(chunk, item, order) {
     case 'skip': return undefined;
     case 'twice': item.reply('first'); return item.reply('second');
     case 'bytes': return item.reply(new Binary(Uint8Array.from({ length: order.n }, (_, n) => n), order.type));
-    case 'part': return item.reply(item.part(order.name));
+    case 'part': return item.reply(await item.part(order.name));
     case 'big': return item.reply('x'.repeat(order.n));
     case 'partial': item.reply('sent'); return chunk.flush();
     case 'slow': await pause(order.ms); return item.reply({ slept: order.ms });

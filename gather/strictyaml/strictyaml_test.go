@@ -194,7 +194,7 @@ func TestNearest(t *testing.T) {
 		"failfast": "fail_fast", "attempts": "max_attempts", "max_fail": "max_failed", "request_timeout": "timeout",
 		"backoff": "retry_backoff max_backoff", "retry_code": "retry_codes", "call-rate": "rate request-rate",
 		"wholechunk": "whole_chunk", "b-bytes": "b-max-bytes", "max-bytes": "", "colour": "", "-": "", "": "",
-		"timeouts": "timeout",
+		"timeouts": "timeout", "tiemout": "timeout",
 	} {
 		if got := strings.Join(strictyaml.Nearest(name, known), " "); got != want {
 			t.Errorf("%q: nearest is %q, want %q", name, got, want)

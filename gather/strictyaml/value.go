@@ -9,6 +9,8 @@ import (
 
 	"github.com/goccy/go-yaml/ast"
 	"github.com/goccy/go-yaml/token"
+
+	"github.com/tranchehq/tranche/internal/intake/row"
 )
 
 // Value is a value in a document.
@@ -90,7 +92,7 @@ func (v Value) Fields(fields ...Field) error {
 const maxNear = 3
 
 // Nearest returns known names with the words of name: an exact match, else those that contain or start with them,
-// else those with the same last word. It returns none if there are too many.
+// else those with the same last word, else the one with a typo. It returns none if there are too many.
 func Nearest(name string, known []string) []string {
 	given := wordsOf(name)
 	if len(given) == 0 {
@@ -112,6 +114,9 @@ func Nearest(name string, known []string) []string {
 	}
 	if len(whole) == 0 {
 		whole = ends
+	}
+	if near := row.Nearest(name, known); len(whole) == 0 && near != "" {
+		return []string{near}
 	}
 	if len(whole) > maxNear {
 		return nil

@@ -334,6 +334,9 @@ func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity
 	if err := CheckName(name); err != nil {
 		return Identity{}, &DeniedError{Why: "the name that the identity provider gives cannot be used: " + err.Error()}
 	}
+	if strings.HasPrefix(strings.ToLower(name), certPrefix) {
+		return Identity{}, &DeniedError{Why: "names that begin with " + certPrefix + " are those of certificates"}
+	}
 	role := c.DefaultRole
 	for _, value := range texts(claim(claims, c.RoleClaim)) {
 		if mapped, ok := c.Roles[value]; ok && mapped.Allows(role) {

@@ -84,6 +84,7 @@ type Principal struct {
 	hash     [sha256.Size]byte
 	checked  time.Time // when this was read
 	networks []netip.Prefix
+	standing func() error // of a certificate; nil: the database knows the credential
 }
 
 func principalOf(c *identity.Credential, session bool, asked time.Time) (Principal, error) {

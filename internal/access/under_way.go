@@ -30,6 +30,9 @@ func (w *watched) found(asked time.Time) {
 // Admit returns the context of a request of p, which carries p and is cancelled when p may not continue. The caller
 // calls done at the end of the request.
 func (g *Gate) Admit(ctx context.Context, p Principal) (admitted context.Context, done func()) {
+	if p.standing != nil {
+		return watchCertificate(ctx, p)
+	}
 	admitted, cancel := context.WithCancelCause(With(ctx, p))
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -40,16 +41,26 @@ const (
 	maxDatagram = 60_000
 )
 
-// Sink forwards the audit log to a file or by syslog (RFC 5424), at least once and in the order of its chain.
+// Sink forwards the audit log to a file, by syslog (RFC 5424) or to a signed webhook, at least once and in the order of
+// its chain.
 type Sink struct {
-	store  retention.Store
-	target *url.URL
-	host   string
+	store     retention.Store
+	target    *url.URL
+	host      string
+	receivers *Receivers
+	secret    string
 }
 
-// NewSink returns a sink for a URL: file:///PATH, or syslog://, syslog+tls:// or syslog+udp:// and HOST:PORT.
-func NewSink(db *database.DB, target string) (*Sink, error) {
+// NewSink returns a sink for a URL: file:///PATH, syslog://, syslog+tls:// or syslog+udp:// and HOST:PORT, or that of a
+// webhook, which needs the name of a secret.
+func NewSink(db *database.DB, target, secret string, receivers *Receivers) (*Sink, error) {
 	u, err := url.Parse(target)
+	if err == nil && (u.Scheme == "https" || u.Scheme == "http") {
+		if _, err := (&hook{target, secret}).reachable(receivers); err != nil {
+			return nil, err
+		}
+		return &Sink{store: retention.New(db), target: u, receivers: receivers, secret: secret}, nil
+	}
 	if err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
 		err = errors.New("user, query and fragment are not supported")
 	}
@@ -68,8 +79,8 @@ func NewSink(db *database.DB, target string) (*Sink, error) {
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("invalid %q: %w; use file:///PATH, syslog://HOST:514, syslog+tls://HOST:6514 or "+
-			"syslog+udp://HOST:514", target, err)
+		return nil, fmt.Errorf("invalid %q: %w; use file:///PATH, syslog://HOST:514, syslog+tls://HOST:6514, "+
+			"syslog+udp://HOST:514 or https://HOST/PATH", target, err)
 	}
 	host, _ := os.Hostname() // "-" without one
 	return &Sink{store: retention.New(db), target: u, host: cmp.Or(host, "-")}, nil
@@ -91,8 +102,11 @@ func (k *Sink) Run(ctx context.Context, lease workqueue.Lease) (time.Duration, e
 func (k *Sink) send(ctx context.Context, entries []inspect.AuditEntry) error {
 	ctx, cancel := context.WithTimeout(ctx, sinkTimeout)
 	defer cancel()
-	if k.target.Scheme == "file" {
+	switch k.target.Scheme {
+	case "file":
 		return k.write(entries)
+	case "https", "http":
+		return k.post(ctx, entries)
 	}
 	conn, err := k.dial(ctx)
 	if err != nil {
@@ -121,6 +135,28 @@ func (k *Sink) write(entries []inspect.AuditEntry) error {
 	}
 	_, err = file.Write(lines.Bytes())
 	return errors.Join(err, file.Sync(), file.Close())
+}
+
+// post sends entries as one message, whose ID is the same if they are sent again.
+func (k *Sink) post(ctx context.Context, entries []inspect.AuditEntry) error {
+	if len(entries) == 0 { // at the start
+		return nil
+	}
+	last := &entries[len(entries)-1]
+	data, err := json.Marshal(entries)
+	if err != nil {
+		return err
+	}
+	body, err := httpfetch.WebhookBody("audit", last.At, data)
+	if err != nil {
+		return err
+	}
+	out := k.receivers.sender.Send(ctx, &httpfetch.Webhook{ID: fmt.Sprintf("audit-%d-%d", entries[0].Seal, last.Seal),
+		URL: k.target.String(), Secret: k.secret, Body: body})
+	if !out.Delivered {
+		return errors.New(out.Reason())
+	}
+	return nil
 }
 
 func (k *Sink) dial(ctx context.Context) (net.Conn, error) {

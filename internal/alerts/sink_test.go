@@ -3,6 +3,7 @@ package alerts_test
 import (
 	"io"
 	"net"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
@@ -40,11 +41,13 @@ func TestTheAuditLogIsCarriedAway(t *testing.T) {
 	t.Cleanup(unknown.Close)
 	file := filepath.Join(t.TempDir(), "audit.ndjson")
 	b := storetest.Setup(t)
+	operator, hook := withReceiver(t, 503, 200)
+	receivers := testenv.Must(alerts.NewReceivers(alerts.Config{Connections: operator.conns, Transport: http.DefaultTransport}))(t)
 	carry := func(target string) error {
 		t.Helper()
 		b.Exec(`INSERT INTO audit_log (actor, action) VALUES ('ann', 'x')`)
 		testenv.NoError(t, retention.New(b.Store).SealAudit(t.Context()))
-		_, err := testenv.Must(alerts.NewSink(b.Store, target))(t).Run(t.Context(), b.Lead())
+		_, err := testenv.Must(alerts.NewSink(b.Store, target, "hooks", receivers))(t).Run(t.Context(), b.Lead())
 		return err
 	}
 	testenv.NoError(t, carry("syslog://"+tcp.Addr().String()))
@@ -71,8 +74,20 @@ func TestTheAuditLogIsCarriedAway(t *testing.T) {
 	if text := string(testenv.Must(os.ReadFile(file))(t)); strings.Count(text, "\n") != 1 || !strings.Contains(text, `"seal":6,`) {
 		t.Errorf("the file has %q", text)
 	}
-	for _, target := range []string{"", "http://x", "syslog://host", "file:relative", "syslog://u:p@h:1", "syslog+tls://h:1/x"} {
-		if _, err := alerts.NewSink(b.Store, target); err == nil || !strings.Contains(err.Error(), "syslog+tls://HOST:6514") {
+	if err := carry(hook.URL + "/audit"); err == nil || !strings.Contains(err.Error(), "answers 503") {
+		t.Errorf("a webhook that refuses: %v", err)
+	}
+	testenv.NoError(t, carry(hook.URL+"/audit"))
+	hook.mu.Lock()
+	defer hook.mu.Unlock()
+	if got := hook.got[1].Header; got.Get("webhook-id") != "audit-7-8" || got.Get("webhook-signature") == "" ||
+		!strings.Contains(string(hook.bodies[1]), `"type":"audit"`) || !strings.Contains(string(hook.bodies[1]), `"seal":8,`) {
+		t.Errorf("the webhook got %v %s", got, hook.bodies[1])
+	}
+	_, err = alerts.NewSink(b.Store, hook.URL, "none", receivers)
+	testenv.Says(t, err, "knows no secret", "a webhook without one")
+	for _, target := range []string{"", "ftp://x", "syslog://host", "file:relative", "syslog://u:p@h:1", "syslog+tls://h:1/x"} {
+		if _, err := alerts.NewSink(b.Store, target, "", receivers); err == nil || !strings.Contains(err.Error(), "syslog+tls://HOST:6514") {
 			t.Errorf("%q: %v", target, err)
 		}
 	}

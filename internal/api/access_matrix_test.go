@@ -27,7 +27,7 @@ func expected(pattern string) access.Role {
 		pattern == "GET "+kernel.SchemaPath:
 		return access.None
 	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || strings.HasPrefix(path, "/sessions") ||
-		pattern == "DELETE "+api.Prefix+"/plans/{name}":
+		strings.HasPrefix(path, "/acts"), pattern == "DELETE "+api.Prefix+"/plans/{name}":
 		return access.Admin
 	case method == http.MethodGet:
 		return access.Viewer

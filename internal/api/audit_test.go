@@ -29,6 +29,9 @@ import (
 // secretHere stands for the secret of the token that the test has.
 const secretHere = "SECRET"
 
+// actHere stands for an act that zoe asked for, as ann.
+const actHere = "ACT"
+
 // batchHere is the tracker batch that the test opens.
 const batchHere = "0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"
 
@@ -104,6 +107,8 @@ func mutations() []mutation {
 		{"POST /collectors/{name}/drop", "/collectors/parking/drop", `{"keys":["b"]}`, "collector_drop", ``, `"ops": 1`},
 		{"DELETE /collectors/{name}", "/collectors/c", "", "collector_delete", `"version": 1`, ``},
 		{"PUT /retention/{kind}", "/retention/runs", `{"age":"90d"}`, "retention_set", `"age": null`, `"age": "90d"`},
+		{"POST /acts/{id}/confirm", "/acts/" + actHere + "/confirm", "", "retention_set", `"age": "90d"`, `"age": "80d"`},
+		{"POST /acts/{id}/reject", "/acts/" + actHere + "/reject", "", "act_reject", ``, ``},
 		{"POST /retention/run", "/retention/run", `{}`, "retention_run", ``, ``},
 		{"POST /streams/settings", "/streams/settings", `{"replicas":1}`, "streams_set", `"replicas": "auto"`,
 			`"replicas": 1`},
@@ -151,6 +156,11 @@ func TestEveryMutationIsAudited(t *testing.T) {
 		covered[m.op] = true
 		method, _, _ := strings.Cut(m.op, " ")
 		m.body = strings.ReplaceAll(m.body, secretHere, secret)
+		if strings.Contains(m.path, actHere) {
+			act := testenv.Must(identity.New(b.Store).AskAct(t.Context(), identity.Act{Kind: "retention", Method: "PUT",
+				Path: api.Prefix + "/retention/runs", Input: []byte(`{"age":"80d"}`), AskedBy: "ann"}, []string{"zoe"}))(t)
+			m.path = strings.ReplaceAll(m.path, actHere, act.ID)
+		}
 		mutate(b, method, m, secret)
 	}
 	for op := range operations(b, "Authorization", "Bearer "+secret) {

@@ -5,6 +5,7 @@ import (
 	"container/list"
 	"context"
 	"crypto/tls"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
@@ -28,6 +29,7 @@ type Exposure struct {
 	Auth            bool           // callers must authenticate
 	TLSCert, TLSKey string         // PEM files; both or none
 	TrustedProxies  []netip.Prefix // proxies in front that terminate TLS
+	ClientCA        *x509.CertPool // authorities of client certificates; nil: none are asked for
 	Log             *zap.Logger
 }
 
@@ -102,9 +104,13 @@ func serverTLS(guarded *Exposure) (*tls.Config, error) {
 	if err := c.load(); err != nil {
 		return nil, err
 	}
-	return &tls.Config{
+	config := &tls.Config{
 		MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, GetCertificate: c.current,
-	}, nil
+	}
+	if guarded.ClientCA != nil {
+		config.ClientAuth, config.ClientCAs = tls.VerifyClientCertIfGiven, guarded.ClientCA
+	}
+	return config, nil
 }
 
 type certificate struct {

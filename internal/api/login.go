@@ -383,10 +383,10 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
 	create := kernel.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
-	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create))), s.createToken)
+	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens", kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create)))), s.createToken)
 	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
 		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
-	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate))), s.rotateToken)
+	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens", kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), s.rotateToken)
 	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
 			"Requests of its that are in progress are interrupted, streams too.")
@@ -403,11 +403,20 @@ type createTokenInput struct {
 	Body TokenSettings
 }
 
+// Check also refuses what a second administrator could only reject.
+func (in *createTokenInput) Check() error {
+	_, err := in.Body.New("")
+	return cmp.Or(in.Actor.Check(), CheckTokenName(in.Body.Name), err)
+}
+
 func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
 	none := CreatedToken{}
 	secret := access.NewSecret()
 	n, err := in.Body.New(secret)
-	if err := cmp.Or(CheckTokenName(in.Body.Name), err); err != nil {
+	if err == nil {
+		n.Makers, err = s.Eyes(ctx, in.Name)
+	}
+	if err != nil {
 		return none, err
 	}
 	if most := s.config.TokenMaxAge; most > 0 {
@@ -468,8 +477,13 @@ func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (Cr
 	if err := cmp.Or(err, CheckOverlap(overlap)); err != nil {
 		return CreatedToken{}, err
 	}
+	makers, err := s.Eyes(ctx, in.Name)
+	if err != nil {
+		return CreatedToken{}, err
+	}
 	secret := access.NewSecret()
-	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge, in.Name)
+	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge, in.Name,
+		makers)
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}

@@ -55,9 +55,9 @@ func (s *planRoutes) Register(api huma.API) {
 		version: func(v **inspect.PlanView) int { return (*v).Version },
 		apply:   s.apply,
 	})
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Delete("delete-plan", "/plans/{name}",
+	kernel.Register(s.Kernel, api, kernel.FourEyes("delete", kernel.ByAdmin(kernel.Delete("delete-plan", "/plans/{name}",
 		"Delete a plan, in all versions",
-		"Runs keep what they started with. Applied again, the plan has the next version.")), s.deletePlan)
+		"Runs keep what they started with. Applied again, the plan has the next version."))), s.deletePlan)
 	kernel.Register(s.Kernel, api, kernel.Get("list-plan-versions", "/plans/{name}/versions",
 		"List the versions of a plan, newest first"), s.listPlanVersions)
 	kernel.Register(s.Kernel, api, kernel.Get("get-plan-version", "/plans/{name}/versions/{version}",

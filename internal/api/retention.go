@@ -74,10 +74,10 @@ disappear from lists when their turn comes, and then their rows go in small piec
 func (s *adminRoutes) registerRetention(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "How long data is kept"),
 		s.showRetention)
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
+	kernel.Register(s.Kernel, api, kernel.FourEyes("retention", kernel.ByAdmin(huma.Operation{
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
 		Summary: "Set the limits of a kind", Description: setRetentionText,
-	}), s.setRetention)
+	})), s.setRetention)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("run-retention", "/retention/run",
 		"Apply the limits now", runRetentionText)), s.runRetention)
 }
@@ -115,6 +115,12 @@ type setRetentionInput struct {
 	kernel.Actor
 	Kind string `path:"kind" doc:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences"`
 	Body RetentionSettings
+}
+
+// Check also refuses what a second administrator could only reject.
+func (in *setRetentionInput) Check() error {
+	_, err := in.Body.limits()
+	return cmp.Or(in.Actor.Check(), err)
 }
 
 func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (RetentionKind, error) {
@@ -220,11 +226,11 @@ type ErasedKey struct {
 }
 
 func (s *adminRoutes) registerErase(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("erase", "/erase",
+	kernel.Register(s.Kernel, api, kernel.FourEyes("erase", kernel.ByAdmin(kernel.Post("erase", "/erase",
 		"Erase a key's data",
 		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, "+
 			"and a marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while "+
-			"work with the key is in progress. Repeat an interrupted erasure to finish it.")), s.erase)
+			"work with the key is in progress. Repeat an interrupted erasure to finish it."))), s.erase)
 }
 
 type eraseInput struct {
@@ -242,6 +248,9 @@ func (s *adminRoutes) erase(ctx context.Context, in *eraseInput) (ErasedKey, err
 	run, err := s.FindRun(ctx, set.Run)
 	if err != nil {
 		return ErasedKey{}, err
+	}
+	if set.Run != "" {
+		set.Run = run.String() // an act that is confirmed later is about the same run
 	}
 	done, err := erasure.New(s.Store).Erase(ctx, erasure.Request{Run: run, Key: set.Key, DryRun: set.DryRun,
 		Reason: set.Reason, Actor: in.Name})

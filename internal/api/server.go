@@ -109,6 +109,10 @@ type Config struct {
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
 
+	// Certificates authenticate callers that send neither a token nor a session's cookie; nil: none. They require Access.
+	Certificates *access.Certificates
+	// FourEyes are the kinds of acts that another administrator must confirm: identity.ActKinds. They require Access.
+	FourEyes []string
 	// TokenMaxAge limits the life of new tokens; 0: no limit.
 	TokenMaxAge time.Duration
 
@@ -191,8 +195,8 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 func (c *Config) kernel(connections int) kernel.Config {
 	config := kernel.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies,
-		TrustedProxies: c.TrustedProxies,
-		Trouble:        c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
+		TrustedProxies: c.TrustedProxies, FourEyes: c.FourEyes, Certificates: c.Certificates,
+		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
 		WakeLeaderTask: c.WakeLeaderTask, Started: runs.StartedOf, Connections: connections,
 	}
 	if c.Metrics != nil {

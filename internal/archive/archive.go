@@ -160,7 +160,7 @@ func (a *Archive) audit(ctx context.Context, dir string, run workqueue.RunID, af
 	o, err = a.lines(ctx, dir, auditName, func(out io.Writer) (n int64, err error) {
 		lines := json.NewEncoder(out)
 		lines.SetEscapeHTML(false)
-		err = inspect.New(a.db).EachLink(ctx, run, after, last, func(row *inspect.Link) error {
+		err = inspect.New(a.db).EachChainRow(ctx, run, after, last, func(row *inspect.ChainRow) error {
 			n++
 			head = fmt.Sprintf("%d:%s", row.Seal, row.Hash)
 			return lines.Encode(row)

@@ -106,7 +106,8 @@ func (c *Console) Fail(err error) int {
 	if _, ok := errors.AsType[*client.NoResponseError](err); ok {
 		text += " with --timeout"
 	}
-	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+	_, away := errors.AsType[*client.UnreachableError](err)
+	if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok && away {
 		text += "; name the authority that signed the server's certificate with --ca FILE"
 	}
 	if c.JSON || c.Say != nil {
@@ -120,6 +121,9 @@ func (c *Console) Fail(err error) int {
 func codeOf(err error) int {
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return ExitUsage
+	}
+	if _, ok := errors.AsType[*client.ActPendingError](err); ok {
+		return ExitHeld
 	}
 	_, away := errors.AsType[*client.UnreachableError](err)
 	_, silent := errors.AsType[*client.NoResponseError](err)

@@ -107,6 +107,9 @@ func (l layout) makeWith(ctx context.Context, in Install, a account, durable boo
 	if err == nil {
 		err = configure(draft, a)
 	}
+	if err == nil && durable {
+		err = syncTree(draft)
+	}
 	if err == nil {
 		err = os.Rename(draft, l.cluster)
 	}
@@ -130,7 +133,7 @@ func (l layout) initdb(ctx context.Context, in Install, a account, draft string,
 		"--pgdata=" + draft, "--username=" + superuser, "--pwfile=" + l.password,
 		"--encoding=UTF8", "--locale=C", "--auth-local=trust", "--auth-host=scram-sha-256",
 	}
-	if !durable {
+	if !durable || syncsAll {
 		args = append(args, "--no-sync")
 	}
 	cmd := exec.CommandContext(ctx, in.program("initdb"), args...)

@@ -30,6 +30,9 @@ func (g *Group) Err() error { return g.err }
 // Terminate asks the group to end.
 func (g *Group) Terminate() { signalGroup(g.cmd, syscall.SIGTERM) }
 
+// Kill ends the group by force.
+func (g *Group) Kill() { signalGroup(g.cmd, syscall.SIGKILL) }
+
 // Stop ends the group, by force after the grace, and reports whether it ended in time.
 func (g *Group) Stop(grace time.Duration) (inTime bool) {
 	g.Terminate()
@@ -38,7 +41,7 @@ func (g *Group) Stop(grace time.Duration) (inTime bool) {
 		return true
 	case <-time.After(grace):
 	}
-	signalGroup(g.cmd, syscall.SIGKILL)
+	g.Kill()
 	<-g.done
 	return false
 }

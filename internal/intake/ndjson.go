@@ -127,7 +127,7 @@ func (n *ndjsonReader) mustHaveKey(found bool, line []byte) error {
 	if found || n.keyless {
 		return nil
 	}
-	return n.noKey(row.Quote(n.key), line)
+	return n.noKey(n.key, line)
 }
 
 func (n *ndjsonReader) open(line []byte) error {
@@ -192,7 +192,7 @@ func (n *ndjsonReader) chooseKey(line []byte) error {
 		}
 	}
 	if len(names) == 0 {
-		return n.noKey(`"key" or "id"`, line)
+		return n.noKey("", line)
 	}
 	n.setKey(names[0])
 	return nil
@@ -224,7 +224,7 @@ func (n *ndjsonReader) noKey(wanted string, line []byte) error {
 	if len(names) == 0 {
 		return n.errorAt("", "the object is empty; it needs a field for the key")
 	}
-	return n.errorAt("", "no field %s for the key; the fields are %s", wanted, row.List(names))
+	return n.errorAt("", "%s", row.NoKey("field", wanted, names))
 }
 
 func (n *ndjsonReader) field() string {

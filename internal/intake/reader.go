@@ -25,6 +25,7 @@ type Reader struct {
 	notes  []string
 	format Format
 	unit   string // what Item.Line counts; empty: lines
+	source string // the name of the input in errors
 	close  func() error
 	count  int
 	err    error // what ended the stream
@@ -64,7 +65,7 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 		rows, err = openText(plain, cfg.raw())
 	}
 	if err != nil {
-		return nil, err
+		return nil, row.NameSource(err, cfg.Source)
 	}
 	if rows.rows.KeyName() == ExportKey && cfg.Export != nil {
 		cfg = cfg.asExport()
@@ -74,6 +75,7 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 }
 
 func (r *Reader) with(cfg Config) *Reader {
+	r.source = cfg.Source
 	r.shape = newShaper(cfg)
 	if cfg.Sort != "" {
 		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
@@ -178,8 +180,8 @@ func (r *Reader) Next(item *row.Item) error {
 		next = func(item *row.Item) error { return r.sorter.Next(r.checked, item) }
 	}
 	if err := next(item); err != nil {
-		r.err = err
-		return err
+		r.err = row.NameSource(err, r.source)
+		return r.err
 	}
 	return nil
 }

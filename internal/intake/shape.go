@@ -362,7 +362,7 @@ func (e *InvalidError) Error() string {
 		b.WriteString("\nNothing was corrected. Fix the items")
 		return b.String()
 	}
-	b.WriteString("\nNothing was started. Fix the items or the schema, or have such items fail alone: on_invalid=fail")
+	b.WriteString("\nNothing was started. Fix the items or the schema, or have such items fail alone: --on-invalid fail")
 	return b.String()
 }
 

@@ -133,8 +133,11 @@ func (w *Wait) conflict(err error) (obstacle, bool) {
 	return obstacle{}, false
 }
 
-// DatabaseRemedy adds a remedy to a permanent error of PostgreSQL.
+// DatabaseRemedy adds a remedy to an error of connecting to PostgreSQL that will not pass.
 func DatabaseRemedy(err error) error {
+	if _, ok := errors.AsType[*pgconn.ConnectError](err); !ok {
+		return err
+	}
 	remedy, why := "", ""
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch pg.Code {

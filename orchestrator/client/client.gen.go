@@ -239,6 +239,52 @@ type Acknowledgement struct {
 	Code string `json:"code,omitempty"`
 }
 
+type Act struct {
+	ID string `json:"id"`
+
+	// Kind one of erase, retention, tokens, delete
+	Kind string `json:"kind"`
+
+	// What the operation in words
+	What   string `json:"what"`
+	Method string `json:"method"`
+
+	// Path of the request that is made when it is confirmed
+	Path string `json:"path"`
+
+	// Input body of that request; absent: none, or the act is settled
+	Input json.RawMessage `json:"input,omitempty"`
+
+	// Preview what a dry run answered; absent: there is none
+	Preview json.RawMessage `json:"preview,omitempty"`
+
+	// Hash SHA-256 of the request, also in the audit log
+	Hash    string    `json:"hash"`
+	AskedBy string    `json:"asked_by"`
+	AskedAt time.Time `json:"asked_at"`
+
+	// ExpiresAt until when it can be confirmed
+	ExpiresAt time.Time `json:"expires_at"`
+
+	// State one of pending, expired, done, rejected
+	State string `json:"state"`
+
+	// SettledBy who confirmed or rejected it
+	SettledBy string     `json:"settled_by,omitempty"`
+	SettledAt *time.Time `json:"settled_at,omitempty"`
+
+	// Yours the caller cannot confirm it: they asked, or are not independent of who did
+	Yours bool `json:"yours,omitempty"`
+}
+
+type ActList struct {
+	// FourEyes kinds of acts that need it here (serve --four-eyes)
+	FourEyes []string `json:"four_eyes"`
+
+	// Acts newest first; settled ones for 30 days
+	Acts []Act `json:"acts"`
+}
+
 type AddedItems struct {
 	Run string `json:"run"`
 
@@ -989,6 +1035,13 @@ type ConditionName struct {
 
 	// Subject absent: all of the kind
 	Subject string `json:"subject,omitempty"`
+}
+
+type ConfirmedAct struct {
+	Act Act `json:"act"`
+
+	// Answer of its operation
+	Answer json.RawMessage `json:"answer"`
 }
 
 type Content struct {
@@ -5588,6 +5641,33 @@ type ListTrackerMissingParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
+// ListActs: List administrators' acts that another one confirms, newest first.
+//
+// It is GET /acts, for role admin.
+func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, error) {
+	return exchange[ActList](ctx, c, request{operation: "list-acts", method: http.MethodGet, path: path("/acts")}, options)
+
+}
+
+// ConfirmAct: Confirm and carry out an act.
+//
+// Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays
+// pending.
+//
+// It is POST /acts/{id}/confirm, for role admin.
+func (c *Client) ConfirmAct(ctx context.Context, id string, options ...CallOption) (ConfirmedAct, error) {
+	return exchange[ConfirmedAct](ctx, c, request{operation: "confirm-act", method: http.MethodPost, path: path("/acts/%s/confirm", id)}, options)
+
+}
+
+// RejectAct: Reject an act, or withdraw it.
+//
+// It is POST /acts/{id}/reject, for role admin.
+func (c *Client) RejectAct(ctx context.Context, id string, options ...CallOption) (Act, error) {
+	return exchange[Act](ctx, c, request{operation: "reject-act", method: http.MethodPost, path: path("/acts/%s/reject", id)}, options)
+
+}
+
 // ListAlerts: List alerts, with delivery errors.
 //
 // It is GET /alerts, for role viewer.
@@ -7119,4 +7199,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 490db2c6493a8ae77ce2cd6911313bf0, is 8518b9c8ebbd9fb5a2535f8d532826a9fe607cdc2bf04dad44d961a0427acec2.
+// Of 9eb58c8d593562956c63a878e5fbc7bb, is e10e41bf7e1a7d52e635f9d3cca1babe22f764df990a175d7b3b6347ba2aa26b.

@@ -54,6 +54,13 @@ func (e *UnreachableError) Error() string {
 
 func (e *UnreachableError) Unwrap() error { return e.Err }
 
+// ActPendingError is returned if nothing was done because another administrator must confirm it (serve --four-eyes).
+type ActPendingError struct{ ID string }
+
+func (e *ActPendingError) Error() string {
+	return "nothing was done: another administrator must confirm it within a day: tranche act confirm " + e.ID
+}
+
 // NoResponseError is returned when a server accepted the connection but did not answer.
 type NoResponseError struct {
 	URL  string

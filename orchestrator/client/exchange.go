@@ -100,6 +100,10 @@ func (c *Client) try(p *patience, ask *request, o *call) (*http.Response, error)
 		_ = answer.Body.Close()
 		return nil, ErrNotModified
 	}
+	if id := answer.Header.Get("Tranche-Act"); id != "" && answer.StatusCode == http.StatusAccepted {
+		_ = answer.Body.Close()
+		return nil, &ActPendingError{ID: id}
+	}
 	if answer.StatusCode >= http.StatusMultipleChoices {
 		defer func() { _ = answer.Body.Close() }()
 		return nil, readProblem(answer)

@@ -70,7 +70,7 @@ func partOf(k *core.Core, store dispatch.Store, msg *nats.Msg) ([]byte, error) {
 	}
 	if err != nil {
 		k.Log.Warn("read a part for a service", zap.String("endpoint", endpoint), zap.Error(err))
-		return nil, wire.Retry(wire.CodePartAway, "a node cannot read it now; its log says why")
+		return nil, wire.Retry(wire.CodePartUnavailable, "a node cannot read it now; its log says why")
 	}
 	return data, nil
 }

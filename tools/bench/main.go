@@ -84,10 +84,6 @@ func check(err error, format string, args ...any) {
 }
 
 func measure(ctx context.Context, cfg config, pg *cluster) {
-	var target *page
-	if cfg.write != "" {
-		target = demokit.Must(openPage(cfg.write))
-	}
 	checkProgram(cfg)
 	rep := report{machine: describeMachine(ctx, pg), rounds: cfg.rounds, keys: cfg.keys}
 	rep.results = race(ctx, pg, cfg.rounds, chooseContestants(cfg, pg))
@@ -102,9 +98,6 @@ func measure(ctx context.Context, cfg config, pg *cluster) {
 			check(demokit.Try(func() { part.measure(ctx, cfg, pg, &rep) }), "%s", part.name)
 		}
 	}
-	if target != nil {
-		demokit.Stop(target.fill(&rep))
-	}
 	demokit.Must(io.WriteString(os.Stdout, rep.String()))
 }
 
@@ -118,7 +111,6 @@ type config struct {
 	binary     string
 	keys       string
 	dir        string
-	write      string
 }
 
 func parts() []string {
@@ -144,7 +136,6 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
 	f.StringVar(&c.dir, "dir", "/var/tmp", "where PostgreSQL and the nodes have their data while it measures: on a disk, "+
 		"as fsync costs nothing in memory")
-	f.StringVar(&c.write, "write", "", "a Markdown page to put the tables into, such as ../../docs/benchmarks.md")
 	if err := f.Parse(args); err != nil {
 		return c, err
 	}
@@ -165,52 +156,8 @@ func (c config) validate() error {
 	switch {
 	case min(c.items, c.riverItems, c.rounds, c.manyRuns, c.manyLarge) < 1:
 		return errors.New("-items, -river-items, -rounds, -many-runs and -many-large must be at least 1")
-	case c.write != "" && len(c.only) != len(parts()):
-		return errors.New("-write is for a run of all parts; leave out -only")
 	case c.keys != "ordered" && c.keys != "random":
 		return fmt.Errorf("-keys is %q; it is ordered or random", c.keys)
-	}
-	return nil
-}
-
-// The tables go between these lines of a page.
-const (
-	pageBegin = "<!-- written by: make bench -->\n"
-	pageEnd   = "<!-- end -->\n"
-)
-
-// page is a Markdown file with a place for the tables, read before the measurement.
-type page struct {
-	path         string
-	before, rest string
-}
-
-func openPage(path string) (*page, error) {
-	raw, err := os.ReadFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("-write: %w", err)
-	}
-	before, rest, err := cutPage(string(raw))
-	if err != nil {
-		return nil, fmt.Errorf("-write: %s: %w", path, err)
-	}
-	return &page{path, before, rest}, nil
-}
-
-// cutPage returns the text before and after the tables, with the marker lines.
-func cutPage(text string) (before, rest string, err error) {
-	before, after, begun := strings.Cut(text, pageBegin)
-	_, rest, ended := strings.Cut(after, pageEnd)
-	if !begun || !ended {
-		return "", "", errors.New("it has no place for the tables, between the lines " +
-			strings.TrimSpace(pageBegin) + " and " + strings.TrimSpace(pageEnd))
-	}
-	return before + pageBegin, pageEnd + rest, nil
-}
-
-func (p *page) fill(r *report) error {
-	if err := os.WriteFile(p.path, []byte(p.before+"\n"+r.String()+"\n"+p.rest), 0o644); err != nil {
-		return fmt.Errorf("-write: %w", err)
 	}
 	return nil
 }

@@ -361,7 +361,7 @@ func checkPartRefs(ctx context.Context, n *node) error {
 		var q wire.PartQuery
 		answer := &nats.Msg{Header: nats.Header{wire.HeaderErrorCode: {wire.CodePartGone}}}
 		if asked++; asked == 1 {
-			answer.Header.Set(wire.HeaderErrorCode, wire.CodePartAway)
+			answer.Header.Set(wire.HeaderErrorCode, wire.CodePartUnavailable)
 		} else if q.Read(msg.Data) == nil && q.Slice.String() == r.slice() && q.Step == "logo" && q.PartRef == *ref {
 			answer = &nats.Msg{Data: part[q.From:min(q.From+600, ref.Bytes)]}
 		}

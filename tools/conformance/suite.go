@@ -295,8 +295,8 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 	}
 	switch {
 	case c.needs&needContract != 0 && !n.contract:
-		result.Outcome, result.Reason = LeftOut, `the endpoint does not know the contract: {"do":"hello"} was not answered `+
-			`with {"conformance":1}`
+		result.Outcome, result.Reason = LeftOut, `the endpoint did not answer {"do":"hello"} with {"conformance":1}; `+
+			`docs/protocol.md#conformance says what a test endpoint does`
 		return result, nil
 	case c.needs&needPrivate != 0 && !n.private:
 		result.Outcome, result.Reason = LeftOut, "the suite must run the server and the service; omit --nats"

@@ -2,13 +2,10 @@ package faultyservice
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"time"
 
@@ -20,36 +17,27 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// LiarConfig configures a Liar.
+// LiarConfig configures a Liar, which lies about each chunk's first attempt.
 type LiarConfig struct {
 	Endpoint string
 	Lie      Lie
-	// Poison is the items about which the liar always lies. Nil: it lies about each chunk's first attempt only.
-	Poison []int
-	Ledger *Ledger // nil: a new one, see Liar.Ledger
 }
 
 // Liar answers requests without the SDK, one at a time.
 type Liar struct {
-	cfg LiarConfig
-	js  jetstream.JetStream
+	cfg    LiarConfig
+	ledger *Ledger
+	js     jetstream.JetStream
 }
 
 // NewLiar returns a liar on a connection that the caller owns.
 func NewLiar(nc *nats.Conn, cfg LiarConfig) (*Liar, error) {
-	if err := wire.ValidateName(cfg.Endpoint); err != nil {
-		return nil, fmt.Errorf("faultyservice: LiarConfig.Endpoint: %w", err)
-	}
-	if cfg.Lie == "" {
-		return nil, errors.New("faultyservice: LiarConfig.Lie is missing")
-	}
-	cfg.Ledger = cmp.Or(cfg.Ledger, NewLedger(nil))
 	js, err := jetstream.New(nc)
-	return &Liar{cfg: cfg, js: js}, err
+	return &Liar{cfg: cfg, ledger: NewLedger(nil), js: js}, err
 }
 
 // Ledger returns the liar's ledger. A lie counts as a fault of the same name.
-func (l *Liar) Ledger() *Ledger { return l.cfg.Ledger }
+func (l *Liar) Ledger() *Ledger { return l.ledger }
 
 const (
 	liarFetch = 16
@@ -86,32 +74,20 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 	q := &question{request, msg.Headers()}
 	messages := q.right(l.cfg.Endpoint)
 	fault := FaultNone
-	if l.lies(q) {
+	if q.Attempt == 1 {
 		messages, fault = q.lie(l.cfg.Lie, l.cfg.Endpoint), Fault(l.cfg.Lie)
 	}
 	var ordinals []int
 	for _, item := range q.Items {
 		ordinals = append(ordinals, item.Ordinal)
 	}
-	l.cfg.Ledger.add(entryOf(&q.Meta, ordinals, fault))
+	l.ledger.add(entryOf(&q.Meta, ordinals, fault))
 	for _, m := range messages {
 		if _, err := l.js.PublishMsg(ctx, m); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("faultyservice: answer slice %s: %w", q.Slice, err)
 		}
 	}
 	return msg.Ack()
-}
-
-func (l *Liar) lies(q *question) bool {
-	if l.cfg.Poison == nil {
-		return q.Attempt == 1
-	}
-	for _, item := range q.Items {
-		if slices.Contains(l.cfg.Poison, item.Ordinal) {
-			return true
-		}
-	}
-	return false
 }
 
 // Lie is a kind of reply that does not fit its request.

@@ -17,16 +17,12 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/nats-io/nats.go"
-	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
 // Config configures a Service. Each nil section leaves its fault out.
@@ -41,8 +37,7 @@ type Config struct {
 	Load     *Load     `json:"load,omitempty"`
 	Outage   *Outage   `json:"outage,omitempty"`
 
-	Ledger *Ledger     `json:"-"` // nil: a new one, see Service.Ledger
-	Log    *zap.Logger `json:"-"` // nil: none
+	Ledger *Ledger `json:"-"` // nil: a new one, see Service.Ledger
 }
 
 // Way is how a chunk fails.
@@ -54,7 +49,6 @@ const (
 	WayRefuse Way = "refuse" // the same, but permanent
 	WayPanic  Way = "panic"  // the handler panics
 	WayHang   Way = "hang"   // no answer until the handler's timeout
-	WayExit   Way = "exit"   // the process exits immediately
 	WaySlots  Way = "slots"  // each item is a transient error
 	WayItem   Way = "item"   // poison: only the item itself is an error, a permanent one; otherwise each item is
 )
@@ -73,8 +67,7 @@ type Memory struct {
 
 // Throttle immediately refuses the items over a rate, with transient errors of CodeThrottled.
 type Throttle struct {
-	PerSecond float64 `json:"per_second"` // items
-	Burst     float64 `json:"burst"`      // items after a pause; 0: those of one second
+	PerSecond float64 `json:"per_second"` // items, and those after a pause
 }
 
 // Outage is a period in which nothing works. It starts with the first chunk after After items were answered.
@@ -94,72 +87,35 @@ const (
 	CodeMemory    = "out_of_memory"
 )
 
-func (c *Config) validate() error {
-	if err := wire.ValidateName(c.Endpoint); err != nil {
-		return fmt.Errorf("faultyservice: Endpoint: %w", err)
-	}
-	switch {
-	case c.Poison != nil && !c.Poison.Way.known():
-		return fmt.Errorf("faultyservice: Poison.Way %q is not one of the ways", c.Poison.Way)
-	case c.Memory != nil && (!c.Memory.Way.known() || c.Memory.Items < 1):
-		return fmt.Errorf("faultyservice: Memory needs a Way and Items of at least 1, not %q and %d", c.Memory.Way,
-			c.Memory.Items)
-	case c.Throttle != nil && (c.Throttle.PerSecond <= 0 || c.Throttle.Burst < 0):
-		return errors.New("faultyservice: Throttle needs a positive PerSecond, and no negative Burst")
-	case c.Outage != nil && (!c.Outage.Way.known() || c.Outage.For <= 0):
-		return fmt.Errorf("faultyservice: Outage needs a Way and a positive For, not %q and %s", c.Outage.Way, c.Outage.For)
-	case c.Load != nil:
-		return c.Load.validate()
-	}
-	return nil
-}
-
-func (w Way) known() bool {
-	switch w {
-	case WayError, WayRefuse, WayPanic, WayHang, WayExit, WaySlots, WayItem:
-		return true
-	default:
-		return false
-	}
-}
-
 // Results have the type of the payloads.
 type (
 	chunk = endpoints.Chunk[json.RawMessage, json.RawMessage]
 	item  = endpoints.Item[json.RawMessage, json.RawMessage]
 )
 
-const exitStatus = 86
-
 // Service has the faults of its Config.
 type Service struct {
 	cfg    Config
 	svc    *endpoints.Service
-	clock  *clock
 	bucket *bucket
 	outage *outage
-	exit   func(int)
 }
 
 // New returns a service on a connection that the caller owns.
 func New(nc *nats.Conn, cfg Config) (*Service, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, err
-	}
 	cfg.Ledger = cmp.Or(cfg.Ledger, NewLedger(nil))
-	s := &Service{cfg: cfg, exit: os.Exit}
-	if cfg.Load != nil {
-		s.clock = newClock(cfg.Load.slowdown)
+	s := &Service{cfg: cfg}
+	if cfg.Load != nil && cfg.Load.Servers > 0 {
+		cfg.Load.busy = make(chan struct{}, cfg.Load.Servers)
 	}
 	if cfg.Throttle != nil {
-		s.bucket = newBucket(cfg.Throttle)
+		s.bucket = &bucket{rate: cfg.Throttle.PerSecond, tokens: cfg.Throttle.PerSecond, asOf: time.Now()}
 	}
 	if cfg.Outage != nil {
 		s.outage = &outage{Outage: *cfg.Outage}
 	}
 	var err error
-	s.svc, err = endpoints.New(nc, endpoints.Config{Name: "misbehave", Version: "1.0.0", Log: cfg.Log,
-		DrainTimeout: time.Second})
+	s.svc, err = endpoints.New(nc, endpoints.Config{Name: "misbehave", Version: "1.0.0", DrainTimeout: time.Second})
 	if err != nil {
 		return nil, err
 	}
@@ -204,8 +160,8 @@ func (s *Service) handle(ctx context.Context, c *chunk) error {
 		fault = FaultPoison
 	}
 	s.note(c, fault)
-	if s.clock != nil {
-		if err := s.clock.work(ctx, s.cfg.Load.alone(passed)); err != nil {
+	if s.cfg.Load != nil {
+		if err := s.cfg.Load.work(ctx, passed); err != nil {
 			return err
 		}
 	}
@@ -257,8 +213,6 @@ func (s *Service) fail(ctx context.Context, c *chunk, way Way, code string, over
 		return endpoints.Fail(code, "the service refuses the chunk")
 	case WayPanic:
 		panic(code)
-	case WayExit:
-		s.exit(exitStatus)
 	case WayItem:
 		for _, i := range c.Items() {
 			i.Fail(code, "the service cannot answer")

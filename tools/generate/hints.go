@@ -226,7 +226,7 @@ func (h *hinter) operation(method, path string, op object) {
 	results := map[string]bool{}
 	for status, answer := range at(op, "responses") {
 		content := at(answer.(object), "content")
-		if status[0] == '2' {
+		if status[0] == '2' && (status != "202" || content != nil) { // without content, the client returns an error
 			results[typeOfContent(at(content, "application/json"))] = true
 		}
 		if content["text/event-stream"] != nil {

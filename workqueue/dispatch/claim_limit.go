@@ -28,7 +28,7 @@ SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share FROM ` + plane.Run
 WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM tranche_now() - st.tokens_at) > 0)
-  AND (SELECT count(*) FROM ` + plane.OutOfStep + `) < least(st.in_flight, st.in_flight_cap)`
+  AND (SELECT count(*) FROM ` + plane.StepSlices + `) < least(st.in_flight, st.in_flight_cap)`
 
 	rivals = `
 SELECT e.at, c.* FROM (

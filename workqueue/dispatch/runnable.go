@@ -144,7 +144,7 @@ alive AS MATERIALIZED (
 	idleStep = `
          CROSS JOIN ` + plane.RunAndStep + `
          WHERE ` + eligible + ` AND (
-            SELECT true FROM ` + plane.OutOfStep + ` LIMIT 1) IS NULL`
+            SELECT true FROM ` + plane.StepSlices + ` LIMIT 1) IS NULL`
 
 	// searchRunnable picks endpoints, those with the most urgent work and otherwise at random, with a few steps
 	// each: the first ones with nothing in flight, all with something in flight, which are no more than that, and
@@ -166,9 +166,9 @@ FROM chosen e LEFT JOIN LATERAL (
         UNION
         SELECT run_id, step FROM ` + plane.DueAt + ` due
         UNION
-        SELECT run_id, step FROM ` + plane.OutAt + ` st WHERE ` + plane.HasReady + `) t
+        SELECT run_id, step FROM ` + plane.BusySteps + ` st WHERE ` + plane.HasReady + `) t
     CROSS JOIN ` + plane.RunAndStep + `
-    CROSS JOIN LATERAL (SELECT count(*) AS live FROM ` + plane.OutOfStep + `) l
+    CROSS JOIN LATERAL (SELECT count(*) AS live FROM ` + plane.StepSlices + `) l
     WHERE ` + eligible + ` AND l.live < least(st.in_flight, st.in_flight_cap)
     ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
 UNION ALL

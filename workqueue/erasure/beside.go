@@ -203,6 +203,8 @@ func Searched() []Columns {
 		{Kept, `api_request.key batchrun.idempotency_key collector_seen.op_id run_add.key tracker_add.key
 			tracker_service.owner tracker_service.key`,
 			"a caller gave it as a name or an id, by which a repeated request is known: it goes with the rest of its row"},
+		{Kept, `admin_act.path admin_act.input admin_act.preview`,
+			"an administrator asked for an act with it (tranche act list): it goes when that is settled, or has expired"},
 		{Kept, `audit_log.subject audit_log.detail audit_log.before audit_log.after`,
 			"the audit log keeps what it says of definitions, tokens, sessions and settings"},
 		{Kept, `alert_condition.subject alert_condition.grp alert_message.grp health_condition.subject health_ack.subject

@@ -61,6 +61,8 @@ type NewToken struct {
 	Hash       [32]byte      // of its secret
 	ExpiresIn  time.Duration // 0: never
 	Networks   []string      // as CIDR, where it may be used from; none: anywhere
+	Makers     []string      // see [Eyes]; none: it is made in the database
+	replaces   *TokenID      // whose makers are its, too
 }
 
 // MaxTokens bounds what Tokens lists.
@@ -79,8 +81,9 @@ func scanToken(row pgx.CollectableRow) (t TokenView, err error) {
 
 // A person who is logged in by an identity provider has their name alone.
 const insertToken = `
-INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks)
-SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[])
+INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks, makers)
+SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[]),
+    coalesce($8, '{}'::text[]) || coalesce((SELECT makers FROM api_token WHERE id = $9), '{}')
 WHERE NOT EXISTS (SELECT FROM web_session WHERE subject IS NOT NULL AND lower(user_name) = lower($2)
     AND expires_at > tranche_now())
 ON CONFLICT (lower(name)) WHERE revoked_at IS NULL AND rotated_at IS NULL DO NOTHING
@@ -100,7 +103,7 @@ func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenVi
 		life = &n.ExpiresIn
 	}
 	out, err := pg.One(ctx, tx, scanToken, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life,
-		n.Networks)
+		n.Networks, n.Makers, n.replaces)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = &NameTakenError{n.Name}
 	}
@@ -142,13 +145,14 @@ RETURNING` + tokenColumns
 // RotateToken saves a token of the same name, role, networks and life (at most maxLife, unless 0) as another, which ends
 // after the overlap, with an audit entry. The reference is that of [Store.RevokeToken].
 func (s Store) RotateToken(ctx context.Context, ref string, hash [32]byte, overlap, maxLife time.Duration,
-	actor string) (out TokenView, err error) {
+	actor string, makers []string) (out TokenView, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		before, err := tokenFor(ctx, tx, ref)
 		if err != nil {
 			return err
 		}
-		n := NewToken{Name: before.Name, Role: before.Role, Hash: hash, ExpiresIn: maxLife, Networks: before.Networks}
+		n := NewToken{Name: before.Name, Role: before.Role, Hash: hash, ExpiresIn: maxLife, Networks: before.Networks,
+			Makers: makers, replaces: &before.ID}
 		if before.ExpiresAt != nil {
 			n.ExpiresIn = before.ExpiresAt.Sub(before.CreatedAt)
 		}

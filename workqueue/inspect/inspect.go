@@ -96,23 +96,25 @@ func (s Store) ChainedAudit(ctx context.Context, after int64, limit int) (AuditP
 	return page, nil
 }
 
-// Link is an action with what its hash is computed from (audit_log.hash).
-type Link struct {
+// ChainRow is an action with what its hash is computed from (audit_log.hash).
+type ChainRow struct {
 	AuditEntry
 
 	Salt   uuid.UUID `json:"salt"`
 	Erased string    `json:"erased,omitempty"`
 }
 
-// EachLink yields the actions after a seal, up to another one, in the order of the chain; of one run, unless that is
-// zero. Memory is that of a page.
-func (s Store) EachLink(ctx context.Context, run workqueue.RunID, after, last int64, yield func(*Link) error) error {
+// EachChainRow yields the actions after a seal, up to another one, in the order of the chain; of one run, unless that
+// is zero. Memory is that of a page.
+func (s Store) EachChainRow(
+	ctx context.Context, run workqueue.RunID, after, last int64, yield func(*ChainRow) error,
+) error {
 	statement, args := links, []any{after, last, MaxAudit}
 	if run != (workqueue.RunID{}) {
 		statement, args = linksOfRun, append(args, run)
 	}
 	for {
-		page, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Link], statement, args...)
+		page, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[ChainRow], statement, args...)
 		if err != nil {
 			return fmt.Errorf("read the audit log: %w", err)
 		}

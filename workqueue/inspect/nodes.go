@@ -407,10 +407,12 @@ func (s Store) Ping(ctx context.Context) error {
 // TakesWrites is an expression for whether the database takes writes. It also works in a read-only transaction.
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
-// AwaitsStandby is an expression for whether commits wait for a synchronous standby. It sees only the role's own.
+// AwaitsStandby is an expression for whether commits wait for a missing synchronous standby. It sees only the role's
+// own commits; most give up before their wait is long. Without pg_read_all_stats, any standby may be the synchronous one.
 const AwaitsStandby = `EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
-        AND clock_timestamp() - query_start > interval '5 s')`
+        AND (clock_timestamp() - query_start > interval '3 s' OR NOT EXISTS (
+            SELECT FROM pg_stat_replication WHERE coalesce(sync_state, 'sync') IN ('sync', 'quorum'))))`
 
 const takesWrites = `SELECT ` + TakesWrites + `, ` + AwaitsStandby
 

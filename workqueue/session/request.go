@@ -70,6 +70,11 @@ DELETE FROM api_request WHERE (user_name, key) IN (
         OR NOT EXISTS (SELECT FROM node_session n WHERE n.id = r.session_id AND n.ended_at IS NULL
                        AND n.expires_at > tranche_now()))
     ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`
+
+	// Inputs may name a person's key. By admin_act_asked; the audit log says who asked and confirmed.
+	sweepActs = `
+DELETE FROM admin_act WHERE state = 'pending' AND expires_at <= tranche_now() - interval '1 hour'
+    OR asked_at < tranche_now() - interval '30 days'`
 )
 
 // ClaimRequest claims the right to carry out a request with a key, or returns what is known of an earlier claim.
@@ -134,11 +139,14 @@ func (s Store) DropRequest(ctx context.Context, claim *workqueue.RequestClaim) e
 	return nil
 }
 
-// SweepRequests deletes expired requests, a batch at a time. Leader work.
+// SweepRequests deletes expired requests, a batch at a time, and expired acts. Leader work.
 func (s Store) SweepRequests(ctx context.Context, lease workqueue.Lease) (n int64, err error) {
 	err = New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, sweepRequests, RequestKept, maxSweptRequests)
 		n = tag.RowsAffected()
+		if err == nil {
+			_, err = tx.Exec(ctx, sweepActs)
+		}
 		return err
 	})
 	if err != nil {

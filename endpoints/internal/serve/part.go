@@ -47,11 +47,11 @@ func (i Item) fetch(ctx context.Context, name string, ref *wire.PartRef) ([]byte
 			continue
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
-		case bad != nil && bad.Code != wire.CodePartAway:
+		case bad != nil && bad.Code != wire.CodePartUnavailable:
 			return nil, bad
 		case time.Since(came) > partAway:
-			return nil, wire.Retry(wire.CodePartAway, "part %.80q has %d bytes, and no node gave those from %d on: %v", name,
-				ref.Bytes, query.From, err)
+			return nil, wire.Retry(wire.CodePartUnavailable, "part %.80q has %d bytes, and no node gave those from %d on: %v",
+				name, ref.Bytes, query.From, err)
 		}
 		if err := pauses.Wait(ctx); err != nil {
 			return nil, err

@@ -25,6 +25,8 @@ export interface Bus {
   replace(subject: string, sequence: number, headers: MsgHdrs, body: Uint8Array): Promise<boolean>;
   /** Calls take for each message on a subject. Call the result to stop. */
   listen(subject: string, take: (msg: Msg) => void): () => void;
+  /** Sends a request over core NATS; resolves to its first answer. */
+  request(subject: string, body: Uint8Array, timeout: number): Promise<Msg>;
   /** Whether an endpoint's instances read calls separately. */
   hasLane(endpoint: string): Promise<boolean>;
 }
@@ -107,6 +109,10 @@ export class NatsBus implements Bus {
       if (WRONG_SEQUENCE.includes(apiCode(err) ?? 0)) return false;
       throw err;
     }
+  }
+
+  request(subject: string, body: Uint8Array, timeout: number): Promise<Msg> {
+    return this.nc.request(subject, body, { timeout });
   }
 
   listen(subject: string, take: (msg: Msg) => void): () => void {

@@ -5,6 +5,7 @@ import { AsyncLocalStorage } from 'node:async_hooks';
 import type { MsgHdrs } from '@nats-io/transport-node';
 
 import type { Bus } from './bus';
+import { fetchPart } from './part';
 import { type Delivery, SETTLE, nak } from './puller';
 import { Reply, now } from './reply';
 import { CALLS, CHUNKS, type Lane, Slots } from './slots';
@@ -324,8 +325,8 @@ export interface ItemInfo {
    * store the key with it.
    */
   readonly idempotencyKey: string;
-  /** Another step's result for the item: any JSON, or a Binary; undefined without one. Throws `part_unsupported` if it fits no request. */
-  part(name: string): unknown;
+  /** Another step's result for the item: any JSON, or a Binary; undefined without one. One that fits no request is fetched. */
+  part(name: string): Promise<unknown>;
 }
 
 /** The common part of items of lists and of flows. */
@@ -356,11 +357,11 @@ export class BaseItem implements ItemInfo {
     return this.#job.idempotencyKey(this.ordinal);
   }
 
-  part(name: string): unknown {
+  async part(name: string): Promise<unknown> {
     const part = this.#parts && Object.hasOwn(this.#parts, name) ? this.#parts[name] : undefined;
     if (part?.r) {
-      throw new Failure('part_unsupported', `part "${name}" has ${part.r.bytes} bytes and came by reference, which this `
-        + 'SDK cannot fetch; use the Go SDK, or leave it out of inputs');
+      const data = await fetchPart(this.#job, this.ordinal, name, part.r);
+      return part.t ? new Binary(data, part.t) : JSON.parse(data.toString());
     }
     if (!part || part.b === undefined) return part?.d;
     return new Binary(Buffer.from(part.b, 'base64'), part.t);

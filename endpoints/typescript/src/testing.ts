@@ -224,6 +224,10 @@ class MemoryBus implements Bus {
     return true;
   }
 
+  async request(): Promise<Msg> {
+    throw new Error('the kit sends parts whole');
+  }
+
   async hasLane(): Promise<boolean> {
     return false; // the kit has no queue in which a call could stand behind chunks
   }

@@ -99,11 +99,17 @@ export interface Head extends Meta {
 }
 
 /** @internal An item as it is in a request. */
+export interface PartRef {
+  readonly bytes: number;
+  readonly sha256: string;
+}
+
+/** @internal */
 export interface RawItem {
   readonly i: number;
   readonly k: string;
   readonly d?: unknown;
-  readonly p?: Record<string, { d?: unknown; t?: string; b?: string; r?: { bytes: number } }>;
+  readonly p?: Record<string, { d?: unknown; t?: string; b?: string; r?: PartRef }>;
 }
 
 /** @internal */
@@ -220,6 +226,9 @@ function checkParts(parts: NonNullable<RawItem['p']>): void {
   for (const [name, { d, b, r }] of Object.entries(parts)) {
     const members = [d, b, r].filter((member) => member !== undefined);
     if (members.length !== 1) throw new Error(`part "${name}" must have exactly one of "d", "b" and "r"`);
+    if (r && !(Number.isInteger(r.bytes) && r.bytes >= 0 && r.bytes <= MAX_RESULT)) {
+      throw new Error(`part "${name}" must have 0 to ${MAX_RESULT} bytes`);
+    }
   }
 }
 

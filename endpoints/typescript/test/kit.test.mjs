@@ -115,9 +115,9 @@ test('payloads are read, parts are there, bytes and large results arrive', async
     half: () => '\ud800',
     deep: () => JSON.parse('['.repeat(200) + ']'.repeat(200)),
     shallow: () => ['[{"\\'.repeat(300), '"', '\\ud800'],
-    parts: (item) => [item.part('logo').type, item.part('accounts'), item.part('none')],
+    parts: async (item) => [(await item.part('logo')).type, await item.part('accounts'), await item.part('none')],
   };
-  handleList(kit.service, 'parts', (chunk) => { for (const item of chunk.items) item.reply(answers[item.key](item)); }, {
+  handleList(kit.service, 'parts', async (chunk) => { for (const item of chunk.items) item.reply(await answers[item.key](item)); }, {
     read: (payload) => {
       if (payload?.bad) throw new Error('it is bad');
       return payload;

@@ -194,7 +194,8 @@ func (s *Kernel) withOrigin(w http.ResponseWriter, r *http.Request) *http.Reques
 	}
 	caller := Cut(r.Header.Get(ActorHeader), MaxActorBytes)
 	noteCaller(w, caller)
-	return r.WithContext(context.WithValue(workqueue.WithOrigin(r.Context(), o), callerKey{}, caller))
+	ctx := context.WithValue(workqueue.WithOrigin(r.Context(), o), requestKey{}, r)
+	return r.WithContext(context.WithValue(ctx, callerKey{}, caller))
 }
 
 type callerKey struct{}
@@ -254,7 +255,7 @@ func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	if cookie, err := r.Cookie(s.CookieName()); err == nil && cookie.Value != "" {
 		return s.Access.Session(r.Context(), s.CallerAddress(r), cookie.Value)
 	}
-	return access.Principal{}, access.ErrNobody
+	return s.config.Certificates.Caller(r.TLS)
 }
 
 // refused reports whether an error means that the credentials are invalid, not that checking them failed.
@@ -409,6 +410,7 @@ const (
 	metaBulk       = "bulk"        // int64: the body is held whole, up to this size; limited total
 	MetaStreamed   = "streamed"    // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
 	metaReadsItems = "reads items" // true: shows payloads or results, which the audit log counts
+	metaFourEyes   = "four eyes"   // string: the kind of act that --four-eyes names
 	metaUnstored   = "unstored"    // true: the answer holds a secret and is never stored
 )
 

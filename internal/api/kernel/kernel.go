@@ -59,6 +59,8 @@ type Config struct {
 	// SecureCookies means that browsers connect by TLS. TrustedProxies are proxies whose X-Forwarded-For is trusted.
 	SecureCookies  bool
 	TrustedProxies []netip.Prefix
+	Certificates   *access.Certificates // of clients; nil: none count
+	FourEyes       []string             // kinds of acts that another administrator must confirm
 
 	Meter       Meter                  // nil: not measured
 	Trouble     func() (Trouble, bool) // the node's latest failure; nil: unknown
@@ -155,7 +157,10 @@ func RegisterAnswer[In, Out any](
 ) {
 	op.BodyReadTimeout = -1 // timedBody does it
 	huma.Register(api, op, func(ctx context.Context, in *In) (out *Out, err error) {
-		if err = k.prepare(ctx, in); err == nil {
+		if err = k.prepare(ctx, in); err == nil && k.asksFirst(ctx, &op, in) {
+			return nil, k.ask(ctx, &op, in, func() (any, error) { return handle(ctx, in) })
+		}
+		if err == nil {
 			out, err = handle(ctx, in)
 		}
 		if err != nil {

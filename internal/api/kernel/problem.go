@@ -151,7 +151,7 @@ func Told(err error) (status int, found error) {
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
 		{as[*identity.RevokedTokenError], http.StatusConflict},
 		{as[*identity.NameTakenError], http.StatusConflict},
-		{as[*workqueue.StateError], http.StatusConflict},
+		{as[*workqueue.StateError], http.StatusConflict}, {as[*workqueue.ActError], http.StatusConflict},
 		{as[*erasure.UnderWayError], http.StatusConflict},
 		{as[*controlstore.FourEyesError], http.StatusForbidden},
 		{as[*controlstore.NoGateError], http.StatusNotFound},

@@ -27,6 +27,7 @@ type Route struct {
 	held        bool     // the answer is held whole
 	credentials bool     // about access
 	streamed    bool     // the body is a stream
+	fourEyes    string   // the kind of act; empty: none
 	bulk        int64    // bytes of a body held whole; 0: not held
 	unstored    bool     // the answer holds a secret
 	anonymous   bool     // the caller is not looked up
@@ -81,11 +82,12 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 			bulk, _ := op.Metadata[metaBulk].(int64)
 			heavyIf, _ := op.Metadata[metaScansRunIf].(string)
 			broadIf, _ := op.Metadata[metaBroadIf].([]string)
+			fourEyes, _ := op.Metadata[metaFourEyes].(string)
 			known = append(known, Route{
 				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: IsSet(op, MetaScansRun),
 				heavyIf: heavyIf, broad: IsSet(op, metaReadsMany), broadIf: broadIf, credentials: IsSet(op, metaCredent),
 				streamed: op.Metadata[MetaStreamed] != nil, held: IsSet(op, metaHeld),
-				unstored: IsSet(op, metaUnstored), bulk: bulk,
+				unstored: IsSet(op, metaUnstored), bulk: bulk, fourEyes: fourEyes,
 			})
 		}
 	}

@@ -200,7 +200,7 @@ func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 		}
 		status, text = start(many.String())
 		if status != 422 || !strings.Contains(text, "the first 20 places are") ||
-			!strings.Contains(text, " on_invalid=fail") || strings.Count(text, `"location":"items.line"`) != 20 {
+			!strings.Contains(text, " --on-invalid fail") || strings.Count(text, `"location":"items.line"`) != 20 {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 		testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "%s: runs", name)

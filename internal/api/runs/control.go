@@ -303,11 +303,11 @@ type RunDeleted struct {
 }
 
 func (s changes) registerDelete(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("delete-run", "/runs/{run}/delete",
+	kernel.Register(s.Kernel, api, kernel.FourEyes("delete", kernel.ByAdmin(kernel.Post("delete-run", "/runs/{run}/delete",
 		"Delete a finished run",
 		"It disappears from all lists; its ID answers 410. The leader "+
 			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
-			"less than a minute ago, is refused.")), s.deleteRun)
+			"less than a minute ago, is refused."))), s.deleteRun)
 }
 
 func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) (RunDeleted, error) {

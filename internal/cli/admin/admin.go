@@ -21,6 +21,7 @@ type Commands struct {
 	Quarantine  quarantineCommands `cmd:"" help:"List and show unreadable messages."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
 	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
+	Act         actCommands        `cmd:"" help:"Acts of administrators that another one must confirm: serve --four-eyes."`
 	Erase       eraseCommand       `cmd:"" help:"Erase the data of a person's key."`
 	Retention   retentionCommands  `cmd:"" help:"Retention: how long runs, events, the audit log and more are kept."`
 	Streams     streamCommands     `cmd:"" help:"Streams: settings and state of the JetStream streams."`

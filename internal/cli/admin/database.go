@@ -301,7 +301,7 @@ func (s *storedTokens) RotateToken(
 		return none, err
 	}
 	secret := access.NewSecret()
-	made, err := identity.New(s.store).RotateToken(ctx, ref, access.HashOf(secret), overlap, 0, cli.OSUser())
+	made, err := identity.New(s.store).RotateToken(ctx, ref, access.HashOf(secret), overlap, 0, cli.OSUser(), nil)
 	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
 }
 

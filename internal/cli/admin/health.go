@@ -140,8 +140,8 @@ func tellCondition(t *cli.Prose, c *client.Condition, several bool) {
 		t.Paragraph("", cli.EscapeControl(c.Title))
 	} else {
 		conditionHead(t, c.Severity, c.Title, c.Kind, c.Since)
-		t.Field("detail", cli.EscapeControl(c.Detail))
 	}
+	t.Field("detail", cli.EscapeControl(c.Detail))
 	t.Field("of", cli.EscapeControl(c.Subject))
 	t.Field("waits on", string(c.Owner))
 	tellMark(t, c.Mark)

@@ -19,13 +19,32 @@ type LineError struct {
 	Line   int    // 1-based line of the fault in the input, after decompression
 	Column string // the column (CSV) or top-level field (NDJSON); empty: the whole row
 	Reason string // the fault and the remedy
+	Source string // the name of the input; may be empty
 }
 
 func (e *LineError) Error() string {
 	if e.Column == "" {
-		return fmt.Sprintf("line %d: %s", e.Line, e.Reason)
+		return fmt.Sprintf("%sline %d: %s", before(e.Source), e.Line, e.Reason)
 	}
-	return fmt.Sprintf("line %d, field %s: %s", e.Line, Quote(e.Column), e.Reason)
+	return fmt.Sprintf("%sline %d, field %s: %s", before(e.Source), e.Line, Quote(e.Column), e.Reason)
+}
+
+func before(source string) string {
+	if source == "" {
+		return ""
+	}
+	return source + ": "
+}
+
+// NameSource names the input in an error about it.
+func NameSource(err error, source string) error {
+	if line, ok := errors.AsType[*LineError](err); ok {
+		line.Source = source
+	}
+	if whole, ok := errors.AsType[*InputError](err); ok {
+		whole.Source = source
+	}
+	return err
 }
 
 // InputError is returned for an input that is unusable entirely or from some point on: empty, of an unknown
@@ -33,14 +52,15 @@ func (e *LineError) Error() string {
 type InputError struct {
 	Line   int    // the last line read; 0: none
 	Reason string // the fault and the remedy
+	Source string // the name of the input; may be empty
 	Err    error  // the cause; may be nil
 }
 
 func (e *InputError) Error() string {
 	if e.Line == 0 {
-		return e.Reason
+		return before(e.Source) + e.Reason
 	}
-	return fmt.Sprintf("after line %d: %s", e.Line, e.Reason)
+	return fmt.Sprintf("%safter line %d: %s", before(e.Source), e.Line, e.Reason)
 }
 
 func (e *InputError) Unwrap() error { return e.Err }
@@ -129,8 +149,7 @@ func KeyColumn(names []string, key string, line int) (int, error) {
 		if i := slices.Index(names, key); i >= 0 {
 			return i, nil
 		}
-		return 0, &LineError{Line: line, Reason: fmt.Sprintf(
-			"no column %s for the key; the columns are %s", Quote(key), List(names))}
+		return 0, &LineError{Line: line, Reason: NoKey("column", key, names)}
 	}
 	for _, usual := range UsualKeys() {
 		if i := slices.Index(names, usual); i >= 0 {
@@ -138,6 +157,50 @@ func KeyColumn(names []string, key string, line int) (int, error) {
 		}
 	}
 	return 0, nil
+}
+
+// NoKey says that an input has no column or field of the key's name.
+func NoKey(kind, key string, names []string) string {
+	text := fmt.Sprintf("no %s %s for the key (--key); the %ss are %s", kind, Quote(key), kind, List(names))
+	if near := Nearest(key, names); near != "" {
+		text += "; did you mean " + Quote(near) + "?"
+	}
+	return text
+}
+
+// Nearest returns the name closest to a mistyped one, or "" if none is close.
+func Nearest(name string, known []string) (nearest string) {
+	least := max(1, min(2, len(name)/4)) + 1 //nolint:mnd // one typo per four characters, one or two
+	for _, k := range known {
+		if d := slips(name, k); d < least {
+			nearest, least = k, d
+		}
+	}
+	return nearest
+}
+
+// slips returns the edit distance of two texts (optimal string alignment).
+func slips(a, b string) int {
+	var before, last []int // the two previous rows
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		before, last, row = last, row, make([]int, len(b)+1)
+		row[0] = i + 1
+		for j := range len(b) {
+			change := last[j]
+			if a[i] != b[j] {
+				change++
+			}
+			row[j+1] = min(change, row[j]+1, last[j+1]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], before[j-1]+1)
+			}
+		}
+	}
+	return row[len(b)]
 }
 
 // UsualKeys are the default names of the key, best first.

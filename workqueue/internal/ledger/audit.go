@@ -66,11 +66,43 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", a.Name, err)
 	}
+	if act, ok := ctx.Value(ActKey{}).(Confirmed); ok && !act.Later {
+		if err := act.Settle(ctx, tx); err != nil {
+			return err
+		}
+	}
 	done := workqueue.CarriedOut{Action: a.Name, Subject: pg.Plain(a.Subject)}
 	if a.Run != (workqueue.RunID{}) {
 		done.Run = &a.Run
 	}
 	return NoteCarriedOut(ctx, tx, done)
+}
+
+// ActKey is the key of a [Confirmed] in a context.
+type ActKey struct{}
+
+// Confirmed is an administrator's act that another one confirmed. Its change settles it in the same transaction, so that
+// it is done once.
+type Confirmed struct {
+	ID, By string
+	Later  bool // it takes several transactions, and may be repeated: it is settled after the last
+}
+
+// Of two confirmations, the second waits for the row, and finds it settled.
+const settleAct = `
+UPDATE admin_act SET state = 'done', settled_by = $2, settled_at = tranche_now(), input = NULL, preview = NULL
+WHERE id = $1 AND state = 'pending' AND expires_at > tranche_now()`
+
+// Settle marks the act done, or returns a [workqueue.ActError] if it no longer awaits that.
+func (c Confirmed) Settle(ctx context.Context, tx pgx.Tx) error {
+	tag, err := tx.Exec(ctx, settleAct, c.ID, pg.Plain(c.By))
+	if err == nil && tag.RowsAffected() == 0 {
+		err = &workqueue.ActError{Act: c.ID, Detail: "it was settled meanwhile, or has expired; nothing more was done"}
+	}
+	if err != nil {
+		return fmt.Errorf("settle act %s: %w", c.ID, err)
+	}
+	return nil
 }
 
 // Difference is what a change made different, for the audit log and users.

@@ -166,13 +166,13 @@ const BusyAt = `(SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoin
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
               WHERE o.endpoint = at.endpoint AND k.flush IS NOT NULL)`
 
-// OutOfStep is the slices in flight of a step t at the targets of its endpoint e: itself, and its canary.
-const OutOfStep = `unnest(e.targets) g CROSS JOIN LATERAL (
+// StepSlices is the slices in flight of a step t at the targets of its endpoint e: itself, and its canary.
+const StepSlices = `unnest(e.targets) g CROSS JOIN LATERAL (
     SELECT FROM work_slice s WHERE s.endpoint = g AND s.run_id = t.run_id AND s.step = t.step AND ` + SliceInFlight + `
     OFFSET 0) s`
 
-// OutAt is the steps of an endpoint e with slices in flight there or at another of its targets.
-const OutAt = `(
+// BusySteps is the steps of an endpoint e with slices in flight there or at another of its targets.
+const BusySteps = `(
     SELECT s.run_id, s.step FROM (
         SELECT DISTINCT s.run_id, s.step FROM unnest(e.targets) g CROSS JOIN LATERAL (
             SELECT s.run_id, s.step FROM work_slice s WHERE s.endpoint = g AND ` + SliceInFlight + ` OFFSET 0) s) s

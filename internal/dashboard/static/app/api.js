@@ -80,6 +80,10 @@ async function call(method, path, { body, headers = {}, signal } = {}) {
     if (err.name === "AbortError") throw err;
     throw new ApiError(0, { title: "Not reached", detail: "The server does not answer. Is it running?" });
   }
+  if (answer.headers.get("Tranche-Act")) {
+    throw new ApiError(answer.status, { title: "Asked for", detail: `Nothing was done yet: another admin must confirm it within a day, on
+      the page Tokens or by: tranche act confirm ${answer.headers.get("Tranche-Act")}` });
+  }
   if (answer.ok || answer.status === 304) return answer;
   const error = await problem(answer);
   if (error.status === 401) toLogin(path);

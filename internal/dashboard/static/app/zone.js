@@ -1,5 +1,5 @@
 // How times are shown: in which zone, and as ages or clock times. This browser keeps the choice; the frame redraws.
-import { keep, kept } from "./kept.js";
+import { keep, kept } from "./storage.js";
 
 /** times: zone is "local", "utc" or "schedule"; absolute shows clock times in place of ages; own is the zone of the open schedule. */
 export const times = { zone: "local", absolute: false, ...kept("times"), own: "" };

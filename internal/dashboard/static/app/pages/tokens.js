@@ -7,6 +7,7 @@ import { api } from "../api.js";
 import { can, session } from "../session.js";
 import { clock, inert } from "../format.js";
 
+const actTones = { pending: "warn", done: "ok", expired: "plain", rejected: "bad" };
 const tones = { active: "ok", expired: "plain", revoked: "bad" };
 const roles = [["viewer", "Viewer: sees everything"], ["operator", "Operator: runs, plans, endpoints, dead letters"],
   ["admin", "Admin: also tokens, and deleting plans"]];
@@ -25,6 +26,7 @@ export default function Tokens() {
       onClick=${() => setCreating(true)}>New token<//>`}>
     ${off && html`<p class="notice"><${Icon} name="info"/><span>No one has to log in on this server: it listens on loopback only. Tokens
       count from the moment that it is started with <code>--auth on</code>.</span></p>`}
+    <${Acts} onDone=${reload}/>
     <${ErrorBox} error=${error} retry=${reload}/>
     ${!data && !error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
     ${data && html`<${Card} flush label="Tokens"><${Table} caption="Tokens" test="tokens" rows=${data.tokens || []} rowKey=${(t) => t.id}
@@ -34,6 +36,38 @@ export default function Tokens() {
     ${creating && html`<${Create} onClose=${() => { setCreating(false); reload(); }}/>`}
   <//>`;
 }
+
+// Acts lists what another admin must confirm (serve --four-eyes). Nobody sees a button that the server would refuse.
+function Acts({ onDone }) {
+  const { data, error, reload } = useLoad("/acts");
+  const settle = async (act, verb, danger) => {
+    const done = await confirm({ title: `${verb}: ${act.what}?`, action: verb, danger, test: "act-dialog",
+      body: `${inert(act.asked_by, 60)} asked for it. ${inert(request(act), 400)}`,
+      act: () => api.post(`/acts/${act.id}/${verb.toLowerCase()}`, {}, { key: "" }) });
+    if (!done) return;
+    const secret = done.answer?.secret;
+    if (secret) await confirm({ title: "Copy the token now", action: "I have it", test: "act-secret", body: `It is shown this once: ${secret}` });
+    reload();
+    onDone();
+  };
+  if (error) return html`<${ErrorBox} error=${error} retry=${reload}/>`;
+  if (!data || (!data.acts.length && !data.four_eyes.length)) return null;
+  return html`<${Card} flush label="Acts that another admin confirms"><${Table} caption=${"Acts that another admin confirms: " + data.four_eyes.join(", ")}
+    test="acts" rows=${data.acts} rowKey=${(a) => a.id} rowClass=${(a) => (a.state === "pending" ? "" : "faded")}
+    empty=${html`<${Empty} icon="key" title="Nothing waits for a second admin"/>`} columns=${[
+      { key: "what", title: "Act", render: (a) => html`<strong>${a.what}</strong><br/><code><${Text} max=${300}>${request(a)}<//></code>
+        ${a.preview && html`<br/><span class="muted">would answer <${Text} max=${300}>${JSON.stringify(a.preview)}<//></span>`}` },
+      { key: "state", title: "State", render: (a) => html`<${Badge} tone=${actTones[a.state]}>${a.state}<//>${a.settled_by && html` <span class="muted">by
+        <${Text} max=${30}>${a.settled_by}<//></span>`}` },
+      { key: "by", title: "Asked by", render: (a) => html`<${Text} max=${30}>${a.asked_by}<//>` },
+      { key: "until", title: "Until", render: (a) => html`<${Time} at=${a.expires_at}/>` },
+      { key: "do", srTitle: "Actions", label: "", align: "right", render: (a) => a.state === "pending" && html`${!a.yours && html`<${Button} small
+        kind="primary" test="confirm-act" onClick=${() => settle(a, "Confirm", true)}>Confirm<//> `}<${Button} small test="reject-act"
+        onClick=${() => settle(a, "Reject")}>${a.yours ? "Withdraw" : "Reject"}<//>` },
+    ]}/><//>`;
+}
+
+const request = (a) => `${a.method} ${a.path}${a.input ? " " + JSON.stringify(a.input) : ""}`;
 
 const columns = (reload) => [
   { key: "name", title: "Name", render: (t) => html`<strong><${Text} max=${60}>${t.name}<//></strong>` },

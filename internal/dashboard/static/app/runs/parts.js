@@ -2,7 +2,7 @@
 import { html, useState } from "../html.js";
 import { query } from "../api.js";
 import { clock, duration, num, percent, plural } from "../format.js";
-import { keep, kept } from "../kept.js";
+import { keep, kept } from "../storage.js";
 import { Link, go } from "../router.js";
 import { median, open, shade } from "./rows.js";
 import { Button, Card, Dialog, ErrorBox, Field, Menu, Skeleton, toast, useLoad } from "../ui.js";
