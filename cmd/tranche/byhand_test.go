@@ -87,7 +87,7 @@ func TestControlOfRuns(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "keys")
 	testenv.NoError(t, os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600))
 	close(mended)
-	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "2 items again, as generation 2",
+	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "reruns 2 items, as generation 2",
 		"3 of 3 items done")
 	b.want(b.pipe("1\nnobody\n", "run", "rerun", "it", "--keys", "-"), 7, `"nobody"`)
 	b.correcting()
@@ -128,7 +128,7 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "start", "--state", "failed", "--items", "x", "--endpoint", "echo"), 2, "give --from RUN too")
 	b.want(b.tranche("run", "start", "--from", "other", "--state", "cancelled", "--name", "more"), 0,
 		"started: plan ", "3 items")
-	b.want(b.tranche("run", "show", "more"), 0, "carries on")
+	b.want(b.tranche("run", "show", "more"), 0, "continues")
 	b.want(b.tranche("run", "watch", "more"), 0, "3 of 3 items done")
 	b.want(b.tranche("run", "export", "it", "--corrected", "--format", "csv"), 0, "\n1,done,")
 }

@@ -66,7 +66,7 @@ func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (
 	}
 	if kind, _ := workqueue.TargetKind(in.Endpoint); kind != workqueue.KindEndpoint {
 		nodes, err := inspect.New(s.Store).NodesFor(ctx, in.Endpoint)
-		e.Listens = "no one: no node that is alive does this work"
+		e.Listens = "no live node does this work"
 		if len(nodes) > 0 {
 			e.Listens = "nodes do this work: " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
 		}

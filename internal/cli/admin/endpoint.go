@@ -168,7 +168,7 @@ func instancesOf(e *client.Endpoint, room int) string {
 		return instancesText(e.Listeners, room)
 	}
 	if len(e.Nodes) == 0 {
-		return "\nno node that is alive does this\n"
+		return "\nno live node does this\n"
 	}
 	return "\n" + cli.InertText(strings.Join(e.Nodes, "\n")) + "\n"
 }

@@ -49,7 +49,7 @@ func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 		return term.Answered(err)
 	}
 	for _, l := range done.Skipped {
-		term.Note("run %s was left unchanged: %s", l.Run, l.Why)
+		term.Note("run %s is unchanged: %s", l.Run, l.Why)
 	}
 	return term.Printf("%s\n", text(&done))
 }

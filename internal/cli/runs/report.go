@@ -231,7 +231,7 @@ func reportAgainst(r *client.ReportDocument) string {
 		text += cli.Text("  list of items: %v; results: %v\n", sameness(r.Digests.Items, a.Digests.Items),
 			sameness(r.Digests.Results, a.Digests.Results))
 	}
-	text += cli.If(len(a.CarriedOn) > 0, "  this run counts as one with %v, which it carries on\n",
+	text += cli.If(len(a.CarriedOn) > 0, "  this run counts as one with %v, which it continues\n",
 		strings.Join(a.CarriedOn, ", ")) + cli.If(a.Note != "", "  %v\n", a.Note)
 	example := func(d *client.Difference) string {
 		return cli.Text("      %v  %v → %v\n", d.Key, standingText(d.There), standingText(d.Here))

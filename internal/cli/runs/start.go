@@ -174,7 +174,7 @@ func startedText(s *client.Started) string {
 	}
 	text := cli.Text("run %v started: plan %v, %v", s.Run, planRefText(s.Plan, s.PlanVersion), itemCount(s.Items)) +
 		cli.If(s.Skipped > 0, " (%v skipped)", cli.Plural(s.Skipped, "duplicate")) +
-		cli.If(s.Invalid > 0, " (%v invalid, which have failed: tranche run errors %v)", s.Invalid, s.Run) +
+		cli.If(s.Invalid > 0, " (%v invalid, which failed: tranche run errors %v)", s.Invalid, s.Run) +
 		cli.If(s.Key != "", ", keys from %v", s.Key)
 	if s.DoneBy != nil {
 		text += "\nto be done by " + cli.Ahead(*s.DoneBy)
