@@ -367,7 +367,7 @@ func TestExplain(t *testing.T) {
 				b.Session = b.Open()
 				return run
 			},
-			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node, items: 4}}, says: "stopped in good order",
+			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node, items: 4}}, says: "stopped cleanly",
 		},
 		"postponed": {
 			make: func(b *bench) workqueue.RunID {
@@ -558,7 +558,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 		t.Errorf("the explanation is %+v", *e)
 	}
 	b.Expire(b.Session)
-	if e = b.wantTold(run); !strings.Contains(e.Summary, "broke off") || !strings.Contains(e.Summary, "tranche serve") {
+	if e = b.wantTold(run); !strings.Contains(e.Summary, "interrupted") || !strings.Contains(e.Summary, "tranche serve") {
 		t.Errorf("the explanation is %+v", *e)
 	}
 	gate <- io.ErrUnexpectedEOF

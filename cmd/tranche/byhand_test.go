@@ -56,7 +56,7 @@ func TestControlOfRuns(t *testing.T) {
 	}
 	start("--name", "it") // no service listens yet
 	b.want(b.tranche("run", "pause", "it", "--reason", "the service is sick"), 0, "paused: nothing more is sent",
-		"go on with: tranche run resume")
+		"resume with: tranche run resume")
 	b.want(b.tranche("run", "pause", "it"), 7, "paused already", "the service is sick")
 	b.want(b.tranche("run", "set", "it", "--chunk", "1", "--max-failed", "2"), 0, "→ 1", "stays paused", "max failed",
 		"step echo", "applies to new requests")
@@ -82,12 +82,12 @@ func TestControlOfRuns(t *testing.T) {
 		"1 item again", "1 request over 1 block",
 		"nothing was changed")
 	b.want(b.tranche("run", "list", "--result", "failed"), 0, " it ")
-	b.want(b.tranche("run", "list", "--result", "ok"), 0, "no run fits")
+	b.want(b.tranche("run", "list", "--result", "ok"), 0, "no run matches")
 	b.accepting()
 	file := filepath.Join(t.TempDir(), "keys")
 	testenv.NoError(t, os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600))
 	close(mended)
-	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "2 items again, as generation 2",
+	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "reruns 2 items, as generation 2",
 		"3 of 3 items done")
 	b.want(b.pipe("1\nnobody\n", "run", "rerun", "it", "--keys", "-"), 7, `"nobody"`)
 	b.correcting()
@@ -128,7 +128,7 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "start", "--state", "failed", "--items", "x", "--endpoint", "echo"), 2, "give --from RUN too")
 	b.want(b.tranche("run", "start", "--from", "other", "--state", "cancelled", "--name", "more"), 0,
 		"started: plan ", "3 items")
-	b.want(b.tranche("run", "show", "more"), 0, "carries on")
+	b.want(b.tranche("run", "show", "more"), 0, "continues")
 	b.want(b.tranche("run", "watch", "more"), 0, "3 of 3 items done")
 	b.want(b.tranche("run", "export", "it", "--corrected", "--format", "csv"), 0, "\n1,done,")
 }
@@ -215,7 +215,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "item", "it", "2"), 0, `{"id":"2","name":"bob","n":7,"note":"'+49 30"}`)
 	b.want(b.tranche("run", "item", "it", "+49"), 0, `{"id":"+49","name":"cy","n":null,"note":""}`)
 	b.wantSoon([]string{"erase", "--key", "+49", "--dry-run"}, "dry run, would be erased, out of 2 runs", "not reached")
-	b.want(b.tranche("erase", "--key", "+49"), 2, "say --yes")
+	b.want(b.tranche("erase", "--key", "+49"), 2, "confirm it with --yes")
 	b.want(b.tranche("erase", "--key", "+94", "--yes"), 1, "nothing was erased", `has the key "+94"; check its spelling`)
 	b.want(b.tranche("erase", "--key", "+49", "--yes"), 0, "erased, out of 2 runs", "the key is now erased-")
 	b.want(b.tranche("run", "item", "it", "+49"), 7, "no item")
@@ -246,7 +246,7 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 	}
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--name", "wrong", "--chunk", "100",
 		"--in-flight", "2", "--wait"), cli.ExitHeld, "outcomes of step echo failed with NO_SUCH",
-		"let it go on with: tranche run resume", "go on with: tranche run watch")
+		"resume it with: tranche run resume", "continue with: tranche run watch")
 	b.want(b.tranche("run", "show", "wrong"), 0, "paused (fail_fast) by tranche")
 	b.want(b.tranche("run", "explain", "wrong"), 0, "too many first outcomes failed")
 	b.wantSoon([]string{"health"}, "run_fail_fast", "too many first outcomes failed")
@@ -384,17 +384,17 @@ func testReportsByHand(t *testing.T, b *bench) {
 
 func testTheAuditLogByHand(t *testing.T, b *bench) {
 	t.Helper()
-	b.want(b.tranche("audit"), 0, "nothing of this kind was done")
+	b.want(b.tranche("audit"), 0, "there are no such entries")
 	store := database.New(testenv.Connect(t, b.database))
 	for i := range 3 {
 		set := pacestore.EndpointChange{Endpoint: "mail", Concurrency: new(i + 1)}
 		testenv.Must(pacestore.New(store).ChangeEndpoint(t.Context(), set, "ann\x1b[31m"))(t)
 	}
 	b.want(b.tranche("audit"), 0, `ann\x1b[31m`, "endpoint_set", "mail", "concurrency 1 → 2", "concurrency 2 → 3")
-	b.want(b.tranche("audit", "--limit", "2"), 0, "go on with --before 2")
+	b.want(b.tranche("audit", "--limit", "2"), 0, "continue with --before 2")
 	b.want(b.tranche("audit", "--before", "2"), 0, "mail")
 	b.want(b.tranche("audit", "--since", "1h", "--action", "endpoint_set"), 0, "mail")
-	b.want(b.tranche("audit", "--since", "2100-01-01"), 0, "nothing of this kind")
+	b.want(b.tranche("audit", "--since", "2100-01-01"), 0, "there are no such entries")
 	b.want(b.tranche("audit", "--actor", "bob"), 0, "nothing of this kind")
 	b.want(b.tranche("audit", "--run", "nope"), 7, "tranche run list")
 	b.want(b.tranche("audit", "--since", "whenever"), 2, "invalid time")
@@ -626,7 +626,7 @@ func testDeadLettersByHand(t *testing.T, b *bench) {
 	loop := b.buried("loop", 1, deadletter.DeadLetter{Body: []byte("\x1b[31mtext"), Requeued: deadletter.MaxRequeues})[0]
 	b.want(b.tranche("dlq", "list"), 0, loop.String()[:18], mail[2].String()[:18], "mail", "handler_panic", "waiting",
 		`it \x1b[31mdied`)
-	b.want(b.tranche("dlq", "list", "--endpoint", "mail", "--limit", "2"), 0, "go on with --after "+mail[1].String())
+	b.want(b.tranche("dlq", "list", "--endpoint", "mail", "--limit", "2"), 0, "continue with --after "+mail[1].String())
 	b.want(b.tranche("dlq", "list", "--state", "dropped"), 0, "no dead letters")
 	b.want(b.tranche("dlq", "show", mail[0].String()), 0, "statement:1", "deliveries", `Evil`, `\x1b[31m`, `"i": 0`,
 		"tranche dlq requeue "+mail[0].String()[:18])

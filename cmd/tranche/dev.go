@@ -35,7 +35,7 @@ const (
 type devCommand struct {
 	serveCommand
 
-	Watch   []string `default:"." help:"Restart the service when a file below this directory changes (${default}); repeatable. Ignores hidden files, node_modules and names that end in ~; a service that writes other files there restarts for ever." placeholder:"DIR"`
+	Watch   []string `default:"." help:"Restart the service when a file below this directory changes (${default}); repeatable. Ignores hidden files, node_modules and names that end in ~; a service that writes other files there keeps restarting." placeholder:"DIR"`
 	NoOpen  bool     `help:"Do not open the dashboard in a browser."`
 	Service []string `arg:"" optional:"" passthrough:"" help:"Command that starts the service, after --; NATS_URL is set for it."`
 }

@@ -434,7 +434,7 @@ func TestWatchEndsAlone(t *testing.T) {
 	if err := watch.Wait(); err == nil || watch.ProcessState.ExitCode() != cli.ExitInterrupted {
 		t.Errorf("the watch ended with %v; want exit code 130", err)
 	}
-	testenv.Has(t, said.String(), "it goes on on the server; go on with: tranche run watch ", "the watch said")
+	testenv.Has(t, said.String(), "the run continues on the server; continue with: tranche run watch ", "the watch said")
 	b.echo(nil)
 	b.want(b.tranche("run", "watch", "last"), 0, "2,000 of 2,000 items done")
 	b.want(b.tranche("doctor"), 0, "hold")

@@ -133,7 +133,7 @@ func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *pa
 	if err != nil || found {
 		return
 	}
-	term.Note("no one can log in yet; make the first token with:\n\n  tranche token create %s --name %s --role admin\n",
+	term.Note("no one can log in yet; create the first token with:\n\n  tranche token create %s --name %s --role admin\n",
 		s.whereTokensAre(p), cli.ShellWord(cli.OSUser()))
 }
 
@@ -175,7 +175,7 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 		return nil, nil //nolint:nilnil // there is none
 	}
 	if !auth {
-		return nil, errors.New("--oidc-issuer is about who may log in, and without --auth on no one has to; add --auth on")
+		return nil, errors.New("--oidc-issuer needs a login; add --auth on")
 	}
 	public, err := f.public()
 	if err != nil {

@@ -58,10 +58,10 @@ func (o *alertRoutes) Register(api huma.API) {
 		noun: "alert", most: maxAlertBody,
 		lists: "List alerts, with delivery errors", gets: "An alert",
 		applies: documentWords{"Save or change an alert", applyAlertDescription},
-		pauses:  documentWords{"Pause an alert", "Messages that were not delivered yet wait."},
+		pauses:  documentWords{"Pause an alert", "Undelivered messages wait."},
 		resumes: documentWords{"Resume an alert", "It then reports what is active and was not reported, and what ended. " +
-			"What only happened meanwhile, like a completion, it does not tell."},
-		drops: documentWords{"Delete an alert", "Messages that were not delivered are dropped. Applied " +
+			"Events of the meantime, like completions, are not reported."},
+		drops: documentWords{"Delete an alert", "Undelivered messages are dropped. Applied " +
 			"again, it has the next version."},
 		list: func(ctx context.Context, after string, limit int) (AlertList, error) {
 			list, next, err := o.store.List(ctx, after, limit)
@@ -76,7 +76,7 @@ func (o *alertRoutes) Register(api huma.API) {
 		OperationID: "test-alert", Method: http.MethodPost, Path: "/alerts/{name}/test",
 		Summary: "Send a test message",
 		Description: "The leader sends it, also for a paused alert, and tries once; the list of messages says what " +
-			"became of it. A pause after attempts that failed is over.",
+			"became of it. It ends a pause after failed attempts.",
 		DefaultStatus: http.StatusAccepted,
 	}), o.test)
 }
@@ -87,7 +87,7 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 		return none, err
 	}
 	if o.receivers == nil {
-		return none, kernel.BadInput("this server tells no one anything: alerts are sent by tranche serve")
+		return none, kernel.BadInput("this server sends no alerts; tranche serve does")
 	}
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
 		return none, spec.Wrong(bad.Field, bad.Why)

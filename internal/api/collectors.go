@@ -68,18 +68,18 @@ func (s *collectorRoutes) Register(api huma.API) {
 		noun: "collector", most: maxCollectorBody,
 		gets:    "A collector, and why operations wait",
 		applies: documentWords{"Save or change a collector", applyCollectorDescription},
-		pauses: documentWords{"Pause a collector", "It goes on taking operations, and " +
-			"flushes that are in progress come to their end."},
+		pauses: documentWords{"Pause a collector", "It still takes operations, and " +
+			"flushes in progress end as usual."},
 		resumes: documentWords{"Resume a collector", ""},
 		get:     s.getCollector, version: func(v *collectorstore.CollectorView) int { return v.Version },
 		apply: s.applyCollector, set: s.setCollector,
 	})
 	kernel.Register(s.Kernel, api, kernel.Delete("delete-collector", "/collectors/{name}",
 		"Delete a collector",
-		"One with operations is refused, unless force is set: then they are lost."), s.deleteCollector)
+		"Refused if it has operations, unless force is set: then they are lost."), s.deleteCollector)
 	kernel.Register(s.Kernel, api, kernel.Post("drain-collector", "/collectors/{name}/drain",
 		"Flush all waiting operations",
-		"What failed keeps its backoff, and rates and limits hold. What is added later waits as "+
+		"Failed operations keep their backoff, and rates and limits apply. Later ones wait as "+
 			"usual."), s.drainCollector)
 	s.registerOperations(api)
 }
@@ -136,8 +136,8 @@ func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collec
 func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
 	if !s.NC.IsConnected() {
 		return []collectorstore.CollectorReason{{Code: "nats_unreachable",
-			Text: "this node cannot reach NATS; it connects again by " +
-				"itself as soon as NATS answers"}}
+			Text: "this node cannot reach NATS; it reconnects " +
+				"automatically as soon as NATS answers"}}
 	}
 	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
@@ -229,10 +229,10 @@ func (s *collectorRoutes) registerOperations(api huma.API) {
 		"List operations, oldest first"))), s.listOperations)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-operations", "/collectors/{name}/requeue",
 		"Retry parked operations, and those in backoff",
-		"They have all their attempts again, and go with the next flush of their keys."), s.requeueOperations)
+		"They regain all attempts, and join the next flush of their keys."), s.requeueOperations)
 	kernel.Register(s.Kernel, api, kernel.Post("drop-operations", "/collectors/{name}/drop",
 		"Drop operations",
-		"They are deleted. Those of a flush that is in progress may have been done."), s.dropOperations)
+		"They are deleted. Those of a flush in progress may have been executed."), s.dropOperations)
 }
 
 type addOperationsInput struct {

@@ -30,7 +30,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	doc.Tags = tags()
 	doc.Components.SecuritySchemes = map[string]*huma.SecurityScheme{
 		schemeBearer: {Type: "http", Scheme: "bearer", Description: "An API token, for programs. With --auth off none is " +
-			"needed, and one that is sent is not looked at."},
+			"needed, and a token is ignored."},
 		schemeSession: {Type: "apiKey", In: "cookie", Name: "tranche_session", Description: "The session of someone who " +
 			"has logged in to the dashboard."},
 	}
@@ -80,19 +80,19 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 	}}
 	all := map[string]*huma.Response{}
 	for status, why := range map[int]string{
-		http.StatusBadRequest:            "The body is not of the form that its type says.",
-		http.StatusUnauthorized:          "There is no token or session, or it is not valid (any more).",
+		http.StatusBadRequest:            "The body does not match its content type.",
+		http.StatusUnauthorized:          "There is no token or session, or it is invalid or expired.",
 		http.StatusForbidden:             "The role may not do this, or the host or the page's origin is not allowed.",
-		http.StatusNotFound:              "There is no such thing.",
-		http.StatusGone:                  "The run was deleted, by the limits of what is kept.",
-		http.StatusRequestTimeout:        "Nothing more came of the body for too long.",
-		http.StatusConflict:              "The state of the thing does not allow it, or a name means several.",
+		http.StatusNotFound:              "It does not exist.",
+		http.StatusGone:                  "The run was deleted, by retention or an operator.",
+		http.StatusRequestTimeout:        "The body came too slowly.",
+		http.StatusConflict:              "The current state does not allow it, or a name is ambiguous.",
 		http.StatusRequestEntityTooLarge: "The body is too large.",
-		http.StatusUnprocessableEntity:   "What was sent is wrong; errors says where.",
+		http.StatusUnprocessableEntity:   "The request is wrong; errors says where.",
 		http.StatusTooManyRequests:       "Too many concurrent requests, or too often; Retry-After says when to retry.",
-		http.StatusInternalServerError:   "Something went wrong inside; the log of the server says what.",
+		http.StatusInternalServerError:   "Internal error; see the server's log.",
 		http.StatusServiceUnavailable: "PostgreSQL or NATS cannot be reached, or is too slow, or there is no room for the " +
-			"request; ask again, after Retry-After if that is there.",
+			"request; retry, after Retry-After if present.",
 	} {
 		all[nameOf(status)] = &huma.Response{Description: why, Content: problem}
 	}
@@ -276,10 +276,10 @@ func describeParameter(p *huma.Param) {
 			"id":              "its number in the list",
 			"endpoint":        "run this single endpoint instead of a plan",
 			"key":             "the column or field that is the item's key; absent: key, then id, then the first column",
-			"format":          "of the items or the export; absent: recognised, or ndjson",
+			"format":          "of the items or the export; absent: detected, or ndjson",
 			"name":            "a name to find the run by",
-			"idempotency_key": "starting again with the same key gives the run that is there",
-			"on_duplicate":    "what to do with a key that stands twice",
+			"idempotency_key": "starting again with the same key returns the same run",
+			"on_duplicate":    "what to do with a duplicate key",
 			"source":          "where the items come from, human-readable",
 		}[p.Name]
 	}

@@ -28,22 +28,22 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	o := &healthOps{healthstore.New(s.Store), []*health.Watch{s.whole, s.health}}
 	report := kernel.Get("health", "/health", "Conditions that need a person")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
-		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
-		"PostgreSQL or NATS is unavailable: that is a condition then. Programs that route requests ask /healthz instead. " +
-		"However many ask, it is looked at most every few seconds."
+		"severity, since when it holds, and its remedy. The status is 200 whatever it finds, also while " +
+		"PostgreSQL or NATS is unavailable: that is a condition. Programs that route requests use /healthz instead. " +
+		"Regardless of the number of callers, it is checked at most every few seconds."
 	kernel.Register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
 		found, err := s.health.Report(ctx)
 		return (*Health)(found), err
 	})
 	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",
 		"Mute a condition, or all of its kind",
-		"It does not count in the status, stands in a list of its own, and alerts do not tell it, until it "+
+		"It does not count in the status, is in a separate list, and alerts do not report it, until it "+
 			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all "+
-			"of a kind each is muted by itself, and what begins later is news; so is something critical that "+
-			"was over and begins again."), o.isMuted)
+			"of a kind each is muted separately, and one that begins later is new; so is a critical one that "+
+			"ended and begins again."), o.isMuted)
 	kernel.Register(s.Kernel, api, kernel.Post("ack-condition", "/health/ack",
 		"Acknowledge a condition, or all of its kind",
-		"It counts and is told as before; others see who does. Whoever takes it later has it."), o.takeCondition)
+		"It counts and is reported as before; others see who handles it. A later one replaces it."), o.takeCondition)
 	kernel.Register(s.Kernel, api, kernel.Post("clear-condition", "/health/clear",
 		"Undo a mute or acknowledgement", ""), o.bringBack)
 	nodes := kernel.Get("list-nodes", "/nodes", "Nodes, the leader, and what each holds")

@@ -84,10 +84,10 @@ func (e *Exposure) suits(address string, loopback bool) error {
 	case loopback:
 		return nil
 	case !e.Auth:
-		return fmt.Errorf("--listen %s is not a loopback address, and without --auth on everybody who can reach it could "+
+		return fmt.Errorf("--listen %s is not a loopback address, and without --auth on anyone who can reach it could "+
 			"start and cancel runs; add --auth on, or listen on %s and reach it through a tunnel", address, DefaultListen)
 	case !e.Encrypted():
-		return fmt.Errorf("--listen %s is not a loopback address, and without TLS everybody on the way could read the "+
+		return fmt.Errorf("--listen %s is not a loopback address, and without TLS anyone on the network path could read the "+
 			"tokens; add --tls-cert and --tls-key, or --trusted-proxies with the addresses of your proxies that terminate TLS "+
 			"in front of it, or listen on %s", address, DefaultListen)
 	default:

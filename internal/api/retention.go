@@ -228,9 +228,9 @@ type ErasedKey struct {
 func (s *adminRoutes) registerErase(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.FourEyes("erase", kernel.ByAdmin(kernel.Post("erase", "/erase",
 		"Erase a key's data",
-		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, "+
-			"and a marker takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while "+
-			"something is still done with the key. What was interrupted is finished by asking again."))), s.erase)
+		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, "+
+			"and a marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while "+
+			"work with the key is in progress. Repeat an interrupted erasure to finish it."))), s.erase)
 }
 
 type eraseInput struct {

@@ -65,11 +65,11 @@ func (s *scheduleRoutes) Register(api huma.API) {
 		noun: "schedule", most: maxScheduleBody,
 		lists: "List schedules by name", gets: "A schedule",
 		applies: documentWords{"Save or change a schedule", applyScheduleDescription},
-		pauses: documentWords{"Pause a schedule", "Due times that come meanwhile are left " +
-			"out, and do not count as missed. Runs go on, and run-now does as it says."},
-		resumes: documentWords{"Resume a schedule", "It goes on with the first due time after now, and with what " +
-			"had been waiting to be started."},
-		drops: documentWords{"Delete a schedule", "Runs go on, and the list of what it did stays. Applied " +
+		pauses: documentWords{"Pause a schedule", "Due times meanwhile are left " +
+			"out, and do not count as missed. Runs continue, and run-now still works."},
+		resumes: documentWords{"Resume a schedule", "It continues with the first due time after now, and with runs that " +
+			"were waiting to be started."},
+		drops: documentWords{"Delete a schedule", "Runs continue, and its history stays. Applied " +
 			"again, it has the next version."},
 		list: func(ctx context.Context, after string, limit int) (ScheduleList, error) {
 			list, next, err := store.Schedules(ctx, after, limit)

@@ -165,8 +165,8 @@ func (s *adminRoutes) registerStreamSettings(api huma.API) {
 		"Settings and state of the JetStream streams"), s.showStreams)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("set-streams", "/streams/settings",
 		"Set replicas and sizes of the JetStream streams",
-		"The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is "+
-			"told by show-streams and health, and is retried. Changes that would delete messages are refused.")), s.setStreams)
+		"The leader applies them within seconds. What JetStream refuses stays configured, is "+
+			"shown by show-streams and health, and retried. Changes that would delete messages are refused.")), s.setStreams)
 }
 
 func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, error) {
@@ -263,7 +263,7 @@ func streamView(s *stream.State, set *session.StreamSettings) StreamView {
 	case set.Trouble != "":
 		v.Why = set.Trouble
 	default:
-		v.Why = "the leader has not been at it yet; tranche nodes shows its task " + orchestrator.TaskStreams
+		v.Why = "the leader has not tried yet; tranche nodes shows its task " + orchestrator.TaskStreams
 	}
 	return v
 }

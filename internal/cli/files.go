@@ -210,12 +210,12 @@ func ReadKeys(name string, stdin io.Reader) ([][]string, error) {
 	}
 	switch err := lines.Err(); {
 	case errors.Is(err, bufio.ErrTooLong):
-		return nil, &usageError{fmt.Sprintf("--keys %s: line %d is longer than a key can be; give one key a line", name,
+		return nil, &usageError{fmt.Sprintf("--keys %s: line %d is longer than a key can be; give one key per line", name,
 			number+1)}
 	case err != nil:
 		return nil, fmt.Errorf("read --keys %s: %w", name, err)
 	case len(part) == 0:
-		return nil, &usageError{fmt.Sprintf("--keys %s has no key; give one key a line", name)}
+		return nil, &usageError{fmt.Sprintf("--keys %s has no key; give one key per line", name)}
 	}
 	return append(parts, part), nil
 }
@@ -257,7 +257,7 @@ func CopyStream(to io.Writer, from io.Reader) error {
 
 // BrokenOff returns the error of an interrupted export.
 func BrokenOff(err error) error {
-	return fmt.Errorf("the export broke off and is not whole; ask again: %w", err)
+	return fmt.Errorf("the export was interrupted and is incomplete; repeat it: %w", err)
 }
 
 // KeyFlags say how to read a file of items, and which field is the key.

@@ -48,7 +48,7 @@ func CheckValues(line *kong.Context) error {
 			given = at.Flag.Value
 		}
 		if given != nil && given.Tag.Type != limitType && isEmptyText(given.Target) {
-			return &usageError{fmt.Sprintf("%s is empty; say what is meant; see: %s --help", given.ShortSummary(),
+			return &usageError{fmt.Sprintf("%s is empty; see: %s --help", given.ShortSummary(),
 				line.Selected().FullPath())}
 		}
 	}

@@ -415,7 +415,7 @@ func (l *List[T]) Print(c *Console, all []T, err error) error {
 	if l.Before {
 		flag = "before"
 	}
-	c.Note("there are more; go on with --%s %v", flag, from)
+	c.Note("there are more; continue with --%s %v", flag, from)
 	return nil
 }
 

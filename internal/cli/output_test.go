@@ -106,7 +106,7 @@ func TestList(t *testing.T) {
 	var out, notes strings.Builder
 	term := &Console{Out: &out, Err: &notes}
 	if err := list.Print(term, all, nil); err != nil || out.String() != want ||
-		notes.String() != "tranche: there are more; go on with --after 8\n" {
+		notes.String() != "tranche: there are more; continue with --after 8\n" {
 		t.Errorf("printed %q, said %q, %v", out.String(), notes.String(), err)
 	}
 	for next, want := range map[any]string{new(int64): "--after 0", (*int64)(nil): "", "": "", "x": "--after x"} {

@@ -126,10 +126,10 @@ func TestADiskWithLittleRoom(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	full := w.look(health.Config{DataDir: t.TempDir(), DiskFree: math.MaxUint64})
-	w.appearsTo(full, store.Disk, "here", store.Critical, "are free on the disk of here", "The database has")
+	w.appearsTo(full, store.Disk, "here", store.Critical, "is free on the disk of here", "The database uses")
 	// Another server tells it too, and does not take it back; the one that said so does.
 	w.appearsTo(w.look(health.Config{DataDir: t.TempDir(), DiskFree: 1, Host: "elsewhere"}), store.Disk, "here",
-		store.Critical, "are free on the disk of here")
+		store.Critical, "is free on the disk of here")
 	kept := func() (n int) {
 		t.Helper()
 		err := w.pool.QueryRow(t.Context(), `SELECT count(*) FROM health_condition WHERE kind = 'disk'`).Scan(&n)

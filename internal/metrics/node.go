@@ -76,7 +76,7 @@ func nodeGauges() []row[*nodeSays] {
 					put(yes(holds), reason)
 				}
 			}},
-		{"tranche_certificate_expiry_timestamp_seconds", "End of the certificate of api (this node), nats or postgresql.",
+		{"tranche_certificate_expiry_timestamp_seconds", "Expiry of the certificate of api (this node), nats or postgresql.",
 			"of", func(n *nodeSays, put func(float64, ...string)) {
 				for of, end := range n.certificates {
 					put(float64(end.Unix()), of)
@@ -163,7 +163,7 @@ func leaderGauges() []row[*orchestrator.Leading] {
 
 func leaderTotals() []row[*orchestrator.Leading] {
 	return []row[*orchestrator.Leading]{
-		{"tranche_leader_task_runs_total", "Runs of a task since this node leads.", "task",
+		{"tranche_leader_task_runs_total", "Runs of a task since this node became leader.", "task",
 			perTask(func(d *inspect.TaskPulse) float64 { return float64(d.Runs) })},
 		{"tranche_leader_task_failures_total", "Failed runs of a task.", "task",
 			perTask(func(d *inspect.TaskPulse) float64 { return float64(d.Failures) })},

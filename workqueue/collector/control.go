@@ -35,7 +35,7 @@ RETURNING (SELECT count(*) FROM collector_key k WHERE k.collector = id AND k.unt
 // Drained is what a drain makes due.
 type Drained struct {
 	Keys   int64 `json:"keys"`
-	Ops    int64 `json:"ops" doc:"operations that need not wait for min_size or max_age any more"`
+	Ops    int64 `json:"ops" doc:"operations that no longer wait for min_size or max_age"`
 	Paused bool  `json:"paused" doc:"nothing is flushed until the collector is resumed"`
 }
 

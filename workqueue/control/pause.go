@@ -239,7 +239,7 @@ func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFaile
 func (c *Control) mayResume(r *RunHold) error {
 	if c.All && r.Hold == HoldFailFast {
 		return &workqueue.StateError{Run: r.id, State: "paused by its fail-fast limit: " + r.Detail, Op: "resume",
-			Fix: fmt.Sprintf("see why, and let it go on with: tranche run resume %s", r.id)}
+			Fix: fmt.Sprintf("see why, and resume it with: tranche run resume %s", r.id)}
 	}
 	return r.mayResume()
 }

@@ -43,11 +43,11 @@ type MissingGroup struct {
 	Runs     int64      `json:"runs,omitempty" doc:"in the view of an endpoint: whose items they are"`
 	Answered int64      `json:"answered,omitempty" doc:"other items of these slices that were answered already"`
 	Step     string     `json:"step,omitempty"`
-	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several say the same"`
+	Steps    []StepPart `json:"steps,omitempty" doc:"instead of step, when the items of several have the same reason"`
 	Endpoint string     `json:"endpoint,omitempty"`
 	Owner    Owner      `json:"owner" enum:"service,node,timer,operator,nats,step,nobody" doc:"what it waits on"`
 	Who      string     `json:"who" doc:"the owner by name"`
-	Abnormal bool       `json:"abnormal,omitempty" doc:"something is amiss: they would not wait if all were well"`
+	Abnormal bool       `json:"abnormal,omitempty" doc:"abnormal: they would not wait if all were well"`
 	Why      string     `json:"why" doc:"the reason in a sentence"`
 	Since    *time.Time `json:"since,omitempty"`
 	Last     *LastEvent `json:"last,omitempty" doc:"the last thing that happened to them"`

@@ -148,15 +148,15 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 	target := workqueue.TargetText(e.name)
 	if st.rate != nil {
 		consider(st.tokens, st.tokensAt, *st.rate, "the run sends at most "+PerSecond(*st.rate, "item"),
-			Advice{"let more be sent", fmt.Sprintf("tranche run set %s --rate N%s", r.id, r.forStep(st))})
+			Advice{"raise the limit", fmt.Sprintf("tranche run set %s --rate N%s", r.id, r.forStep(st))})
 	}
 	consider(e.tokens, e.tokensAt, e.rate, target+" gets at most "+PerSecond(e.rate, "item")+" over all runs",
-		Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
+		Advice{"raise the limit", fmt.Sprintf("tranche endpoints set %s --rate N", e.name)})
 	consider(e.callTokens, e.callTokensAt, e.requestRate, target+" gets at most "+PerSecond(e.requestRate, "request")+
-		" in all", Advice{"let more be sent", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
+		" in all", Advice{"raise the limit", fmt.Sprintf("tranche endpoints set %s --request-rate N/s", e.name)})
 	if st.inFlightAuto && e.learnedRate != nil && (e.rate <= 0 || *e.learnedRate < e.rate) {
 		consider(e.tokens, e.tokensAt, *e.learnedRate, target+" said it is overloaded, and gets "+
-			PerSecond(*e.learnedRate, "item"), Advice{"see how that was found", "tranche endpoints show " + e.name})
+			PerSecond(*e.learnedRate, "item"), Advice{"see how it was found", "tranche endpoints show " + e.name})
 	}
 	if wait == 0 {
 		return false

@@ -112,7 +112,7 @@ func (e *EndpointExplanation) Sum() {
 	sortGroups(e.Groups)
 	tellAmiss(e.Groups)
 	if e.Missing == 0 {
-		e.Summary = fmt.Sprintf("nothing waits for endpoint %s: no running run has items for it that are not answered",
+		e.Summary = fmt.Sprintf("nothing waits for endpoint %s: no running run has unanswered items for it",
 			e.Endpoint)
 		return
 	}
@@ -218,7 +218,7 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	f.slow, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[pace.SlowEndpoint], pace.SlowEndpoints, f.endpointNames(),
 		len(f.endpoints))
 	if err != nil {
-		return fmt.Errorf("look which endpoints became slow: %w", err)
+		return fmt.Errorf("find endpoints that became slow: %w", err)
 	}
 	return nil
 }

@@ -202,7 +202,7 @@ func (f *facts) withoutQuorum(st *stepFacts, g *MissingGroup) {
 // StalledText explains that streams do not answer; why is the error that a node got.
 func StalledText(why string) string {
 	return fmt.Sprintf("NATS can be reached, and JetStream does not answer (%s): more than half of the servers that keep "+
-		"its streams are away, or they have no leader yet", why)
+		"its streams are unavailable, or they have no leader yet", why)
 }
 
 // lettersAndEvents are the streams that no item waits for.

@@ -143,7 +143,7 @@ func actionText(actor, action string, hold control.Hold) string {
 	case hold == control.HoldThreshold || hold == control.HoldFailFast || hold == control.HoldCanary:
 		return "its " + strings.Replace(string(hold), "fail_fast", "fail-fast limit", 1) + " paused the run"
 	case actor == workqueue.Engine && action == "approve":
-		return "its canary passed, and the other items were let go"
+		return "its canary passed, and the remaining items were released"
 	case actor == workqueue.Engine:
 		return "tranche's own action " + action
 	case actor == "":
@@ -171,7 +171,7 @@ func endedText(state, service string, items int64, code, message string) string 
 }
 
 func (r *runFacts) last(f *facts) *LastEvent {
-	last := &LastEvent{r.createdAt, "the run was made"}
+	last := &LastEvent{r.createdAt, "the run was created"}
 	consider := func(at *time.Time, what string) {
 		if at != nil && !at.Before(last.At) {
 			last = &LastEvent{*at, what}
@@ -205,7 +205,7 @@ func (r *runFacts) notes() []string {
 		notes = append(notes, r.openNote())
 	}
 	if r.quarantined > 0 {
-		notes = append(notes, fmt.Sprintf("%d messages about it could not be taken; see: `tranche quarantine list --run %s`",
+		notes = append(notes, fmt.Sprintf("%d messages about it are in quarantine; see: `tranche quarantine list --run %s`",
 			r.quarantined, r.id))
 	}
 	if r.letters > 0 {
@@ -216,7 +216,7 @@ func (r *runFacts) notes() []string {
 
 // heldNote is for a held run whose missing items are all in flight: it says that none will follow.
 func (r *runFacts) heldNote() string {
-	return fmt.Sprintf("the run is paused, and nothing more of it is claimed; go on with: `tranche run resume %s`", r.id)
+	return fmt.Sprintf("the run is paused: nothing more is claimed; resume it with: `tranche run resume %s`", r.id)
 }
 
 func (r *runFacts) advice(e *Explanation) []Advice {
@@ -234,7 +234,7 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 		}
 	case r.state == "completed":
 		all := append([]Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}},
-			r.again("run what failed again")...)
+			r.again("rerun the failed items")...)
 		return append(all, correctAdvice(r.id))
 	case r.state == "running" && !e.heldForFailures():
 		return []Advice{{"see why items failed", fmt.Sprintf("tranche run errors %s", r.id)}}
@@ -251,21 +251,21 @@ func correctAdvice(run workqueue.RunID) Advice {
 func (r *runFacts) loading(f *facts) string {
 	s := f.sessions[r.loader]
 	if r.state == "loading" && s != nil && s.Alive {
-		why := fmt.Sprintf("the run is still loading: %s so far, taken in by %s since %s. It starts when the upload "+
-			"ends, and is taken back when the upload breaks off", manyItems(r.loaded), s.Name(), clock(r.createdAt))
+		why := fmt.Sprintf("the run is still loading: %s so far, loaded by %s since %s. It starts when the upload "+
+			"ends, and is undone when the upload is interrupted", manyItems(r.loaded), s.Name(), clock(r.createdAt))
 		if r.hold != "" {
 			why += ". It is paused already, and waits for `tranche run resume` then"
 		}
 		return why
 	}
-	by := f.leaderText() + " takes them back within seconds"
+	by := f.leaderText() + " undoes them within seconds"
 	switch {
 	case f.readOnly || f.awaitsStandby:
-		by = "the leader takes them back when PostgreSQL takes writes again"
+		by = "the leader undoes them when PostgreSQL takes writes again"
 	case len(f.alive) == 0:
-		by = "no node is alive to take them back; start one with: `tranche serve`"
+		by = "no node is alive to undo them; start one with: `tranche serve`"
 	}
-	return fmt.Sprintf("the run's load broke off and it never started: %s had arrived, and %s. Start it again",
+	return fmt.Sprintf("the run's load was interrupted and it never started: %s had arrived, and %s. Start it again",
 		manyItems(r.loaded), by)
 }
 
@@ -295,13 +295,13 @@ func (f *facts) unplacedGroup(r *runFacts) MissingGroup {
 }
 
 func (r *runFacts) openNote() string {
-	note := "the run is open: it takes items, and does not end before it is sealed"
+	note := "the run is open: it takes items, and does not end until it is sealed"
 	switch {
 	case r.overdueAt != nil:
 		note = fmt.Sprintf("%s; it should have been by %s, which was reported at %s: `tranche run seal %s`, or cancel it",
 			note, clock(*r.sealDeadline), clock(*r.overdueAt), r.id)
 		if r.onOverdue == string(start.OverdueReport) {
-			note += fmt.Sprintf("; it is cancelled when no one does anything with it, nor works on its items, for %d days",
+			note += fmt.Sprintf("; it is cancelled after %d days without any activity",
 				start.AbandonedAfter/(24*time.Hour))
 		}
 		return note

@@ -108,7 +108,7 @@ func (f *facts) sentGroup(s *sliceFacts, g *MissingGroup) {
 		taken := *g
 		f.say(g, ReasonQuarantine, nil)
 		g.Owner, g.Who, g.Why, g.Next, g.When = taken.Owner, taken.Who, taken.Why, taken.Next, taken.When
-		g.Last = &LastEvent{*s.refusedAt, "a reply could not be taken: " + s.refused}
+		g.Last = &LastEvent{*s.refusedAt, "a reply was quarantined: " + s.refused}
 		g.by = []cameBy{{g.Last.What, g.Items}}
 	}
 	if nodeless {
@@ -131,14 +131,14 @@ func causeTexts() map[workqueue.Cause]string {
 		workqueue.CauseRetry:      "the service asked for them to be retried",
 		workqueue.CauseUnanswered: "the service's reply left them out",
 		workqueue.CauseFailure:    "the service failed their entire request",
-		workqueue.CauseUnreadable: "the service's reply could not be read",
-		workqueue.CauseDeadline:   "no reply came in time",
-		workqueue.CauseSilence: "no reply came in time, which does not count against them: nothing shows that they are to " +
-			"blame",
+		workqueue.CauseUnreadable: "the service's reply was unreadable",
+		workqueue.CauseDeadline:   "no reply came before the deadline",
+		workqueue.CauseSilence: "no reply came before the deadline, which does not count against them: nothing shows that " +
+			"they are to blame",
 		workqueue.CauseSession:   "the node that had claimed them is gone",
-		workqueue.CauseHandBack:  "the node that had claimed them stopped in good order",
+		workqueue.CauseHandBack:  "the node that had claimed them stopped cleanly",
 		workqueue.CauseStreams:   "a stream was lost, and their request or its reply with it",
-		workqueue.CauseLost:      "their request was acknowledged, and the stream has lost the reply",
+		workqueue.CauseLost:      "their request was acknowledged, and the stream lost the reply",
 		workqueue.CauseRerouted:  "no service had received their request when requests began to go to another endpoint",
 		workqueue.CauseBisect:    "they are half of a request that failed entirely, to find the culprit",
 		workqueue.CauseExhausted: "their request was delivered too many times without an answer, and was cut in pieces",

@@ -42,7 +42,7 @@ func (e *Explanation) summary() string {
 		return fmt.Sprintf("nothing is missing of %s so far%s; the run is open and takes more until it is sealed",
 			manyItems(e.Items), failed)
 	case e.Missing == 0 && e.Unsettled > 0:
-		return fmt.Sprintf("every item of %s is done or has failed, and steps are still at %s that failed in others: %s",
+		return fmt.Sprintf("every item of %s is done or has failed; steps are still working on %s that failed at others: %s",
 			control.Grouped(e.Items), control.Grouped(e.Unsettled), e.told())
 	case e.Missing == 0 && e.Failed == 0:
 		return fmt.Sprintf("nothing is missing: %s done", allOf(e.Items))
@@ -60,18 +60,18 @@ func (e *Explanation) keySummary() string {
 	if e.Missing == 0 {
 		switch {
 		case e.Unsettled > 0 && e.Items == 1:
-			return fmt.Sprintf("%q failed%s; other steps are still at it: %s", e.Key, failureOf(&e.Of[0]), e.told())
+			return fmt.Sprintf("%q failed%s; other steps are still working on it: %s", e.Key, failureOf(&e.Of[0]), e.told())
 		case e.Failed == 0:
 			return fmt.Sprintf("%q is done", e.Key)
 		case e.Done == 0 && e.Items == 1:
 			return fmt.Sprintf("%q failed%s", e.Key, failureOf(&e.Of[0]))
 		}
-		return fmt.Sprintf("%q stands %d times: %d done, %d failed", e.Key, e.Items, e.Done, e.Failed)
+		return fmt.Sprintf("%q occurs %d times: %d done, %d failed", e.Key, e.Items, e.Done, e.Failed)
 	}
 	if e.Items == 1 {
 		return fmt.Sprintf("%q is missing: %s", e.Key, e.told())
 	}
-	return fmt.Sprintf("%q stands %d times and %d of them are missing: %s", e.Key, e.Items, e.Missing, e.told())
+	return fmt.Sprintf("%q occurs %d times, and %d of them are missing: %s", e.Key, e.Items, e.Missing, e.told())
 }
 
 func failureOf(item *inspect.ItemView) string {
@@ -272,11 +272,11 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	switch control.Hold(r.hold) {
 	case control.HoldThreshold:
 		g.Say(RunOverLimit, row)
-		g.Advice = slices.Insert(g.Advice, 1, r.again("run what failed again, and resume the run then")...)
+		g.Advice = slices.Insert(g.Advice, 1, r.again("rerun the failed items, then resume the run")...)
 	case control.HoldFailFast:
 		g.Say(RunFailFast, row)
 		g.Advice = slices.Insert(g.Advice, 1,
-			r.again("when the service is fixed, run what failed again, and resume the run then")...)
+			r.again("when the service is fixed, rerun the failed items, then resume the run")...)
 	case control.HoldCanary, "": // a canary holds nothing else back
 		g.Say(RunApproval, row)
 	default:

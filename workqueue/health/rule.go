@@ -60,10 +60,10 @@ type Condition struct {
 	Title    string    `json:"title"`
 	Detail   string    `json:"detail"`
 	Since    time.Time `json:"since"`
-	Remedy   string    `json:"remedy" doc:"what helps; commands stand between backquotes"`
+	Remedy   string    `json:"remedy" doc:"the remedy; commands are in backquotes"`
 	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
 	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
-	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it stands for, mostly 1"`
+	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it represents, mostly 1"`
 	Resets   bool      `json:"resets,omitempty" doc:"a step must be reset, as remedy says: a re-run would fail again"`
 	Mark     *Mark     `json:"mark,omitempty" doc:"how operators marked it; absent: not marked"`
 

@@ -231,14 +231,14 @@ var rules = []Rule{
 	{Kind: RunAtRisk, Owner: OwnerOperator, Name: "Will be late", Of: "run", Many: "runs will be late",
 		Change: "deadline_at_risk", find: atRiskRuns, args: []any{listed},
 		Title: "Will be {{.late}} late: {{run .}}",
-		Detail: "It is to be done by {{moment .by}}, and by forecast it ends about {{moment .ends}}.{{if .bound}} What " +
+		Detail: "Its deadline is {{moment .by}}; by forecast it ends about {{moment .ends}}.{{if .bound}} What " +
 			"bounds it: {{.bound}}.{{end}}",
 		Remedy: "{{if .fix}}One change is enough: {{.fix}}{{if .command}}: `{{.command}}`{{end}}{{else}}No single " +
-			"change is known to be enough; see what others bring: `tranche run forecast {{.subject}}`{{end}}"},
+			"change is known to be enough; try others: `tranche run forecast {{.subject}}`{{end}}"},
 	{Kind: RunLate, Owner: OwnerOperator, Name: "Late", Of: "run", Many: "runs are late", Change: "overdue",
 		find: lateRuns, args: []any{listed},
 		Title: "Late: {{run .}}",
-		Detail: "It was to be done by {{moment .since}}, {{ago .since}} ago, and is not." +
+		Detail: "Its deadline was {{moment .since}}, {{ago .since}} ago." +
 			"{{if .did}} What its schedule did: {{.did}}.{{end}}",
 		Remedy: seeWaits + "; " + orCancel},
 	{Kind: RunCompleted, Owner: OwnerNobody, Of: "run", Change: "completed", Severity: Info,
@@ -311,10 +311,10 @@ var rules = []Rule{
 		Detail: "No service could handle them. The oldest came {{ago .since}} ago.",
 		Remedy: "See them: `tranche dlq list --endpoint {{.subject}}`; then requeue them: `tranche dlq requeue " +
 			"--endpoint {{.subject}}`, or discard them: `tranche dlq drop --endpoint {{.subject}}`"},
-	{Kind: Quarantined, Owner: OwnerOperator, Name: "Messages that could not be taken", Of: "reason", Counts: "message",
+	{Kind: Quarantined, Owner: OwnerOperator, Name: "Quarantined messages", Of: "reason", Counts: "message",
 		Most: MaxCounted, Link: "/dead-letters?tab=quarantine", find: quarantined,
 		args:   []any{MaxCounted, straysWindow, listed},
-		Title:  "{{count .count `message`}} could not be taken: {{.subject}}",
+		Title:  "{{count .count `message`}} quarantined: {{.subject}}",
 		Detail: "Within the last day, the last one {{ago .last}} ago. Their items are retried.",
 		Remedy: "See what services sent: `tranche quarantine list`. This clears a day after the last one"},
 	{Kind: EventsWaiting, Owner: OwnerServers, Link: "/nodes", find: waitingEvents, args: []any{eventTimeout},
@@ -362,7 +362,7 @@ var rules = []Rule{
 		}}},
 	{Kind: CollectorHangs, Owner: OwnerService, Name: "Flushes that hang", Of: "collector", Link: "/collectors",
 		find: hungFlushes, args: []any{hungAfter, waiting, listed}, Waits: true,
-		Title: "A flush is in progress for {{ago .since}}: collector {{.subject}}",
+		Title: "A flush has been in progress for {{ago .since}}: collector {{.subject}}",
 		Detail: "Its key is {{printf `%.100s` .key}}, for endpoint {{.endpoint}}; it may take {{lasts .timeout}}. Other " +
 			"operations of the key wait for it." + lastFlush,
 		Remedy: "Check whether the service still processes it: `tranche endpoints show {{.endpoint}}`; if not, restart it, " +
@@ -401,7 +401,7 @@ var rules = []Rule{
 		Detail: "What was confirmed between {{second .from}} and {{second .to}}, or in the second after, is lost: started " +
 			"runs, added items, operations, acknowledgements, changes. What was in flight was reissued " +
 			"({{count .runs `run`}} in progress).",
-		Remedy: "Send again what was sent to Tranche in that time: with the same idempotency keys nothing is done " +
+		Remedy: "Resend what was sent to Tranche in that time: with the same idempotency keys nothing is done " +
 			"twice. Replicate synchronously if a failover must lose nothing",
 		Cases: map[string]Rule{"moved": {
 			Title: "The database failed over to another server",
@@ -420,8 +420,8 @@ var rules = []Rule{
 			"read_only": {
 				Title: "PostgreSQL takes no writes", Link: "/nodes",
 				Detail: "Nothing is sent or recorded, no command changes anything, and nodes cannot send heartbeats.",
-				Remedy: "Check whether --database leads to a standby (`SELECT pg_is_in_recovery()`), or it was " +
-					"set so (`SHOW default_transaction_read_only`); then work continues automatically when it takes writes",
+				Remedy: "Check whether --database leads to a standby (`SELECT pg_is_in_recovery()`), or is " +
+					"read-only (`SHOW default_transaction_read_only`); work continues automatically when it takes writes",
 			},
 			"standby": {
 				Title: "Commits wait for a standby", Link: "/nodes",
@@ -454,7 +454,7 @@ var rules = []Rule{
 			},
 		}},
 	{Kind: StreamLimit, Owner: OwnerServers,
-		Title:  "{{.share}} of the {{.what}} of {{.holder}} are used",
+		Title:  "{{.share}} of the {{.what}} of {{.holder}} is used",
 		Detail: "{{.used}} of {{.limit}}. When it is full, nothing more can be sent through it.",
 		Remedy: "Check whether services take their requests: `tranche endpoints`; or raise the limit with " +
 			"`tranche streams set`",
@@ -462,8 +462,8 @@ var rules = []Rule{
 			Remedy: "Raise the account's limit on the NATS server, or lower those of the streams with `tranche streams set`",
 		}}},
 	{Kind: Disk, Owner: OwnerServers,
-		Title: "{{.free}} are free on the disk of {{.subject}}",
-		Detail: "That is {{.share}} of the disk that {{.dir}} is on. {{.why}}{{if .database}} The database has " +
+		Title: "{{.free}} is free on the disk of {{.subject}}",
+		Detail: "That is {{.share}} of the disk that {{.dir}} is on. {{.why}}{{if .database}} The database uses " +
 			"{{.database}}.{{end}}",
 		Remedy: "Free space there; then work continues automatically{{if .growth}}. Or lower the streams' limits below the " +
 			"{{.growth}} that they may still grow by, with `tranche streams set`{{end}}",
@@ -495,7 +495,7 @@ var rules = []Rule{
 		Title: "No heartbeat: {{.node}}",
 		Detail: "Its last heartbeat was {{ago .beat}} ago, and it holds " + holdsWork + ". It counts as dead in " +
 			"{{until .expires}}.",
-		Remedy: "Check whether its machine is overloaded or cut off from PostgreSQL"},
+		Remedy: "Check whether its machine is overloaded or disconnected from PostgreSQL"},
 
 	// What items wait for.
 	{Kind: ReasonSampling, Owner: OwnerNode, Items: "held back until the canary's sample ends", Normal: true,
@@ -512,7 +512,7 @@ var rules = []Rule{
 		Who:  "the operator of PostgreSQL",
 		Why:  "PostgreSQL takes no writes, so nothing is sent or recorded, and nodes cannot send heartbeats",
 		Next: "they continue within seconds, automatically, when it does",
-		Advice: []Advice{{Do: "check whether --database leads to a standby, or it was set to " +
+		Advice: []Advice{{Do: "check whether --database leads to a standby, or is set to " +
 			"default_transaction_read_only"}}},
 	{Kind: ReasonStandby, Owner: OwnerOperator, Items: "waiting for a standby of PostgreSQL to confirm commits",
 		Who: "the operator of PostgreSQL", Why: StandbyText,

@@ -58,9 +58,9 @@ func logsOf(endpoint string) string {
 	case workqueue.KindHTTP:
 		return "Ask who runs " + of
 	case workqueue.KindSQL:
-		return "Look at what the database of source " + of + " does"
+		return "Check what the database of source " + of + " does"
 	default:
-		return "Find its instances, and look into their logs"
+		return "Find its instances, and check their logs"
 	}
 }
 

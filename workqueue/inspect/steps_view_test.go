@@ -152,7 +152,7 @@ func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	e.MergeSteps()
 	testenv.MustSame(t, len(e.Groups), 1, "groups")
 	g := &e.Groups[0]
-	want := health.Advice{Do: "let more be sent", Command: "tranche run set " + run.String() + " --rate N --step NAME"}
+	want := health.Advice{Do: "raise the limit", Command: "tranche run set " + run.String() + " --rate N --step NAME"}
 	if g.Reason != health.ReasonRate || len(g.Steps) != 3 || g.Items != 10 ||
 		g.Why != "the run sends at most 1 item a second" || !slices.Equal(g.Advice, []health.Advice{want}) ||
 		!strings.Contains(g.Next, "take 10s") {

@@ -19,7 +19,7 @@ type RequestReport struct {
 	P50Seconds    float64       `json:"p50_seconds" doc:"half took no longer; by services, or until recorded"`
 	P99Seconds    float64       `json:"p99_seconds"`
 	ByCause       []CauseReport `json:"by_cause" doc:"why they were sent"`
-	TriedAgain    int64         `json:"tried_again" doc:"items that a step asked for more than once, be it in a re-run"`
+	TriedAgain    int64         `json:"tried_again" doc:"items that a step sent more than once, reruns included"`
 	Retries       int64         `json:"retries" doc:"requests that repeat one that failed or was not answered"`
 	LostToStreams int64         `json:"lost_to_streams" doc:"chunks reissued because a stream was lost"`
 	LostToNodes   int64         `json:"lost_to_nodes" doc:"chunks reissued because their node was gone or stopped"`

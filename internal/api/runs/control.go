@@ -225,7 +225,7 @@ func maxFailed(text *string) (*string, error) {
 		return nil, nil //nolint:nilnil // not given
 	}
 	if *text == "" { // more likely a slip than a wish for no threshold
-		return nil, kernel.BadInput("max_failed is empty; none takes the threshold away")
+		return nil, kernel.BadInput("max_failed is empty; none removes the threshold")
 	}
 	limit, err := workqueue.ParseMaxFailed(*text)
 	if err != nil {
@@ -253,8 +253,8 @@ func (s changes) registerGates(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ScansRun(show), s.gate)
 	kernel.Register(s.Kernel, api, kernel.Post("approve-run", "/runs/{run}/approve",
 		"Release items held by a canary, or start a step",
-		"With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: "+
-			"other, who is named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was "+
+		"With a step, the one that waits at its gate (barrier: approve) begins. If its plan says approvers: "+
+			"other, users named in acts of the gate are refused with 403. With if_waiting_since, what is approved is what was "+
 			"looked at."), s.approve)
 }
 
@@ -305,7 +305,7 @@ type RunDeleted struct {
 func (s changes) registerDelete(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.FourEyes("delete", kernel.ByAdmin(kernel.Post("delete-run", "/runs/{run}/delete",
 		"Delete a finished run",
-		"From then on it is listed nowhere; its id answers 410. The leader "+
+		"It disappears from all lists; its ID answers 410. The leader "+
 			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
 			"less than a minute ago, is refused."))), s.deleteRun)
 }

@@ -31,7 +31,7 @@ func TestControl(t *testing.T) {
 		b.Says(422, path, body)
 	}
 	b.Says(422, "/runs/it/settings", `{"max_attempts":0}`, `"max_attempts: 0 is not within 1 to 100"`)
-	b.Says(422, "/runs/it/settings", `{"max_failed":""}`, "max_failed is empty; none takes")
+	b.Says(422, "/runs/it/settings", `{"max_failed":""}`, "max_failed is empty; none removes")
 	b.Says(422, "/runs/it/settings", `{"max_failed":"101%"}`, "up to 100%")
 	b.Says(422, "/endpoints/echo/settings", `{"rate":1e308}`, "0.001 to 10000000")
 	for _, c := range []struct {

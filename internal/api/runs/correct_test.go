@@ -81,7 +81,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	var twins workqueue.RunID
 	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'twins'`).Scan(&twins))
 	b.Answer(twins, "", func(workqueue.Ordinal) []byte { return nil })
-	b.Says(422, "/runs?from_run=twins&on_duplicate=allow", "id,name\n1,x\n", "several items", "which of them is meant")
+	b.Says(422, "/runs?from_run=twins&on_duplicate=allow", "id,name\n1,x\n", "several items", "it is ambiguous")
 	b.Says(422, "/runs?from_run=first&from_state=late", "", "failed, missing or cancelled")
 	b.Says(422, "/runs?from_run=first&from_state=missing", "", "no items in these states")
 	b.Says(201, "/runs?from_run=first&from_state=failed&name=second", "id,name\n2,BOB\n", `"items":2`, `"plan":"echo"`)

@@ -18,8 +18,8 @@ import (
 
 func (s *Routes) registerExplain(api huma.API) {
 	run := kernel.ReadsMany(kernel.Get("explain-run", "/runs/{run}/explain", "Why a run is not done"))
-	run.Description = "The missing items in groups that add up, all as of one moment: how many, where they are, whose " +
-		"turn it is, since when, what will happen next, and what an operator could do. With item, the same for the " +
+	run.Description = "The missing items in groups that add up, from one snapshot: how many, where they are, who they " +
+		"wait for, since when, what will happen next, and what an operator could do. With item, the same for the " +
 		"items of one key, with every attempt."
 	kernel.Register(s.Kernel, api, run, s.explainRun)
 	endpoint := kernel.ReadsMany(
@@ -66,7 +66,7 @@ func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (
 	}
 	if kind, _ := workqueue.TargetKind(in.Endpoint); kind != workqueue.KindEndpoint {
 		nodes, err := inspect.New(s.Store).NodesFor(ctx, in.Endpoint)
-		e.Listens = "no one: no node that is alive does this work"
+		e.Listens = "no live node does this work"
 		if len(nodes) > 0 {
 			e.Listens = "nodes do this work: " + strings.Join(nodes[:min(len(nodes), maxNamed)], ", ")
 		}
@@ -122,12 +122,12 @@ func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.T
 		if g.Reason != health.ReasonNext || !until.After(at) {
 			continue
 		}
-		g.Why += "; the service has asked this node to leave it alone (Retry-After) until " +
+		g.Why += "; the service asked this node to wait (Retry-After) until " +
 			until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if alone {
 			g.Reason, g.Owner = health.ReasonThrottled, health.OwnerTimer
 			g.Who, g.When = "the pause for an overloaded service", &until
-			g.Next = "a node claims them and asks again"
+			g.Next = "a node claims them and tries again"
 		}
 	}
 }

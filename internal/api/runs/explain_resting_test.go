@@ -23,7 +23,7 @@ func TestExplainAServiceThatIsLeftAlone(t *testing.T) {
 			{Endpoint: "http:a", Reason: health.ReasonWorking},
 		}
 		s.tellResting(groups, alone, now)
-		want := "leave it alone (Retry-After) until " + until.UTC().Format("2006-01-02 15:04:05 UTC")
+		want := "wait (Retry-After) until " + until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if g := groups[0]; !strings.Contains(g.Why, want) ||
 			(g.Reason == health.ReasonThrottled && g.When.Equal(until)) != alone {
 			t.Errorf("alone %v: %+v", alone, g)

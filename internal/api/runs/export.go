@@ -75,7 +75,7 @@ func (s exports) registerExport(api huma.API) {
 		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") +
 		"; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +
 		"unless raw is set; numbers never do. XLSX has the same columns. For a flat table all items are read " +
-		"once before the first is sent. Results that are no text are in base64: in CSV in the same column, in NDJSON " +
+		"once before the first is sent. Binary results are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
 		"those of one; with parts there are those of all that count, as columns parts.STEP.result, .state … or in NDJSON as " +
 		"parts, an object by step. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
@@ -285,7 +285,7 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Error("export broke off", zap.Error(err))
+			s.Log.Error("export was interrupted", zap.Error(err))
 		}
 		panic(http.ErrAbortHandler) // net/http's way to end a connection abnormally
 	}

@@ -192,7 +192,7 @@ func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
 // UnknownSource is the error of a server without sources.
 func UnknownSource(name string) error {
 	return kernel.BadInput(fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
-		"that says which there are", kernel.Cut(name, kernel.MaxEchoed)))
+		"that defines them", kernel.Cut(name, kernel.MaxEchoed)))
 }
 
 // Limits on corrections of items carried over from an earlier run, which are held in memory.
@@ -294,8 +294,8 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
 		if fixed, ok := fixes[key]; ok {
 			if used[key] {
-				return kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q, which several items of run %s have, and "+
-					"which of them is meant cannot be told; nothing was started, leave it out", key, id))
+				return kernel.BadInput(fmt.Sprintf("the correction has key %.80q, which several items of run %s have: "+
+					"it is ambiguous; nothing was started; leave it out", key, id))
 			}
 			item.Payload = append(item.Payload[:0], fixed...)
 			used[key] = true
@@ -333,7 +333,7 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 	if n := len(keys) - len(shown); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return kernel.BadInput(fmt.Sprintf("what corrects items has keys that are not among those taken from run %s: %s%s; "+
+	return kernel.BadInput(fmt.Sprintf("the correction has keys that are not among those taken from run %s: %s%s; "+
 		"nothing was started, leave them out", id, strings.Join(shown, ", "), more))
 }
 

@@ -43,7 +43,7 @@ func asker(ctx context.Context) string {
 
 func stopping(err error) error {
 	if errors.Is(err, live.ErrClosed) {
-		return kernel.Away("this tranche serve is stopping; ask again soon")
+		return kernel.Away("this tranche serve is stopping; retry soon")
 	}
 	return err
 }
@@ -74,11 +74,11 @@ func (s *Routes) registerEvents(api huma.API) {
 	op := kernel.Get("watch-run", "/runs/{run}/events", "Follow a run")
 	op.Description = "A stream of server-sent events. It continues after the run ends, as items may be rerun. To " +
 		"follow the items, open it with planes=true, then read the planes, then apply all changes that came since it was " +
-		"opened, in order: that leads to the truth. A comment comes at least every 15 seconds. Changes come up to four " +
-		"times a second, documents twice; for who reads slowly they are put together. Who comes back with Last-Event-ID " +
-		"gets what it has missed, or resync. It ends when its token is revoked, and when the server stops."
+		"opened, in order. A comment comes at least every 15 seconds. Changes come up to four " +
+		"times a second, documents twice; for slow readers they are merged. Reconnecting with Last-Event-ID " +
+		"brings the missed events, or resync. It ends when its token is revoked, and when the server stops."
 	empty := &huma.Schema{Type: huma.TypeObject}
-	op.Responses = kernel.EventStream("What happens, as it does.",
+	op.Responses = kernel.EventStream("Events, as they happen.",
 		kernel.Described(api, live.EventHello, "The first event.", live.Hello{}),
 		kernel.Described(api, live.EventRun, "The run, immediately and after each change.", RunDocument{}),
 		kernel.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
@@ -166,7 +166,7 @@ func (s *Routes) registerTopics(api huma.API) {
 	op := kernel.Get("watch", "/events", "Follow the list of runs, or the system's health")
 	op.Description = "A stream of server-sent events: each topic immediately, and after each change, at most " +
 		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
-	op.Responses = kernel.EventStream("How things are, as they change.",
+	op.Responses = kernel.EventStream("The state of the system, as it changes.",
 		kernel.Described(api, topicRuns, "Topic runs.", RunsTopic{}),
 		kernel.Described(api, topicHealth, "Topic health; GET /health says what the conditions are.", HealthTopic{}),
 		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}))
@@ -245,13 +245,13 @@ func (s *Routes) registerPlanes(api huma.API) {
 		"the answer may be empty.\n\n" +
 		"- state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried " +
 		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being recomputed.\n" +
-		"- attempts: how often the item was asked for since it was last ready, up to 255.\n" +
+		"- attempts: how often the item was sent since it was last ready, up to 255.\n" +
 		"- latency: of the request that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to " +
 		"255.\n" +
 		"- age: since the item last moved, in seconds, in the same code.\n\n" +
 		"Over all steps an item has failed if it has at a step that is not optional, and is done when it has come to its " +
-		"end at all; else it shows the step that is furthest. Attempts and latency are the highest of its steps, and the " +
-		"age is that of its latest move. To follow a run, open its events first, then ask for this, then apply what the " +
+		"end at all; else it shows its furthest step. Attempts and latency are the highest of its steps, and the " +
+		"age is that of its latest move. To follow a run, open its events first, then read this, then apply what the " +
 		"events say."
 	op.Responses = planesResponses()
 	kernel.RegisterAnswer(s.Kernel, api, op, s.getPlanes)
@@ -263,7 +263,7 @@ func planesResponses() map[string]*huma.Response {
 	}
 	return map[string]*huma.Response{
 		"200": {
-			Description: "The bytes; in gzip for who accepts it.",
+			Description: "The bytes, in gzip if accepted.",
 			Headers: map[string]*huma.Param{
 				"Tranche-Items":  header("how many items the run has"),
 				"Tranche-Blocks": header("how many blocks that is"),
@@ -317,8 +317,8 @@ type timelineInput struct {
 
 func (s *Routes) registerTimeline(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time"))
-	op.Description = "Items that were done and that failed, requests and how long they took, in equal lengths of time, " +
-		"from the start of the present generation until now or the end of the run. Items count where their last request " +
+	op.Description = "Items done and failed, requests and their durations, in equal intervals, " +
+		"from the start of the current generation until now or the end of the run. Items count where their last request " +
 		"of the generation ended. It may be two seconds old."
 	kernel.Register(s.Kernel, api, op, s.getTimeline)
 }

@@ -184,7 +184,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 		}
 	}
 	if twins.items > 1 {
-		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a key that stood before", twins.items))
+		out.Warnings = append(out.Warnings, fmt.Sprintf("%d rows have a duplicate key", twins.items))
 	}
 	out.Schema = guess.Schema()
 	out.Warnings = append(out.Warnings, rows.Notes()...)

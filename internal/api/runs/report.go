@@ -169,7 +169,7 @@ func (s exports) streamComparison(
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Error("comparison broke off", zap.Stringer("run", here), zap.Stringer("against", there), zap.Error(err))
+			s.Log.Error("comparison was interrupted", zap.Stringer("run", here), zap.Stringer("against", there), zap.Error(err))
 		}
 		panic(http.ErrAbortHandler) // net/http's way to end a connection abnormally
 	}

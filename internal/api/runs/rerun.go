@@ -186,8 +186,8 @@ type Accepted struct {
 func (s changes) registerAccept(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.Post("accept", "/runs/{run}/accept",
 		"Accept failures",
-		"They stay failed and are shown as accepted, and health ignores them. What is run again, "+
-			"or reset, is no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
+		"They stay failed and are shown as accepted, and health ignores them. Items that are rerun "+
+			"or reset are no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
 		s.accept)
 }
 

@@ -161,8 +161,8 @@ type groupsMapInput struct {
 func (s *Routes) registerGroups(api huma.API) {
 	op := kernel.ReadsItems(kernel.ReadsMany(kernel.Get("get-groups", "/runs/{run}/groups",
 		"Items by a payload field, or by lane")))
-	op.Description = "How many items have each value and how they stand, over all steps: the 50 most frequent values, " +
-		"and all others together. The first look at a field reads the payloads of all items; later ones do not. Of runs " +
+	op.Description = "How many items have each value, and their states over all steps: the 50 most frequent values, " +
+		"and the rest together. The first query of a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
 	kernel.Register(s.Kernel, api, op, s.getGroups)
 	op = kernel.ReadsMany(kernel.Get("get-groups-map", "/runs/{run}/groups/map",

@@ -326,7 +326,7 @@ type RunNote struct {
 func (s *Routes) registerHistory(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("get-history", "/runs/{run}/history", "What happened to a run"))
 	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
-		"closed, versions of services that first answered, and alerts that were told of it."
+		"closed, versions of services that first answered, and alerts sent about it."
 	kernel.Register(s.Kernel, api, op, s.getHistory)
 	kernel.Register(s.Kernel, api, kernel.Post("note-run", "/runs/{run}/notes",
 		"Add a note to a run",
@@ -368,7 +368,7 @@ func (in *itemsInput) Resolve(ctx huma.Context) []error {
 
 func (s *Routes) registerItemsList(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
-	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's whole story " +
+	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's history " +
 		"is at /runs/{run}/items/{key}."
 	kernel.Register(s.Kernel, api, op, s.listItems)
 }
@@ -395,8 +395,8 @@ func (s *Routes) registerSlices(api huma.API) {
 	op := kernel.ReadsMany(kernel.Get("list-slices", "/runs/{run}/slices",
 		"In-flight and scheduled requests, and who holds each"))
 	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
-		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They come by their ids, " +
-		"which say nothing."
+		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They are sorted by ID, " +
+		"which has no meaning."
 	kernel.Register(s.Kernel, api, op, s.listSlices)
 }
 

@@ -57,7 +57,7 @@ func overdue(run *inspect.RunView) []string {
 func strays(run *inspect.RunView) []string {
 	var strays []string
 	if run.Quarantined > 0 {
-		strays = append(strays, fmt.Sprintf("%d messages about it could not be taken; see: %s --run %s",
+		strays = append(strays, fmt.Sprintf("%d messages about it are in quarantine; see: %s --run %s",
 			run.Quarantined, kernel.SeeQuarantine, run.ID))
 	}
 	if run.DeadLetters > 0 {
@@ -123,9 +123,9 @@ func heldWarning(run *inspect.RunView) string {
 		why += ": " + run.Hold.Detail
 	}
 	if run.Hold.Kind == controlstore.HoldCanary {
-		return fmt.Sprintf("%s; let the rest go with: tranche run approve %s", why, run.ID)
+		return fmt.Sprintf("%s; approve the rest with: tranche run approve %s", why, run.ID)
 	}
-	return fmt.Sprintf("%s; let it go on with: tranche run resume %s", why, run.ID)
+	return fmt.Sprintf("%s; resume it with: tranche run resume %s", why, run.ID)
 }
 
 const noNATSWarning = "NATS does not answer, so nothing is sent to services at the moment"

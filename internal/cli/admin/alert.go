@@ -86,16 +86,16 @@ func (s *alertShow) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		term.Note("alert %s, version %d, applied %s by %s, is %s", view.Name, view.Version, cli.Moment(view.ChangedAt),
 			view.ChangedBy, view.State)
 		if view.Holding+view.Waiting > 0 {
-			term.Note("conditions that it has told and that hold still: %s; messages not delivered yet: %s",
+			term.Note("reported conditions that still hold: %s; undelivered messages: %s",
 				cli.Count(view.Holding), cli.Count(view.Waiting))
 		}
 		if view.NotifiedAt != nil {
 			term.Note("its receiver was last notified %s", cli.Moment(*view.NotifiedAt))
 		}
 		if view.FailingSince != nil {
-			term.Note("it could not be told anything since %s: %s", cli.Moment(*view.FailingSince), view.Error)
+			term.Note("it has been unreachable since %s: %s", cli.Moment(*view.FailingSince), view.Error)
 		} else if view.Error != "" {
-			term.Note("not everybody was told: %s", view.Error)
+			term.Note("not delivered to all: %s", view.Error)
 		}
 	})
 }
@@ -148,7 +148,7 @@ func (t *alertTest) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	case state == alert.MessageGivenUp, state == alert.MessageDropped:
 		return fmt.Errorf("alert %s: the test was not delivered: %s", t.Name, told.Error)
 	}
-	return term.Printf("alert %s: the test is on its way; see what becomes of it with: tranche alert messages %s\n",
+	return term.Printf("alert %s: the test is not delivered yet; see its outcome with: tranche alert messages %s\n",
 		name, name)
 }
 

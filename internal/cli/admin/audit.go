@@ -106,7 +106,7 @@ func (a *auditCommand) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 			}
 			return []any{strconv.FormatInt(e.ID, 10), e.At, e.Actor, e.Action, on, auditChange(e)}
 		},
-		Empty: "nothing of this kind was done", Next: page.Next, Before: true,
+		Empty: "there are no such entries", Next: page.Next, Before: true,
 	}
 	if cli.Narrow(term.Room()) { // the changes have no column, but a line each
 		list.Below = auditChange

@@ -47,9 +47,9 @@ func (collectorKind) documents() *documents {
 		next: func(a *client.AppliedDocument) string {
 			switch {
 			case a.Renumbered:
-				return "its keys are made otherwise now: what waits goes under the old ones, before what is added from now on"
+				return "its keys are made differently now: waiting operations are flushed under the old ones, before later ones"
 			case a.Previous > 0:
-				return "it holds from the next flush on"
+				return "it applies from the next flush"
 			case a.Unchanged:
 				return ""
 			}
@@ -76,7 +76,7 @@ func (*collectorList) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 			}
 			return []any{c.Name, c.Spec.Endpoint, c.State, c.Keys, c.Waiting, c.Backoff, c.Parked, c.Flushing, oldest, due}
 		},
-		Empty: "no collectors; make one with: tranche collector apply FILE",
+		Empty: "no collectors; create one with: tranche collector apply FILE",
 	}).Print(term, list.Collectors, err)
 }
 
@@ -85,12 +85,12 @@ type collectorDrain struct{ documentName }
 func (d *collectorDrain) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	return cli.Say(term, func(c *client.Drained) string {
 		if c.Ops == 0 {
-			return cli.Text("collector %v has nothing that waits", d.Name)
+			return cli.Text("collector %v has no waiting operations", d.Name)
 		}
 		if c.Paused {
-			term.Note("it is paused, so nothing goes until: tranche collector resume %s", d.Name)
+			term.Note("it is paused, so nothing is flushed until: tranche collector resume %s", d.Name)
 		}
-		return cli.Text("%v of %v need not wait for min_size or max_age any more; see: tranche collector show %v",
+		return cli.Text("%v of %v no longer wait for min_size or max_age; see: tranche collector show %v",
 			cli.Plural(c.Ops, "operation"), cli.Plural(c.Keys, "key"), d.Name)
 	})(cl.DrainCollector(ctx, d.Name))
 }
@@ -221,7 +221,7 @@ func (a *collectorAdd) Validate() error {
 	case !single && (a.Key != "" || a.ID != "" || a.Priority != 0):
 		return errors.New("--key, --id and --priority go with --payload; in a file each operation has its own")
 	case single && !json.Valid([]byte(*a.Payload)):
-		return fmt.Errorf("--payload is %.60q, which is no JSON; put text in quotes, like --payload '\"text\"'", *a.Payload)
+		return fmt.Errorf("--payload is %.60q, which is not JSON; put text in quotes, like --payload '\"text\"'", *a.Payload)
 	}
 	return nil
 }
@@ -259,7 +259,7 @@ func (a *collectorAdd) operation() ([]byte, error) {
 
 func addedText(added *client.AddedOperations) string {
 	text := cli.Text("%v%v added%v", cli.Plural(int64(added.Added), "operation"), cli.If(added.DryRun, " would be"),
-		cli.If(added.Duplicates > 0, ", %v left out: added before, by their ids", added.Duplicates))
+		cli.If(added.Duplicates > 0, ", %v left out: added before, by their IDs", added.Duplicates))
 	if !added.DryRun {
 		return text
 	}
@@ -267,7 +267,7 @@ func addedText(added *client.AddedOperations) string {
 		return cli.Text("\n  key %v%v: %v", o.Key, cli.If(o.Fold != "", ", folded by %v", o.Fold), string(o.Payload))
 	})
 	more := added.Added - len(added.Sample)
-	return text + sample + cli.If(more > 0, "\n  and %v more", more) + "\nnothing was added; without --dry-run it is"
+	return text + sample + cli.If(more > 0, "\n  and %v more", more) + "\nnothing was added (dry run)"
 }
 
 type collectorOps struct {
@@ -333,7 +333,7 @@ func (c *opChoice) Validate() error {
 // tell reports how many operations were affected; given IDs that match none are an error.
 func (c *opChoice) tell(term *cli.Console, n int64, did, none string, err error) error {
 	if err == nil && len(c.IDs) > 0 && n == 0 {
-		return fmt.Errorf("no operation with such an id %s; see: tranche collector ops %s", none, cli.EscapeControl(c.Name))
+		return fmt.Errorf("no operation with ID %s; see: tranche collector ops %s", none, cli.EscapeControl(c.Name))
 	}
 	return cli.Say(term, func(n *int64) string {
 		if *n == 0 {
@@ -348,7 +348,7 @@ type collectorRequeue struct{ opChoice }
 func (r *collectorRequeue) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	done, err := cl.RequeueOperations(ctx, r.Name,
 		client.OperationChoice{IDs: r.IDs, Keys: r.Key, Code: r.Code, All: r.All})
-	return r.tell(term, done.Requeued, "requeued", "is parked or waits for its next try", err)
+	return r.tell(term, done.Requeued, "requeued", "is parked or in backoff", err)
 }
 
 type collectorDrop struct {

@@ -112,7 +112,7 @@ func summaryText(report *conformance.Report, level conformance.Level) string {
 	text := fmt.Sprintf("\n%d passed, %d failed, %d left out\n", report.Count(conformance.Passed),
 		report.Count(conformance.Failed), report.Count(conformance.LeftOut))
 	if failed := report.Count(conformance.Failed); failed > report.Wanting(level) {
-		text += fmt.Sprintf("%d of the failed are not asked for at --level %s\n", failed-report.Wanting(level), level)
+		text += fmt.Sprintf("%d of the failed do not count at --level %s\n", failed-report.Wanting(level), level)
 	}
 	text += leftOut(report) + itemsText(report)
 	if report.Output != "" {

@@ -73,7 +73,7 @@ func whatToDo(l *client.DeadLetterDocument) string {
 	id := shortDeadLetter(l.ID)
 	switch l.State {
 	case client.LetterStateWaiting:
-		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ngive it up:     tranche dlq drop %s\n", id, id)
+		return fmt.Sprintf("\nsend it again:  tranche dlq requeue %s\ndrop it:        tranche dlq drop %s\n", id, id)
 	case client.LetterStateReissued:
 		return "\nits items were retried automatically, in smaller requests: no action is needed\n"
 	default:

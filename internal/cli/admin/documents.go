@@ -57,7 +57,7 @@ func (d *documents) appliedText(a *client.AppliedDocument) string {
 		text += fmt.Sprintf("saved, version %d", a.Version)
 	}
 	if a.State == workqueue.DocumentPaused {
-		return fmt.Sprintf("%s; it is paused; go on with: tranche %s resume %s", text, d.noun, name)
+		return fmt.Sprintf("%s; it is paused; resume it with: tranche %s resume %s", text, d.noun, name)
 	}
 	return cli.Join("; ", text, d.next(a))
 }
@@ -105,7 +105,7 @@ func (d *documents) controlledText(c *client.ControlledDocument) string {
 	case paused && c.Unchanged:
 		text += " was paused before"
 	case paused:
-		text += fmt.Sprintf(" is paused; go on with: tranche %s resume %s", d.noun, name)
+		text += fmt.Sprintf(" is paused; resume it with: tranche %s resume %s", d.noun, name)
 	case c.Unchanged:
 		text += " was not paused"
 	default:

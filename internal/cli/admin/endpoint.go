@@ -168,7 +168,7 @@ func instancesOf(e *client.Endpoint, room int) string {
 		return instancesText(e.Listeners, room)
 	}
 	if len(e.Nodes) == 0 {
-		return "\nno node that is alive does this\n"
+		return "\nno live node does this\n"
 	}
 	return "\n" + cli.InertText(strings.Join(e.Nodes, "\n")) + "\n"
 }
@@ -200,7 +200,7 @@ func instancesText(all []client.Listener, room int) string {
 func instanceNotes(l *client.Listener) string {
 	waits := l.Reason != "" && l.State == string(wire.StateWaiting) // else it listens, and something is denied to it
 	notes := cli.Join(", ", cli.If(waits, "waits: ")+l.Reason,
-		cli.If(l.Redelivered > 0, "%v requests came again", l.Redelivered), cli.If(l.GivenUp > 0, "%v given up", l.GivenUp),
+		cli.If(l.Redelivered > 0, "%v requests redelivered", l.Redelivered), cli.If(l.GivenUp > 0, "%v given up", l.GivenUp),
 		cli.If(l.Dead > 0, "%v dead-lettered", l.Dead), cli.If(l.Rebinds > 0, "%v times its consumer was lost", l.Rebinds))
 	return cli.If(notes != "", "  %v: %v\n", l.Instance, notes)
 }
@@ -322,7 +322,7 @@ func (e *endpointsSet) told(set *client.EndpointSetting) string {
 		cli.If(e.MaxInFlight != nil, "%v", budgetText(set.MaxInFlight)), cli.If(e.Rate != nil, "%v", rateLimitText(set.Rate)),
 		cli.If(e.RequestRate != nil, "%v", requestRateText(set.RequestRate)),
 		cli.If(e.ChunkCap != "", "requests may be of any size again"), cli.If(e.Breaker != "",
-			"its breaker is closed, and stays so for 10 minutes: items that fail use up their attempts"))
+			"its breaker stays closed for 10 minutes: items that fail use up their attempts"))
 }
 
 func budgetText(n int) string {

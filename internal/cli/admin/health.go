@@ -234,7 +234,7 @@ func (nodesCommand) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 
 func nodesText(found *client.Nodes, room int) string {
 	if len(found.Nodes) == 0 {
-		return "no node has been here\n"
+		return "there are no nodes\n"
 	}
 	refused := ""
 	list := cli.List[client.NodeView]{
@@ -252,11 +252,11 @@ func nodesText(found *client.Nodes, room int) string {
 	}
 	text := list.Text(found.Nodes, room) + refused
 	if found.DatabaseReadOnly {
-		return text + "PostgreSQL takes no writes: nodes cannot say that they live, and those that do are dead here; see " +
+		return text + "PostgreSQL takes no writes: nodes cannot send heartbeats, so live ones look dead here; see " +
 			"tranche health\n"
 	}
 	if found.Leader == nil {
-		return text + "no one leads at the moment: schedules and sweeps wait for a node that does\n"
+		return text + "no node leads at the moment: schedules and sweeps wait for one that does\n"
 	}
 	return text + leaderText(found, room)
 }

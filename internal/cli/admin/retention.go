@@ -100,7 +100,7 @@ func keptText(k *client.RetentionKind) string {
 	if limits == "" {
 		return k.Kind + " are kept permanently"
 	}
-	return k.Kind + " are kept " + limits + "; see what would go with: tranche retention run --dry-run"
+	return k.Kind + " are kept " + limits + "; see what would be deleted with: tranche retention run --dry-run"
 }
 
 type retentionRun struct {
@@ -143,7 +143,7 @@ func (e *eraseCommand) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 		return fmt.Errorf("nothing was erased: no run, operation, dead letter or message has the key %q; check its spelling",
 			e.Key)
 	case set.DryRun && !e.DryRun:
-		return cli.Usage("nothing was erased: it cannot be brought back, so say --yes")
+		return cli.Usage("nothing was erased: erasure is permanent; confirm it with --yes")
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func erasedText(d *client.ErasedKey) string {
 		{d.Erased.Results, "results, and messages of final errors"},
 		{d.Erased.Errors, "messages of errors that were retried, or of chunks"},
 		{d.Erased.DeadLetters, "dead letters"}, {d.Erased.Quarantine, "messages in quarantine"},
-		{d.Erased.Operations, "operations of collectors"}, {d.Erased.Texts, "texts in which the key stood"},
+		{d.Erased.Operations, "operations of collectors"}, {d.Erased.Texts, "texts that contained the key"},
 	} {
 		if row.n > 0 {
 			t.Row(" ", row.n, row.what)

@@ -207,7 +207,7 @@ func (r *scheduleRunNow) Run(ctx context.Context, term *cli.Console, cl *client.
 	case state == schedulestore.OccurrenceSkipped:
 		return term.Printf("schedule %s has skipped it: %s\n", name, cli.EscapeControl(o.Reason))
 	}
-	return term.Printf("schedule %s has not started it yet, it is %s%s; see what becomes of it with: "+
+	return term.Printf("schedule %s has not started it yet, it is %s%s; see its outcome with: "+
 		"tranche schedule history %s\n", name, o.State, cli.If(o.Reason != "", ": %v", o.Reason), name)
 }
 

@@ -55,7 +55,7 @@ func (o *trackerOpen) Run(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	return cli.Say(term, func(opened *client.BatchOpened) string {
 		if opened.Existing {
-			return cli.Text("batch %v is there already", opened.ID)
+			return cli.Text("batch %v exists already", opened.ID)
 		}
 		return cli.Text("batch %[1]v is open\nadd items with: tranche tracker add %[1]v N\n"+
 			"then: tranche tracker seal %[1]v", opened.ID)
@@ -79,7 +79,7 @@ func (a *trackerAdd) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		return printIDs(term, &added)
 	}
 	return cli.Say(term, func(added *client.GroupsAdded) string {
-		what := cmp.Or(cli.If(added.Existing, "were there already, by their key"), "added")
+		what := cmp.Or(cli.If(added.Existing, "existed already, by their key"), "added")
 		return cli.Text("%v %v: %v to %v", cli.Plural(added.Items, "item"), what, added.FirstID, added.LastID)
 	})(added, err)
 }
@@ -320,7 +320,7 @@ func isItemID(text string) bool {
 
 func ackedText(acked *client.BatchesAcked) string {
 	return cli.Plural(acked.Newly, "item") + " newly acknowledged\n" + cli.Each(acked.Completed,
-		func(batch *string) string { return cli.Text("batch %v is complete by that\n", batch) })
+		func(batch *string) string { return cli.Text("this completed batch %v\n", batch) })
 }
 
 const (

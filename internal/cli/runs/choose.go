@@ -90,7 +90,7 @@ func (r *redoing[T]) do(ctx context.Context, term *cli.Console) (done T, err err
 	case len(parts) == 1:
 		return r.ask(ctx, parts[0], r.dry)
 	case r.once != "":
-		return done, cli.Usage(fmt.Sprintf("--keys %s has more than %s keys, which go in several requests, and %s is for "+
+		return done, cli.Usage(fmt.Sprintf("--keys %s has more than %s keys, which need several requests, and %s is for "+
 			"one: run a smaller file first instead", r.chosen.Keys, cli.Count(cli.MaxKeysOfRequest), r.once))
 	}
 	done, parts, err = r.send(ctx, parts, true)

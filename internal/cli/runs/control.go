@@ -49,7 +49,7 @@ func (w *whichRuns) do(ctx context.Context, term *cli.Console,
 		return term.Answered(err)
 	}
 	for _, l := range done.Skipped {
-		term.Note("run %s was left unchanged: %s", l.Run, l.Why)
+		term.Note("run %s is unchanged: %s", l.Run, l.Why)
 	}
 	return term.Printf("%s\n", text(&done))
 }
@@ -74,11 +74,11 @@ func pausedText(done *client.Controlled) string {
 		return "no run was paused: none is in progress that is not paused already"
 	}
 	text := runsText(done) + " paused: nothing more is sent to services" + cli.If(done.Slices > 0,
-		"\nout: %v in %v; their answers are still recorded", itemCount(done.Items), cli.Plural(done.Slices, "request"))
+		"\nin flight: %v in %v; their answers are still recorded", itemCount(done.Items), cli.Plural(done.Slices, "request"))
 	if done.Run == nil {
-		return text + "\nruns that are started from now on are not paused\ngo on with: tranche run resume --all"
+		return text + "\nruns that are started from now on are not paused\nresume with: tranche run resume --all"
 	}
-	return text + "\ngo on with: tranche run resume " + *done.Run
+	return text + "\nresume with: tranche run resume " + *done.Run
 }
 
 type runResume struct {
@@ -110,7 +110,7 @@ func (r *runResume) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		case len(done.Runs) == 0:
 			return "no run was resumed"
 		case done.Items > 0:
-			return cli.Text("%v goes on, though it was cancelled: %v had no outcome", runsText(done), itemCount(done.Items))
+			return cli.Text("%v continues, though it was cancelled: %v had no outcome", runsText(done), itemCount(done.Items))
 		case done.Run == nil && len(done.Runs) > 1:
 			return runsText(done) + " resumed: their items are sent to services again"
 		}
@@ -170,7 +170,7 @@ func (r *runApprove) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		case r.Step != "":
 			return fmt.Sprintf("%s: step %s approved for %s", runsText(done), r.Step, cli.Plural(done.Items, "item"))
 		}
-		return fmt.Sprintf("%s approved: what was held back, %s, is let go", runsText(done), cli.Plural(done.Items, "item"))
+		return fmt.Sprintf("%s approved: %s released", runsText(done), cli.Plural(done.Items, "item"))
 	})
 }
 
@@ -202,7 +202,7 @@ func gateText(g *client.GateDocument, room int) string {
 	case "approved":
 		state += " by " + g.ApprovedBy
 	case "shut":
-		state = "not there yet: steps before have not ended for all items"
+		state = "not yet: earlier steps have not ended for all items"
 	}
 	if g.Approvers == "other" {
 		by = "anyone without a part in it"
@@ -315,5 +315,5 @@ func setText(done *client.ChangedRun) string {
 	return cli.Join("\n", cli.Text("run %v%v", done.Run, cli.If(len(settings) > 0, ", step %v", done.Step)),
 		strings.TrimSuffix(t.String(), "\n"),
 		cli.If(len(settings) > 0, "applies to new requests; those in flight are unchanged"),
-		cli.If(done.Paused != "", "the run stays paused %v\ngo on with: tranche run resume %v", done.Paused, done.Run))
+		cli.If(done.Paused != "", "the run stays paused %v\nresume with: tranche run resume %v", done.Paused, done.Run))
 }

@@ -192,7 +192,7 @@ func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Cli
 		return fmt.Errorf("--dir %s: %w", r.Dir, err)
 	}
 	if err := out.all(stream); err != nil {
-		return fmt.Errorf("--dir %s: %w; go on with --resume", r.Dir, err)
+		return fmt.Errorf("--dir %s: %w; continue with --resume", r.Dir, err)
 	}
 	out.tellMissing(term)
 	if term.JSON {
@@ -201,7 +201,7 @@ func (r *runExport) files(ctx context.Context, term *cli.Console, cl *client.Cli
 	}
 	kept := ""
 	if out.kept > 0 {
-		kept = fmt.Sprintf("; %s were there already", cli.Count(int64(out.kept)))
+		kept = fmt.Sprintf("; %s existed already", cli.Count(int64(out.kept)))
 	}
 	term.Note("wrote %s with %s to %s%s; %s lists them", cli.Plural(int64(out.files), "file"),
 		cli.Plural(out.bytes, "byte"), r.Dir, kept, out.indexName())
@@ -225,8 +225,8 @@ func (r *runExport) openDir() (*os.Root, error) {
 	defer func() { _ = listed.Close() }()
 	if some, _ := listed.Readdirnames(1); len(some) > 0 && !r.Resume {
 		_ = root.Close()
-		return nil, cli.Usage(fmt.Sprintf("--dir %s: there is something in it (%s); give a new directory, or --resume "+
-			"to go on with an export that broke off", r.Dir, cli.EscapeControl(some[0])))
+		return nil, cli.Usage(fmt.Sprintf("--dir %s: it is not empty (%s); give a new directory, or --resume "+
+			"to continue an interrupted export", r.Dir, cli.EscapeControl(some[0])))
 	}
 	return root, nil
 }

@@ -67,13 +67,13 @@ func TestExportOfFiles(t *testing.T) {
 		}
 		return string(text)
 	}
-	// It breaks off: there is no index, and a directory with something in it is refused.
+	// When it is interrupted, there is no index, and a directory with something in it is refused.
 	if _, err := exportTo(t, r, strings.NewReader(exported[:len(exported)-20])); err == nil ||
-		!strings.Contains(err.Error(), "broke off") {
+		!strings.Contains(err.Error(), "was interrupted") {
 		t.Fatal(err)
 	}
 	_, err := os.Stat(filepath.Join(dir, "index.ndjson"))
-	testenv.Is(t, err, os.ErrNotExist, "an export that broke off has an index")
+	testenv.Is(t, err, os.ErrNotExist, "an interrupted export has an index")
 	_, err = exportTo(t, r, strings.NewReader(exported))
 	testenv.Says(t, err, "--resume", "into a directory that is not empty")
 	// It goes on: what is there and right stays, what is wrong is written again, and a link is not followed.

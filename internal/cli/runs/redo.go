@@ -60,7 +60,7 @@ func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client
 func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	first := again.Items - again.Held
 	if again.DryRun {
-		return cli.Text("dry run: run %v would run %v again, as generation %v: %v over %v\n", again.Run,
+		return cli.Text("dry run: run %v would rerun %v, as generation %v: %v over %v\n", again.Run,
 			itemCount(again.Items), again.Generation, cli.Plural(again.Slices, "request"),
 			cli.Plural(int64(again.Blocks), "block")) +
 			cli.If(again.Held > 0, "%v of them first, and %v held back until the canary has passed\n", first, again.Held) +
@@ -68,9 +68,9 @@ func rerunText(again *client.Rerun, canaryAutoApprove bool) string {
 	}
 	next := "When the first have ended:"
 	if canaryAutoApprove {
-		next = "They follow by themselves, unless more of the first fail than --max-failed of the run allows; then:"
+		next = "The rest follow automatically, unless more of the first fail than --max-failed of the run allows; then:"
 	}
-	return cli.Text("run %v runs %v again, as generation %v\n", again.Run, itemCount(again.Items), again.Generation) +
+	return cli.Text("run %v reruns %v, as generation %v\n", again.Run, itemCount(again.Items), again.Generation) +
 		resetSteps(again.Steps) + cli.If(again.Held > 0,
 		"%v of them run first; %v are held back. %v tranche run approve %v\n", first, again.Held, next, again.Run)
 }
@@ -159,7 +159,7 @@ func resetParts(st *client.StepReset) string {
 	return cmp.Or(cli.Join(", ",
 		cli.If(st.Reset > 0, "%v to be recomputed", st.Reset),
 		cli.If(st.Reset > st.Ready, "%v of them once the steps before are done", st.Reset-st.Ready),
-		cli.If(st.Withdrawn > 0, "%v withdrawn from requests that were out", st.Withdrawn),
+		cli.If(st.Withdrawn > 0, "%v withdrawn from requests in flight", st.Withdrawn),
 		cli.If(st.Redone > 0, "%v to be redone in any case", st.Redone),
 		cli.If(st.Kept > 0, "%v kept unless a part changes", st.Kept),
 		cli.If(st.Waiting > 0, "%v waiting for the parts", st.Waiting),
@@ -177,7 +177,7 @@ func resetNext(done *client.Reset) string {
 	if done.Cascade {
 		when = "for all of them"
 	}
-	return cli.Text("next: step %v does them again%v; follow it with: tranche run watch %v\n", done.Step,
+	return cli.Text("next: step %v redoes them%v; follow it with: tranche run watch %v\n", done.Step,
 		cli.If(len(later) > 0, ", then %v %v", strings.Join(later, ", "), when), done.Run)
 }
 
@@ -226,8 +226,8 @@ func correctText(done *client.Corrected) string {
 	text := cli.Text("%vrun %v %v %v corrected, as generation %v%v", dry, done.Run, verb, itemCount(done.Items),
 		done.Generation, cli.If(done.Key != "", "; keys from %v", done.Key)) +
 		"\n  " + keysText(done.Examples, done.Items) + "\n" +
-		cli.If(done.Same > 0, "  %v given with the data that the run has, and left alone\n", itemCount(done.Same)) +
-		cli.If(unbegun > 0, "  %v of them had not been begun with\n", itemCount(unbegun)) + begun
+		cli.If(done.Same > 0, "  %v given with the data that the run has, and skipped\n", itemCount(done.Same)) +
+		cli.If(unbegun > 0, "  %v of them had not begun\n", itemCount(unbegun)) + begun
 	switch {
 	case done.DryRun:
 		return text + "nothing was changed"

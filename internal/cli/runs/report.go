@@ -100,7 +100,7 @@ func reportItems(r *client.ReportDocument, room int) string {
 		t.Row("  "+strings.ReplaceAll(u.State, "_", " "), u.Items)
 	}
 	return "\n" + t.String() +
-		cli.If(r.Skipped > 0, "%v duplicates were left out at intake and are no items\n", r.Skipped)
+		cli.If(r.Skipped > 0, "%v duplicates were left out at intake and are not items\n", r.Skipped)
 }
 
 func reportTogether(g *client.Together) string {
@@ -173,7 +173,7 @@ func reportRequests(r *client.ReportDocument) string {
 	}
 	return fmt.Sprintf("\nrequests: %s of %.1f items on average; half took %s or less, 99%% took %s or less\n",
 		cli.Count(q.Count), q.MeanItems, exactly(q.P50Seconds), exactly(q.P99Seconds)) + t.String() +
-		cli.Text("  %v asked for more than once, %v retried\n", cli.Plural(q.TriedAgain, "item"),
+		cli.Text("  %v sent more than once, %v retried\n", cli.Plural(q.TriedAgain, "item"),
 			cli.Plural(q.Retries, "request")) +
 		cli.If(q.LostToStreams+q.LostToNodes > 0, "  %v were lost with a stream, %v with a node, and reissued\n",
 			q.LostToStreams, q.LostToNodes) + reportBisections(&r.Bisections)
@@ -231,7 +231,7 @@ func reportAgainst(r *client.ReportDocument) string {
 		text += cli.Text("  list of items: %v; results: %v\n", sameness(r.Digests.Items, a.Digests.Items),
 			sameness(r.Digests.Results, a.Digests.Results))
 	}
-	text += cli.If(len(a.CarriedOn) > 0, "  this run counts as one with %v, which it carries on\n",
+	text += cli.If(len(a.CarriedOn) > 0, "  this run counts as one with %v, which it continues\n",
 		strings.Join(a.CarriedOn, ", ")) + cli.If(a.Note != "", "  %v\n", a.Note)
 	example := func(d *client.Difference) string {
 		return cli.Text("      %v  %v → %v\n", d.Key, standingText(d.There), standingText(d.Here))
@@ -290,16 +290,16 @@ func errorText(found *client.ErrorGroups, room int) string {
 	say("\n")
 	for _, g := range found.Groups {
 		for _, step := range g.Resets {
-			say("a part is bad, and a re-run gives it again; when its source is fixed, have it "+
-				"made again:\n  tranche run reset %v --step %v --group %v --failed-at %v\n", run, step, g.ID, g.Step)
+			say("a part is bad, and a rerun gives it again; when its source is fixed, "+
+				"recompute it:\n  tranche run reset %v --step %v --group %v --failed-at %v\n", run, step, g.ID, g.Step)
 		}
 	}
 	again := slices.IndexFunc(found.Groups, func(g client.ErrorGroup) bool {
 		return g.Code != workqueue.CodeInvalid && len(g.Resets) == 0
 	})
 	if again >= 0 {
-		say("run a group again:       tranche run rerun %[1]v --group %[2]v\n"+
-			"run all of them again:   tranche run rerun %[1]v --failed\n", run, found.Groups[again].ID)
+		say("rerun a group:           tranche run rerun %[1]v --group %[2]v\n"+
+			"rerun all of them:       tranche run rerun %[1]v --failed\n", run, found.Groups[again].ID)
 	}
 	say("correct their data:      tranche run export %[1]v --state failed --flat --include payload "+
 		"--format xlsx -o failed.xlsx\n"+

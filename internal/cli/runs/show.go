@@ -46,7 +46,7 @@ func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 		Empty: "no runs yet; start one with: tranche run start --endpoint NAME --items FILE", Next: page.Next, Before: true,
 	}
 	if !reflect.DeepEqual(*r, runList{Limit: r.Limit, Sort: r.Sort, Fold: r.Fold}) {
-		list.Empty = "no run fits; all are in: tranche run list"
+		list.Empty = "no run matches; all are in: tranche run list"
 	}
 	if err := list.Print(term, page.Runs, err); err != nil || term.JSON {
 		return err
@@ -243,7 +243,7 @@ func settingsText(step *client.StepView) []string {
 		cli.If(s.ChunkBytes > 0, "%v bytes a request", s.ChunkBytes),
 		cli.If(s.ChunkTime > 0, "%v a request", cli.Span(time.Duration(s.ChunkTime))),
 		upTo(s.InFlight, s.InFlightAuto)+" in flight"+cli.If(step.Cap > 0, " (now %v, gently)", step.Cap)+
-			cli.If(step.Share > 1, " (now %v shares of what it shares, to be in time)", step.Share),
+			cli.If(step.Share > 1, " (now %v shares of what it shares, to meet its deadline)", step.Share),
 		cli.If(s.Rate > 0, "%v at most", cli.Rate(s.Rate)))
 	retry := cli.Join(", ", cli.Text("%v attempts, backoff %v", s.MaxAttempts, cli.Span(time.Duration(s.RetryBackoff))),
 		cli.If(s.MaxBackoff > 0, "up to %v", cli.Span(time.Duration(s.MaxBackoff))),
@@ -377,6 +377,6 @@ func groupsText(found *client.PayloadGroups, _ int) string {
 }
 
 func linkRows(t *cli.Table, from *string, carriedOn []string) {
-	t.If(from != nil, "carries on", "run %v", from)
+	t.If(from != nil, "continues", "run %v", from)
 	t.If(len(carriedOn) > 0, "carried on by", "run %v", strings.Join(carriedOn, ", "))
 }

@@ -170,11 +170,11 @@ func (r *runStart) Explain(plan *cli.TextFile, err error) error {
 
 func startedText(s *client.Started) string {
 	if s.Existing {
-		return fmt.Sprintf("run %s is there already, by its idempotency key", s.Run)
+		return fmt.Sprintf("run %s exists already, by its idempotency key", s.Run)
 	}
 	text := cli.Text("run %v started: plan %v, %v", s.Run, planRefText(s.Plan, s.PlanVersion), itemCount(s.Items)) +
 		cli.If(s.Skipped > 0, " (%v skipped)", cli.Plural(s.Skipped, "duplicate")) +
-		cli.If(s.Invalid > 0, " (%v invalid, which have failed: tranche run errors %v)", s.Invalid, s.Run) +
+		cli.If(s.Invalid > 0, " (%v invalid, which failed: tranche run errors %v)", s.Invalid, s.Run) +
 		cli.If(s.Key != "", ", keys from %v", s.Key)
 	if s.DoneBy != nil {
 		text += "\nto be done by " + cli.Ahead(*s.DoneBy)
@@ -237,7 +237,7 @@ func SayHelp(app *kong.Application) error {
 
 func dryRunText(found *client.DryRun) string {
 	if found.Existing != nil {
-		return fmt.Sprintf("nothing would be started: run %s is there already, by its idempotency key", *found.Existing)
+		return fmt.Sprintf("nothing would be started: run %s exists already, by its idempotency key", *found.Existing)
 	}
 	text := cli.Text("would start: plan %v, %v of %v%v\n", planRefText(found.Plan, found.PlanVersion),
 		itemCount(found.Items), cli.Plural(found.Bytes, "byte"), cli.If(found.Key != "", ", keys from %v", found.Key)) +
@@ -299,7 +299,7 @@ func (r *runOpen) Run(ctx context.Context, term *cli.Console, cl *client.Client)
 	term.Warn(opened.Warnings)
 	return cli.Say(term, func(opened *client.Opened) string {
 		if opened.Existing {
-			return fmt.Sprintf("run %s is there already, by its idempotency key", opened.Run)
+			return fmt.Sprintf("run %s exists already, by its idempotency key", opened.Run)
 		}
 		return fmt.Sprintf("run %[1]s is open until %[2]s\nadd items with: tranche run add %[1]s FILE\n"+
 			"then: tranche run seal %[1]s", opened.Run, cli.Moment(opened.SealDeadline))
@@ -406,7 +406,7 @@ func (f *itemFlags) validate(format string) error {
 	case f.From == "" && (len(f.State) > 0 || f.Correct != ""):
 		return errors.New("--state and --correct are about items of an earlier run; give --from RUN too")
 	case (f.SQL == "") != (f.Source == ""):
-		return errors.New("--sql and --source go together: a query, and the source to ask")
+		return errors.New("--sql and --source go together: a query, and the source to query")
 	case f.Stream == "" && (f.Subject != "" || f.FromSeq != 0):
 		return errors.New("--subject and --from-seq say which messages of a stream; give --stream too")
 	case f.Items+f.Correct == "" && format != "":

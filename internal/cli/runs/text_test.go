@@ -103,7 +103,7 @@ func TestAnExplanationReadsWell(t *testing.T) {
 			State: "held", Reason: string(health.RunHeld), Items: 1, Owner: client.OwnerOperator, Who: "whoever",
 			Advice: []client.Advice{resume},
 		}},
-		Notes: []string{"the run is paused; go on with: `tranche run resume 0198f6b1-7c8e-7000-8000-000000000000`"},
+		Notes: []string{"the run is paused; resume it with: `tranche run resume 0198f6b1-7c8e-7000-8000-000000000000`"},
 	}
 	for _, room := range []int{0, 60, 80, 200} {
 		text := cli.ExplanationText(e, room)

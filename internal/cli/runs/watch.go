@@ -199,7 +199,7 @@ type waitFlags struct {
 func (w *waitFlags) Check(dryRun bool) error {
 	switch {
 	case w.Wait && dryRun:
-		return errors.New("give either --dry-run or --wait: a dry run sets nothing going that could be waited for")
+		return errors.New("give either --dry-run or --wait: a dry run starts nothing to wait for")
 	case !w.Wait && w.OnHold != "":
 		return errors.New("--on-hold says what --wait does; give --wait too")
 	case !w.Wait && w.MaxWait != 0:
@@ -253,7 +253,7 @@ func waits(run *client.RunDocument) bool {
 	return true
 }
 
-const goOn = "go on with: tranche run watch "
+const goOn = "continue with: tranche run watch "
 
 func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) error {
 	id, seen := run.ID, run.State != ""
@@ -280,7 +280,7 @@ func left(term *cli.Console, run *client.RunDocument, w *watchFlags, why error) 
 		term.Note("%s --max-wait %s; the run continues on the server; %s%s", what, w.MaxWait, goOn, id)
 		return cli.Exit(cli.ExitMaxWait)
 	default:
-		term.Note("the run is not ended by this: it goes on on the server; %s%s", goOn, id)
+		term.Note("the run continues on the server; %s%s", goOn, id)
 		return cli.Exit(cli.ExitInterrupted)
 	}
 }

@@ -48,7 +48,7 @@ export default function Audit({ query }) {
     <${ErrorBox} error=${pages.error} retry=${pages.reload} />
     <${Card} flush>
       ${!pages.rows && !pages.error && html`<div class="pad"><${Skeleton} lines=${8} /></div>`}
-      ${pages.rows?.length === 0 && html`<${Empty} icon="audit" title=${any ? "Nothing of this kind was done" : "Nothing was done yet"} test="empty" />`}
+      ${pages.rows?.length === 0 && html`<${Empty} icon="audit" title=${any ? "There are no such entries" : "Nothing was done yet"} test="empty" />`}
       ${pages.rows?.length > 0 && html`<ol class="audit" data-rows data-test="audit">${byDay(pages.rows).map(
         ([day, entries]) => html`<li class="audit-day" key=${day}><h2>${day}</h2></li>${entries.map((e) => html`<${Entry} key=${e.id} entry=${e} />`)}`,
       )}</ol>`}

@@ -23,7 +23,7 @@ const states = [["", "All operations"], ["parked", "Parked"], ["backoff", "To be
 
 /** Collectors is the page /collectors; ?name= shows one. */
 export default function Collectors({ query }) {
-  return html`<${Documents} kind="collector" icon="collectors" query=${query} every=${3} template=${template} note="Changes hold from the next flush on." columns=${columns} One=${Collector}
+  return html`<${Documents} kind="collector" icon="collectors" query=${query} every=${3} template=${template} note="Changes apply from the next flush." columns=${columns} One=${Collector}
     what="A collector stores small operations as they come, and hands them to a service in batches: one call for many, in order by their key."/>`;
 }
 
@@ -63,7 +63,7 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
     toast(what === "drop" ? `${plural(done.dropped, "operation")} given up` : `${plural(done.requeued, "operation")} to be retried`);
     again();
   };
-  return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes hold from the next flush on." act=${act}
+  return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes apply from the next flush." act=${act}
       subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${c.version}`}
       pauses="Nothing is flushed until it is resumed" resumes="It continues" deletes="One with operations is not deleted: drain it, or drop them."
       more=${{ what: "drain", icon: "upload", label: "Drain", says: "All that waits is flushed now" }}>
@@ -83,7 +83,7 @@ function Ops({ load, state, parked, choose }) {
   const rows = load.data?.ops || [];
   const one = (op, what) => choose(what, { ids: [op.id], waiting: what === "drop" && op.state !== "parked" || undefined },
     what === "drop" ? `Give ${inert(op.id, 60)} up?` : `Try ${inert(op.id, 60)} again?`,
-    what === "drop" ? "The operation is deleted, and not done." : "It has all its attempts again, and goes with the next flush of its key.");
+    what === "drop" ? "The operation is deleted, and not done." : "It regains all attempts, and joins the next flush of its key.");
   const columns = [
     { key: "id", title: "Operation", class: "runs-name", render: (op) => html`<${Text} max=${60} code>${op.id}<//><span class="under">key <${Text} max=${60}>${op.key}<//></span>` },
     { key: "state", title: "State", render: (op) => html`<${Badge} tone=${tones[op.state]}>${op.state === "backoff" ? "to be retried" : op.state}<//>${op.code &&
@@ -96,7 +96,7 @@ function Ops({ load, state, parked, choose }) {
   ];
   const actions = html`<${Select} label="State" value=${state} options=${states} onChange=${(v) => setQuery({ state: v, after: "" })} test="state"/>
     ${parked > 0 && html`<${Button} small role="operator" icon="repeat" test="requeue-all" onClick=${() => choose("requeue", { all: true },
-      `Try ${plural(parked, "parked operation")} again?`, "They have all their attempts again, and go with the next flush of their keys.")}>Try all parked again<//>`}`;
+      `Try ${plural(parked, "parked operation")} again?`, "They regain all attempts, and join the next flush of their keys.")}>Try all parked again<//>`}`;
   return html`<${Card} flush title="Operations" actions=${actions}><${ErrorBox} error=${load.error} retry=${load.reload}/>
     ${load.data && html`<${Table} caption="Operations, oldest first" test="ops" rows=${rows} rowKey=${(op) => op.number} columns=${columns}
       empty=${html`<${Empty} title=${state ? "None in this state" : "No operation waits"}/>`}/>`}

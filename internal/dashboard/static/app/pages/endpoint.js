@@ -111,7 +111,7 @@ function Instances({ endpoint: e }) {
 function notes(l) {
   const all = [];
   if (l.reason) all.push(l.state === "waiting" ? `waits: ${inert(l.reason, 300)}` : inert(l.reason, 300));
-  for (const [n, what] of [[l.redelivered, "requests came again"], [l.given_up, "given up"], [l.dead, "dead-lettered"], [l.rebinds, "times its consumer was lost"]]) {
+  for (const [n, what] of [[l.redelivered, "requests redelivered"], [l.given_up, "given up"], [l.dead, "dead-lettered"], [l.rebinds, "times its consumer was lost"]]) {
     if (n > 0) all.push(`${num(n)} ${what}`);
   }
   return all;

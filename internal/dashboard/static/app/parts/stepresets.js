@@ -5,7 +5,7 @@ import { inert, num } from "../format.js";
 
 const words = [
   ["reset", "to be recomputed"],
-  ["withdrawn", "withdrawn from requests that were out"],
+  ["withdrawn", "withdrawn from requests in flight"],
   ["redone", "to be redone in any case"],
   ["kept", "kept unless a part changes"],
   ["waiting", "waiting for the parts"],
