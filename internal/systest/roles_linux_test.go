@@ -215,6 +215,10 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 		if n.url != "" || n.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(n.said.String(), wrong.says) {
 			t.Errorf("%s: serve ended with %v and says:\n%s", wrong.name, n.cmd.ProcessState, n.said.String())
 		}
+		if r, err := run(binary, "", "doctor", "--database", wrong.database); wrong.database != verified &&
+			(err != nil || !strings.Contains(r.err, wrong.says) || strings.Contains(r.err, "--ca")) {
+			t.Errorf("%s: doctor: %v, %s", wrong.name, err, r.err)
+		}
 	}
 }
 
