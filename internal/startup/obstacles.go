@@ -152,6 +152,8 @@ func DatabaseRemedy(err error) error {
 		remedy = "name the authority that signed the server's certificate with sslrootcert=FILE in --database"
 	case strings.Contains(textOf(err), "server refused TLS connection"):
 		remedy = "have the server use TLS (ssl = on), or ask for none with sslmode=disable in --database"
+	case remedy == "" && errors.As(err, new(*net.OpError)):
+		remedy = "check that it runs, and --database"
 	}
 	if remedy == "" {
 		return err

@@ -35,10 +35,6 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 		t.Fatalf("without a schema serve ended with %v: %s", n.err, n.said.String())
 	}
 	must(t, binary, "", "migrate", "--database", asOwner)
-	n = launch(t, binary, asApp, ns.URL(), nil)
-	if says := "role " + app + " may not"; n.url != "" || !strings.Contains(n.said.String(), says) {
-		t.Fatalf("without rights serve ended with %v: %s", n.err, n.said.String())
-	}
 	for range 2 {
 		must(t, binary, "", "migrate", "--database", asOwner, "--grant", app)
 	}
@@ -214,6 +210,10 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 		n := launch(t, binary, wrong.database, nats, []string{"NATS_CA=" + wrong.ca}, "--database-wait", "20s")
 		if n.url != "" || n.cmd.ProcessState.ExitCode() != 1 || !strings.Contains(n.said.String(), wrong.says) {
 			t.Errorf("%s: serve ended with %v and says:\n%s", wrong.name, n.cmd.ProcessState, n.said.String())
+		}
+		if r, err := run(binary, "", "doctor", "--database", wrong.database); wrong.database != verified &&
+			(err != nil || !strings.Contains(r.err, wrong.says) || strings.Contains(r.err, "--ca")) {
+			t.Errorf("%s: doctor: %v, %s", wrong.name, err, r.err)
 		}
 	}
 }

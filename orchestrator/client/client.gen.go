@@ -3247,7 +3247,7 @@ type Report struct {
 	Found      int         `json:"found"`
 	Violations []Violation `json:"violations"`
 
-	// Note what is no violation and should be known: the schema is newer
+	// Note what is no violation and should be known: the schema is newer, or the rest is unchecked
 	Note string `json:"note,omitempty"`
 }
 
@@ -6054,7 +6054,7 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 //
 // Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its severity, since when it has
 // been so, and what helps. It answers with status 200 whatever it finds, also while PostgreSQL or NATS is
-// unavailable: that is a condition then. Programs that route requests ask /readyz instead. However many ask, it is
+// unavailable: that is a condition then. Programs that route requests ask /healthz instead. However many ask, it is
 // looked at most every few seconds.
 //
 // It is GET /health, for role viewer.
@@ -7199,4 +7199,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9eb58c8d593562956c63a878e5fbc7bb, is e10e41bf7e1a7d52e635f9d3cca1babe22f764df990a175d7b3b6347ba2aa26b.
+// Of 78198c94de76df55896e7d7765e23975, is d644c6430eac745165e6d44095cc0558adce861d893a79719c17e6c83f0fb238.

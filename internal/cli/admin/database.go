@@ -7,7 +7,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -131,9 +130,6 @@ func (m *migrateCommand) Run(ctx context.Context, term *cli.Console) error {
 	var notes []string
 	if err == nil && (!m.DryRun || len(files) == 0) {
 		notes, err = migrations.Notes(ctx, m.Database, m.Grant...)
-	}
-	if dial, ok := errors.AsType[*net.OpError](err); ok && dial.Op == "dial" && dial.Addr != nil {
-		return fmt.Errorf("migrate: no PostgreSQL answers at %s: %w; check --database", dial.Addr, dial.Err)
 	}
 	if err != nil {
 		return err

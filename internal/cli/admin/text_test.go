@@ -237,3 +237,11 @@ func TestCanaryText(t *testing.T) {
 		}
 	}
 }
+
+func TestConditionsOfOneKindKeepTheirDetails(t *testing.T) {
+	t.Parallel()
+	of := []client.Condition{{Kind: "k", Detail: "from 1 to 2"}, {Kind: "k", Detail: "from 3 to 4"}}
+	text := healthText(&client.Health{Conditions: of, Kinds: []client.KindSummary{{Kind: "k"}}}, 0)
+	testenv.Has(t, text, of[0].Detail, "health")
+	testenv.Has(t, text, of[1].Detail, "health")
+}
