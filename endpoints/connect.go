@@ -2,6 +2,7 @@ package endpoints
 
 import (
 	"cmp"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -149,7 +150,11 @@ func LogTo(log *zap.Logger) nats.Option {
 			default:
 				refusals.Store(0)
 				if away.Now() {
-					log.Warn("NATS cannot be reached; trying until it can: "+serve.AwayRemedy,
+					remedy := serve.AwayRemedy
+					if _, ok := errors.AsType[*tls.CertificateVerificationError](err); ok {
+						remedy = "name the authority that signed its certificate with NATS_CA=FILE"
+					}
+					log.Warn("NATS cannot be reached; trying until it can: "+remedy,
 						zap.Strings("servers", nc.Servers()), zap.Error(err))
 				}
 			}

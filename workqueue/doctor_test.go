@@ -73,6 +73,11 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			sql:  `SELECT $1::uuid`,
 			want: doctor.OnePart, what: "no primary key", before: dropKey,
 		},
+		"column gone": { // which the other checks read
+			sql:  `SELECT $1::uuid`,
+			want: doctor.AsMigrated, what: "lacks the column run_step.gate_closed_at",
+			before: `ALTER TABLE run_step DROP COLUMN gate_closed_at CASCADE;`,
+		},
 		"two parts": {
 			before: dropKey, sql: `INSERT INTO work_result SELECT * FROM work_result WHERE run_id = $1 AND ordinal = 1`,
 			want: doctor.OnePart, what: "two parts", items: []workqueue.Ordinal{1},

@@ -32,6 +32,7 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/cli/admin"
 	"github.com/tranchehq/tranche/internal/cli/runs"
+	"github.com/tranchehq/tranche/internal/startup"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 

@@ -288,7 +288,8 @@ func (e *PermissionError) Error() string {
 		return fmt.Sprintf("NATS does not permit this user to %s its inbox, %s; connect with an inbox prefix that it may "+
 			"read (NATS_INBOX_PREFIX or nats.CustomInboxPrefix), or grant this one: docs/security.md", e.Op, e.Subject)
 	}
-	return fmt.Sprintf("NATS does not permit this user to %s %s; grant it: docs/security.md", e.Op, e.Subject)
+	return fmt.Sprintf("NATS does not permit this user to %s %s; grant it, or use the credentials of "+
+		"another role: docs/security.md", e.Op, e.Subject)
 }
 
 func (e *PermissionError) Unwrap() error { return nats.ErrPermissionViolation }

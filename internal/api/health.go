@@ -29,7 +29,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	report := kernel.Get("health", "/health", "Conditions that need a person")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it holds, and its remedy. The status is 200 whatever it finds, also while " +
-		"PostgreSQL or NATS is unavailable: that is a condition. Programs that route requests use /readyz instead. " +
+		"PostgreSQL or NATS is unavailable: that is a condition. Programs that route requests use /healthz instead. " +
 		"Regardless of the number of callers, it is checked at most every few seconds."
 	kernel.Register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
 		found, err := s.health.Report(ctx)

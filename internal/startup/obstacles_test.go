@@ -29,6 +29,7 @@ import (
 func TestObstaclesOfTLS(t *testing.T) {
 	t.Parallel()
 	cert, pool := testCertificate(t)
+	core, logged := observer.New(zap.WarnLevel)
 	refused := func(t *testing.T, serverTLS *tls.Config, url string, options ...nats.Option) obstacle {
 		t.Helper()
 		ns, err := natsserver.NewServer(&natsserver.Options{Host: "127.0.0.1", Port: -1, NoSigs: true, NoLog: true,
@@ -44,7 +45,7 @@ func TestObstaclesOfTLS(t *testing.T) {
 		nc = testenv.Must(endpoints.Connect(append(options, func(o *nats.Options) error {
 			o.Servers = []string{url + "://" + ns.Addr().String()}
 			return nil
-		}, w.Hear())...))(t)
+		}, w.Hear(), endpoints.LogTo(zap.New(core)))...))(t)
 		t.Cleanup(nc.Close)
 		var o obstacle
 		limit := time.After(time.Minute)
@@ -62,6 +63,7 @@ func TestObstaclesOfTLS(t *testing.T) {
 	if o := refused(t, trusting, "nats"); !strings.Contains(o.end, "not trusted") || !strings.Contains(o.end, "NATS_CA") {
 		t.Errorf("an authority that is not known: %+v", o)
 	}
+	testenv.Same(t, logged.FilterMessageSnippet("NATS_CA=FILE").Len(), 1, "warnings that name NATS_CA")
 	testenv.Has(t, refused(t, nil, "tls").end, "offers no TLS", "a server without TLS")
 	strict := trusting.Clone()
 	strict.ClientAuth, strict.ClientCAs = tls.RequireAndVerifyClientCert, pool

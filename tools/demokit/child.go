@@ -49,10 +49,8 @@ func StartChild(name, log string, cmd *exec.Cmd) (*Child, error) {
 	return c, nil
 }
 
-// PID returns the process id.
 func (c *Child) PID() int { return c.cmd.Process.Pid }
 
-// Exited returns a channel that is closed when the child has ended.
 func (c *Child) Exited() <-chan struct{} { return c.exited }
 
 // Failure returns an error that says why the child ended unexpectedly.
@@ -82,17 +80,24 @@ func (c *Child) Stop(ctx context.Context) error {
 	return fmt.Errorf("stop %s (pid %d): it did not end in time and was killed", c.name, c.PID())
 }
 
-// commandError returns a [CommandError] for an exit, and other errors of exec wrapped.
+// commandError describes the unexpected end of a command. said is the end of its output, if the user has not seen it.
 func commandError(command string, want int, err error, said string) error {
 	var exit *exec.ExitError
-	if err == nil || errors.As(err, &exit) {
-		code := 0
-		if exit != nil {
-			code = exit.ExitCode()
-		}
-		return &CommandError{Command: command, Code: code, Want: want, Said: lastLines(said)}
+	if err != nil && !errors.As(err, &exit) {
+		return fmt.Errorf("run %s: %w", command, err)
 	}
-	return fmt.Errorf("run %s: %w", command, err)
+	ended := 0
+	if exit != nil {
+		ended = exit.ExitCode()
+	}
+	text := fmt.Sprintf("%s ended with exit code %d, not %d", command, ended, want)
+	if ended < 0 {
+		text = command + " was ended by a signal"
+	}
+	if said = lastLines(said); said != "" {
+		text += ":\n" + said
+	}
+	return errors.New(text)
 }
 
 func tail(path string) string {

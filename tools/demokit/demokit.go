@@ -45,7 +45,6 @@ type Story struct {
 	undo  []func(context.Context) error
 }
 
-// New returns a story that writes to out.
 func New(out io.Writer, color bool) *Story {
 	return &Story{out: out, color: color, live: isTerminal(out)}
 }
@@ -130,7 +129,6 @@ func (s *Story) write(text string) {
 	}
 }
 
-// Paint colours a text.
 func (s *Story) Paint(colour, text string) string {
 	if !s.color || colour == plain {
 		return text
@@ -138,7 +136,6 @@ func (s *Story) Paint(colour, text string) string {
 	return "\x1b[" + colour + "m" + text + "\x1b[0m"
 }
 
-// Title starts the story.
 func (s *Story) Title(text string) { s.write(s.Paint(Bold, text) + "\n") }
 
 // Chapter starts a numbered part.
@@ -171,7 +168,6 @@ func (s *Story) File(path string) error {
 	return nil
 }
 
-// Say writes a line.
 func (s *Story) Say(format string, args ...any) { s.write(fmt.Sprintf(format, args...) + "\n") }
 
 // Fact writes what was done on the left, and the duration and rate on the right. No rate if n is 0.
@@ -245,10 +241,8 @@ type Check struct {
 	FirstWrong string // an example of a difference, if there is one
 }
 
-// Holds reports whether both are equal.
 func (c Check) Holds() bool { return c.Got == c.Want && c.FirstWrong == "" }
 
-// Difference describes what is unequal.
 func (c Check) Difference() string {
 	text := fmt.Sprintf("%s %s, but %s %s", c.Left, Grouped(c.Got), Grouped(c.Want), c.Right)
 	if c.FirstWrong != "" {
@@ -275,25 +269,6 @@ type BusyError struct{ Dir string }
 
 func (e *BusyError) Error() string {
 	return fmt.Sprintf("%s is in use by another demo; wait for its end, or choose another directory with --dir", e.Dir)
-}
-
-// CommandError means that a program ended with an unexpected exit code.
-type CommandError struct {
-	Command string
-	Code    int    // -1: ended by a signal
-	Want    int    // the expected code
-	Said    string // the end of its output, if the user has not seen it
-}
-
-func (e *CommandError) Error() string {
-	text := fmt.Sprintf("%s ended with exit code %d, not %d", e.Command, e.Code, e.Want)
-	if e.Code < 0 {
-		text = e.Command + " was ended by a signal"
-	}
-	if e.Said != "" {
-		text += ":\n" + e.Said
-	}
-	return text
 }
 
 // UnequalError means that a proof failed.

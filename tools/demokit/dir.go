@@ -80,7 +80,6 @@ func lockDir(path string, leaves []string) (*Dir, error) {
 	return d, nil
 }
 
-// File returns the path of a file in the directory.
 func (d *Dir) File(name ...string) string {
 	return filepath.Join(append([]string{d.Path}, name...)...)
 }
@@ -88,7 +87,6 @@ func (d *Dir) File(name ...string) string {
 // Servers returns the path of a file that is removed at the end.
 func (d *Dir) Servers(name ...string) string { return d.File(append([]string{serversDir}, name...)...) }
 
-// Log returns the path of a child's log.
 func (d *Dir) Log(name string) string { return d.File(logsDir, name+".log") }
 
 func (d *Dir) clear() error {

@@ -32,7 +32,6 @@ type Shell struct {
 	Story    *Story
 }
 
-// Command returns a tranche command.
 func (sh *Shell) Command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, sh.Program, args...)
 	cmd.Dir, cmd.Env = sh.Dir, sh.Env

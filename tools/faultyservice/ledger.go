@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-// Fault is a kind of fault in the ledger.
 type Fault string
 
 // The faults of a service. A liar's faults are its lies.

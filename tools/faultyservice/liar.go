@@ -90,7 +90,6 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 	return msg.Ack()
 }
 
-// Lie is a kind of reply that does not fit its request.
 type Lie string
 
 // The lies. Unless noted otherwise, the reply looks complete.
@@ -111,7 +110,6 @@ const (
 	LieBoth      Lie = "both"       // a slot with both a result and an error
 )
 
-// Lies returns all lies.
 func Lies() []Lie {
 	return []Lie{LieForeign, LieOthers, LieMissing, LieEmpty, LieCountHigh, LieCountLow, LieDoubled, LieTwice, LieRun,
 		LieSlice, LieEndpoint, LieGarbage, LieTruncated, LieBoth}

@@ -40,7 +40,6 @@ type Config struct {
 	Ledger *Ledger `json:"-"` // nil: a new one, see Service.Ledger
 }
 
-// Way is how a chunk fails.
 type Way string
 
 // The ways to fail.
@@ -138,7 +137,6 @@ func (s *Service) Run(ctx context.Context) error {
 	return errors.Join(err, s.cfg.Ledger.Err())
 }
 
-// Ledger returns the service's ledger.
 func (s *Service) Ledger() *Ledger { return s.cfg.Ledger }
 
 // handle applies the first fault that fits the chunk: outage, size, rate, duration, poison. Else it answers.

@@ -341,6 +341,45 @@ func TestAKeyIsReplaced(t *testing.T) {
 	}
 }
 
+// PROOF: who may do what, 13.
+// Credentials of an operator end when they say, and at once when they are revoked, on open connections too. A later
+// configuration keeps that, and issues others.
+func TestCredentialsEnd(t *testing.T) {
+	t.Parallel()
+	s, dir := system(t, "accounts=accounts", "statement=statement"), t.TempDir()
+	files := testenv.Must(s.WriteOperator(dir))(t)
+	server := testenv.NATSByConfig(t, read(t, files[0]))
+	stolen, other := filepath.Join(t.TempDir(), "stolen.creds"), filepath.Join(dir, "statement.creds")
+	testenv.NoError(t, os.WriteFile(stolen, []byte(read(t, filepath.Join(dir, "accounts.creds"))), 0o600))
+	closed := make(chan error, 1)
+	testenv.Dial(t, server.URL(), nats.UserCredentials(stolen), nats.NoReconnect(), nats.ClosedHandler(func(nc *nats.Conn) {
+		closed <- nc.LastError()
+	}))
+	testenv.Must(natsaccess.Revoke(dir, "accounts"))(t)
+	server.Reload(t, read(t, files[0]))
+	if err := <-closed; err == nil {
+		t.Error("a revoked connection ended without a reason")
+	}
+	s.Valid = time.Hour
+	testenv.Must(s.WriteOperator(dir))(t)
+	server.Reload(t, read(t, files[0]))
+	for file, good := range map[string]bool{stolen: false, other: true, filepath.Join(dir, "accounts.creds"): true} {
+		nc, err := nats.Connect(server.URL(), nats.UserCredentials(file))
+		if nc.Close(); (err == nil) != good {
+			t.Errorf("%s: %v; want it good: %t", file, err, good)
+		}
+	}
+	s.Valid = time.Nanosecond // until this second
+	testenv.Must(s.WriteOperator(dir))(t)
+	testenv.Until(t, patience, "credentials end", func() bool {
+		nc, err := nats.Connect(server.URL(), nats.UserCredentials(other))
+		nc.Close()
+		return err != nil
+	})
+	_, err := natsaccess.Revoke(dir, "nobody")
+	testenv.Says(t, err, "no credentials of an operator", "a role that is not there")
+}
+
 func read(t *testing.T, file string) string {
 	t.Helper()
 	return string(testenv.Must(os.ReadFile(file))(t))

@@ -2,7 +2,10 @@ package natsaccess
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
@@ -39,8 +42,11 @@ func (s *System) WriteOperator(dir string) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := &operator{keys: keys, public: map[string]string{}, pairs: map[string]nkeys.KeyPair{}}
+	o := &operator{keys: keys, valid: s.Valid, public: map[string]string{}, pairs: map[string]nkeys.KeyPair{}}
 	if o.pair, err = keys.pair("operator", nkeys.PrefixByteOperator); err != nil {
+		return nil, err
+	}
+	if o.revoked, err = keys.revoked(); err != nil {
 		return nil, err
 	}
 	accounts := append([]*Account{{Name: systemAccount}}, s.Accounts...)
@@ -75,10 +81,97 @@ func (s *System) WriteOperator(dir string) ([]string, error) {
 }
 
 type operator struct {
-	keys   *Keys
-	pair   nkeys.KeyPair
-	pairs  map[string]nkeys.KeyPair // of accounts, by name
-	public map[string]string
+	keys    *Keys
+	pair    nkeys.KeyPair
+	pairs   map[string]nkeys.KeyPair // of accounts, by name
+	public  map[string]string
+	revoked jwt.RevocationList
+	valid   time.Duration // of users' JWTs; 0: no end
+}
+
+// revokedFile has the users' keys that are revoked, and when.
+const revokedFile = "revoked.json"
+
+func (k *Keys) revoked() (list jwt.RevocationList, err error) {
+	text, err := os.ReadFile(filepath.Join(k.dir, revokedFile))
+	if errors.Is(err, fs.ErrNotExist) {
+		return list, nil
+	}
+	if err == nil {
+		err = json.Unmarshal(text, &list)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the revoked keys: %w", err)
+	}
+	return list, nil
+}
+
+// Revoke revokes a user's credentials in the files of WriteOperator, and removes its key and credentials: the next
+// WriteOperator makes others. It returns the server's file, which servers must reload.
+func Revoke(dir, user string) (file string, err error) {
+	keys := &Keys{dir: filepath.Join(dir, keysName)}
+	key := filepath.Join(keys.dir, user+seedEnding)
+	if _, err := os.Stat(filepath.Join(dir, user+credsEnding)); err != nil {
+		return "", fmt.Errorf("%q has no credentials of an operator in %s: %w", user, dir, err)
+	}
+	pair, err := keys.pair(user, nkeys.PrefixByteUser)
+	if err != nil {
+		return "", err
+	}
+	public, err := pair.PublicKey()
+	if err != nil {
+		return "", err
+	}
+	list, err := keys.revoked()
+	if err != nil {
+		return "", err
+	}
+	if list == nil {
+		list = jwt.RevocationList{}
+	}
+	list.Revoke(public, time.Now())
+	text, err := json.Marshal(list)
+	if err != nil {
+		return "", err
+	}
+	if err := write(filepath.Join(keys.dir, revokedFile), append(text, '\n')); err != nil {
+		return "", err
+	}
+	file = filepath.Join(dir, ConfName)
+	if err := keys.resign(file, list); err != nil {
+		return "", fmt.Errorf("revoke in %s: %w", file, err)
+	}
+	return file, errors.Join(os.Remove(filepath.Join(dir, user+credsEnding)), os.Remove(key))
+}
+
+// resign adds revoked keys to the accounts of a server's file.
+func (k *Keys) resign(file string, revoked jwt.RevocationList) error {
+	conf, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	operator, err := k.pair("operator", nkeys.PrefixByteOperator)
+	if err != nil {
+		return err
+	}
+	lines := strings.Split(string(conf), "\n")
+	for i, line := range lines {
+		parts := strings.Fields(line) // PUBLIC: JWT # NAME
+		if len(parts) != 4 || parts[2] != "#" || !strings.HasPrefix(line, "  ") {
+			continue
+		}
+		claims, err := jwt.DecodeAccountClaims(parts[1])
+		if err != nil {
+			return err
+		}
+		claims.Revocations = revoked
+		token, err := claims.Encode(operator)
+		if err != nil {
+			return err
+		}
+		lines[i] = fmt.Sprintf("  %s %s # %s", parts[0], token, parts[3])
+	}
+	return write(file, []byte(strings.Join(lines, "\n")))
 }
 
 func (o *operator) know(name string) (err error) {
@@ -114,7 +207,7 @@ func (o *operator) operator() (string, error) {
 
 func (o *operator) account(a *Account) (string, error) {
 	claims := jwt.NewAccountClaims(o.public[a.Name])
-	claims.Name = a.Name
+	claims.Name, claims.Revocations = a.Name, o.revoked
 	if a.JetStream {
 		claims.Limits.JetStreamLimits = jwt.JetStreamLimits{MemoryStorage: jwt.NoLimit, DiskStorage: jwt.NoLimit,
 			Streams: jwt.NoLimit, Consumer: jwt.NoLimit}
@@ -196,6 +289,9 @@ func (o *operator) user(a *Account, file string) error {
 	}
 	claims := jwt.NewUserClaims(public)
 	claims.Name = a.User.Name
+	if o.valid > 0 {
+		claims.Expires = time.Now().Add(o.valid).Unix()
+	}
 	if a.User.Publish != nil {
 		claims.Pub.Allow.Add(a.User.Publish...)
 		claims.Resp = &jwt.ResponsePermission{MaxMsgs: 1, Expires: responseLife}

@@ -13,7 +13,10 @@ import (
 const NodeAccount = "TRANCHE"
 
 // System is all accounts: the nodes' first, then the rest by name.
-type System struct{ Accounts []*Account }
+type System struct {
+	Accounts []*Account
+	Valid    time.Duration // of credentials by JWT; 0: no end
+}
 
 // Account is an account with its one user.
 type Account struct {

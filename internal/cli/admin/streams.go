@@ -124,6 +124,7 @@ func streamsText(s *client.Streams, room int) string {
 
 type natsCommands struct {
 	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server, with permissions per role."`
+	Revoke natsRevoke `cmd:"" help:"Revoke a role's credentials by JWT; then reload the servers."`
 }
 
 type natsConfig struct {
@@ -134,12 +135,34 @@ type natsConfig struct {
 	Viewer   []string `help:"Read-only users of streams, consumers, events and listeners." placeholder:"NAME"`
 	Out      string   `help:"Write server.conf here, and a NAME.nk for each, with a seed; keys that are there are kept. Without it the configuration is printed, with passwords from the server's environment." placeholder:"DIR"`
 	Operator bool     `help:"With --out: accounts and users by JWTs of an operator, and a NAME.creds for each."`
+
+	Valid daysOrTime `help:"With --operator: how long credentials are valid, such as 90d; the same command issues new ones. No end by default." placeholder:"TIME"`
+}
+
+type natsRevoke struct {
+	Name string `arg:"" help:"The role, such as a service."`
+	Out  string `required:"" help:"The directory of tranche nats config --operator." placeholder:"DIR"`
+}
+
+func (r *natsRevoke) Run(_ context.Context, term *cli.Console) error {
+	file, err := natsaccess.Revoke(r.Out, r.Name)
+	if err != nil {
+		return err
+	}
+	if term.JSON {
+		return term.Document(map[string]any{"revoked": r.Name, "files": []string{file}})
+	}
+	return term.Printf("%s", cli.Text("revoked once all servers have reloaded %v (nats-server --signal reload); for new "+
+		"credentials, repeat tranche nats config\n", file))
 }
 
 func (c *natsConfig) Run(_ context.Context, term *cli.Console) error {
 	system, err := c.system()
 	if err != nil {
 		return cli.Usage(err.Error())
+	}
+	if system.Valid = time.Duration(c.Valid); c.Valid < 0 || c.Valid > 0 && !c.Operator {
+		return cli.Usage("--valid needs --operator, and a time like 90d: other credentials have no end")
 	}
 	if c.Out == "" {
 		if c.Operator {

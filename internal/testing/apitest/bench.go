@@ -60,10 +60,8 @@ type StoreEngine struct {
 	Silent *streams.StalledStreams // streams reported as not answering
 }
 
-// Session returns the node's session.
 func (e StoreEngine) Session() workqueue.SessionID { return e.ID }
 
-// Requeue requeues dead letters.
 func (e StoreEngine) Requeue(
 	ctx context.Context, sel deadletter.DeadSelection, actor string,
 ) (deadletter.Requeue, error) {
@@ -71,7 +69,6 @@ func (e StoreEngine) Requeue(
 	return deadletter.New(e.db).Requeue(ctx, sel, actor)
 }
 
-// ChangeEndpoint changes an endpoint.
 func (e StoreEngine) ChangeEndpoint(
 	ctx context.Context, change pace.EndpointChange, actor string,
 ) (pace.EndpointSetting, error) {
@@ -79,7 +76,6 @@ func (e StoreEngine) ChangeEndpoint(
 	return pace.New(e.db).ChangeEndpoint(ctx, change, actor)
 }
 
-// AddOps adds operations to a collector.
 func (e StoreEngine) AddOps(
 	ctx context.Context, name string, version int, batches [][]collector.Op,
 ) ([]collector.AddedOps, error) {
@@ -87,10 +83,8 @@ func (e StoreEngine) AddOps(
 	return out, err
 }
 
-// Ready is closed.
 func (e StoreEngine) Ready() <-chan struct{} { return e.Begun }
 
-// Stalled returns the streams reported as not answering.
 func (e StoreEngine) Stalled() *streams.StalledStreams { return e.Silent }
 
 // Start loads a run.
@@ -100,7 +94,6 @@ func (e StoreEngine) Start(
 	return e.Load(ctx, req, next)
 }
 
-// Whole is a complete node.
 type Whole interface {
 	kernel.Node
 	runs.Engine
@@ -111,7 +104,6 @@ type Whole interface {
 	api.Requeuer
 }
 
-// NodeOf returns a node for the API.
 func NodeOf(n Whole) api.Node {
 	return api.Node{Node: n, Starts: n, Controls: n, Redo: n, Collectors: n, Endpoints: n, DeadLetters: n}
 }
@@ -160,7 +152,6 @@ func (b *Bench) ServeWith(nc *nats.Conn, config api.Config) {
 	b.Over(NodeOf(b.Engine), nc, config)
 }
 
-// Problem is an error answer.
 type Problem struct {
 	Status int    `json:"status"`
 	Title  string `json:"title"`
@@ -269,7 +260,6 @@ func (b *Bench) answer(run workqueue.RunID, step workqueue.Step, fill func(*sett
 	}
 }
 
-// Three is a CSV of three items.
 const Three = "id,name\n=1,ann\n2,bob\n3,cy\n"
 
 // Peek opens an endless stream, and reads its first line.
@@ -284,7 +274,6 @@ func (b *Bench) Peek(path string) {
 	}
 }
 
-// Loopback is the network of test clients.
 var Loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // tellers returns receivers that may run one program.

@@ -44,7 +44,6 @@ type Head struct {
 	Header     http.Header
 }
 
-// Cookies returns the cookies that the answer sets.
 func (h *Head) Cookies() []*http.Cookie { return (&http.Response{Header: h.Header}).Cookies() }
 
 // Send returns an answer without its body, which may be endless.
@@ -90,7 +89,6 @@ func (b *Bench) JSON(method, path, body string, status int, out any, header ...s
 	return string(text)
 }
 
-// ContentTypeOf guesses a text's content type.
 func ContentTypeOf(text string) string {
 	if text == "" || strings.HasPrefix(text, "{") {
 		return "application/json"
@@ -98,46 +96,39 @@ func ContentTypeOf(text string) string {
 	return "application/yaml"
 }
 
-// Read gets a document.
 func (b *Bench) Read(path string, out any) {
 	b.Helper()
 	b.JSON(http.MethodGet, path, "", http.StatusOK, out)
 }
 
-// Post sends a text, and parses the answer.
 func (b *Bench) Post(path, text string, out any) {
 	b.Helper()
 	b.JSON(http.MethodPost, path, text, http.StatusOK, out)
 }
 
-// Read gets a document.
 func Read[T any](b *Bench, path string) (out T) {
 	b.Helper()
 	b.Read(path, &out)
 	return out
 }
 
-// Change posts a document.
 func Change[T any](b *Bench, path, body string) (out T) {
 	b.Helper()
 	b.Post(path, body, &out)
 	return out
 }
 
-// Tracked calls the tracker service, and parses the answer.
 func (b *Bench) Tracked(method, path, body string, status int, into any) {
 	b.Helper()
 	b.JSON(method, "/trackers"+path, body, status, into)
 }
 
-// Apply saves a plan.
 func (b *Bench) Apply(plan, query string) (out workqueue.AppliedDocument) {
 	b.Helper()
 	b.Post("/plans?"+query, plan, &out)
 	return out
 }
 
-// Schedule posts a schedule.
 func (b *Bench) Schedule(path, text string) (int, string) {
 	b.Helper()
 	code, body := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
@@ -194,14 +185,12 @@ func (b *Bench) Asked(path, body string, header ...string) (int, string, []byte)
 	return code, p.Detail, text
 }
 
-// Number returns the number that a query returns.
 func (b *Bench) Number(query string, args ...any) (n int) {
 	b.Helper()
 	testenv.NoError(b, b.Pool.QueryRow(b.Context(), query, args...).Scan(&n))
 	return n
 }
 
-// Exec runs a statement.
 func (b *Bench) Exec(sql string, args ...any) {
 	b.Helper()
 	testenv.Must(b.Pool.Exec(b.Context(), sql, args...))(b)

@@ -36,7 +36,6 @@ type Engine struct {
 	Node *orchestrator.Node
 }
 
-// SetupEngine returns an engine.
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
 	return setupEngine(t, testenv.NATS(t))
@@ -79,7 +78,6 @@ func SetupEngineOver(t *testing.T, pool *pgxpool.Pool, nc *nats.Conn, config api
 	return e
 }
 
-// Ready waits until the node is ready.
 func (e *Engine) Ready() {
 	e.Helper()
 	select {
@@ -135,10 +133,8 @@ func (e *Engine) Serve(add func(*endpoints.Service) error) (*nats.Conn, func()) 
 	return nc, e.Keep(svc.Run)
 }
 
-// Numbers is a chunk of numbers.
 type Numbers = endpoints.Chunk[Number, Number]
 
-// Reply answers each item with itself.
 func Reply(_ context.Context, chunk *Numbers) error {
 	for _, item := range chunk.Items() {
 		item.Reply(item.In)

@@ -41,7 +41,6 @@ func (b *Bench) Told(open, aside int) {
 	}
 }
 
-// AddLetter stores a dead letter and returns its id.
 func (b *Bench) AddLetter(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
 	b.Helper()
 	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
@@ -92,7 +91,6 @@ func (b *Bench) AckTwice(batch string) {
 	}
 }
 
-// Collect makes a collector.
 func (b *Bench) Collect(text string) (out workqueue.AppliedDocument) {
 	b.Helper()
 	b.Post("/collectors?name=named", text, &out)
@@ -126,7 +124,6 @@ func (b *Bench) Parking() {
 	}
 }
 
-// YearEnd is a plan.
 const YearEnd = `name: year-end
 priority: 7
 max_failed: 1.0%
@@ -139,6 +136,5 @@ steps:
   retry_codes: [BUSY]
 `
 
-// Nightly is a schedule.
 const Nightly = "cron: 30 2 * * *\nzone: Europe/Berlin\nplan: year-end\nparams: {year: \"{due.year}\"}\n" +
 	"items: {file: \"{due.date}/customers.csv\"}\n"

@@ -24,13 +24,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// LockedBench is a server that requires authentication.
 type LockedBench struct {
 	*Bench
 	Log *observer.ObservedLogs
 }
 
-// Locked makes the bench require a login.
 func (b *Bench) Locked() *LockedBench {
 	b.Helper()
 	return b.LockedWith(api.Config{}, access.Config{})
@@ -52,7 +50,6 @@ func (b *Bench) LockedWith(config api.Config, how access.Config) *LockedBench {
 	return &LockedBench{b, seen}
 }
 
-// MadeToken is a token with its secret.
 type MadeToken struct {
 	identity.TokenView
 	Secret string
@@ -72,10 +69,8 @@ func (b *Bench) Token(name string, role access.Role, life time.Duration) MadeTok
 	return MadeToken{made, secret}
 }
 
-// Browser is a logged-in browser.
 type Browser struct{ Cookie *http.Cookie }
 
-// Headers returns the headers that it sends.
 func (w Browser) Headers() []string { return []string{"Cookie", w.Cookie.Name + "=" + w.Cookie.Value} }
 
 // LogIn logs a browser in with the secret of a token.
@@ -88,7 +83,6 @@ func (b *Bench) LogIn(secret string) Browser {
 	return Browser{answer.Cookies()[0]}
 }
 
-// Session returns the session of a caller.
 func (b *Bench) Session(header ...string) (doc api.SessionDocument) {
 	b.Helper()
 	b.JSON(http.MethodGet, "/session", "", http.StatusOK, &doc, header...)
@@ -121,17 +115,14 @@ func (b *Bench) OpenStream(at string, header ...string) (opened bool, ended <-ch
 // Measured passes on what it measures, without blocking.
 type Measured struct{ Requests chan string }
 
-// NewMeasured returns metrics that report each request.
 func NewMeasured() *Measured { return &Measured{make(chan string, 100)} }
 
 func (*Measured) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	_, _ = w.Write([]byte("tranche_up 1\n"))
 }
 
-// Watch does nothing.
 func (*Measured) Watch(*health.Watch, func(context.Context) map[string]bool) {}
 
-// Asked reports a request.
 func (m *Measured) Asked(route, role string, code int) {
 	select {
 	case m.Requests <- route + " " + role + " " + strconv.Itoa(code):
@@ -186,7 +177,6 @@ func (b *Bench) BeginIn(has *[]*http.Cookie, p *Provider, next string) (back str
 	return kernel.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
 }
 
-// SentBy returns the cookies that a browser sends.
 func SentBy(has *[]*http.Cookie) []string {
 	var texts []string
 	if has != nil {
@@ -210,7 +200,6 @@ func Keep(has *[]*http.Cookie, answer *Head) {
 	}
 }
 
-// LogInBy logs in at the provider.
 func (b *Bench) LogInBy(p *Provider) []string {
 	b.Helper()
 	back, cookie := b.Begin(p, "/")

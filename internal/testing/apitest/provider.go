@@ -47,7 +47,6 @@ var providerKeys = sync.OnceValue(func() (keys [2]*rsa.PrivateKey) {
 	return keys
 })
 
-// NewProvider starts a provider.
 func NewProvider(t *testing.T) *Provider {
 	t.Helper()
 	keys := providerKeys()
@@ -185,7 +184,6 @@ func (p *Provider) vouch(w http.ResponseWriter, asked url.Values, signed bool) {
 	p.say(w, http.StatusOK, answer)
 }
 
-// Signed signs claims.
 func (p *Provider) Signed(key *rsa.PrivateKey, header, claims map[string]any) string {
 	text := p.Unsigned(header, claims)
 	sum := sha256.Sum256([]byte(text))
@@ -196,7 +194,6 @@ func (p *Provider) Signed(key *rsa.PrivateKey, header, claims map[string]any) st
 	return text + "." + Encoded(signature)
 }
 
-// Unsigned returns unsigned claims.
 func (p *Provider) Unsigned(header, claims map[string]any) string {
 	var parts [2]string
 	for i, part := range []any{header, claims} {
@@ -209,5 +206,4 @@ func (p *Provider) Unsigned(header, claims map[string]any) string {
 	return parts[0] + "." + parts[1]
 }
 
-// Encoded returns bytes in the encoding of tokens.
 func Encoded(b []byte) string { return base64.RawURLEncoding.EncodeToString(b) }

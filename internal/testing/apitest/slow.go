@@ -103,7 +103,6 @@ const (
 	longest = 2 * time.Minute
 )
 
-// Eventually waits until a condition holds.
 func Eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()
 	testenv.Until(t, longest, what, holds)

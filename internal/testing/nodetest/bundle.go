@@ -120,17 +120,14 @@ func Run(t *testing.T, name string, f func(context.Context) error) {
 	testenv.Keep(t, t.Errorf, name, f)
 }
 
-// Account is an item as sent to services.
 type Account struct {
 	ID string `json:"id"`
 }
 
-// Statement is a service's result.
 type Statement struct {
 	Of string `json:"of"`
 }
 
-// Chunk is the items of one request.
 type Chunk = endpoints.Chunk[Account, Statement]
 
 // Serve runs a service with one list endpoint until the test ends.
@@ -151,7 +148,6 @@ func ServeOn(t *testing.T, nc *nats.Conn, endpoint string,
 	Run(t, "service", svc.Run)
 }
 
-// Echo answers every item.
 func Echo(_ context.Context, chunk *Chunk) error {
 	for _, item := range chunk.Items() {
 		item.Reply(Statement{Of: item.In.ID})
@@ -182,7 +178,6 @@ func Request(endpoint string) start.LoadRequest {
 	}}}
 }
 
-// Start loads a run of n items.
 func (b *Bundle) Start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
 	t.Helper()
 	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, Items(n)))(t)
@@ -223,7 +218,6 @@ func (b *Bundle) Want(t *testing.T, run workqueue.RunID, generation, done, faile
 	}
 }
 
-// Dump describes the items and slices of a run.
 func (b *Bundle) Dump(t *testing.T, run workqueue.RunID) string {
 	t.Helper()
 	var text string

@@ -45,7 +45,6 @@ type Doomed struct {
 	crashed chan struct{}
 }
 
-// Doom prepares a node to crash.
 func (b *Bundle) Doom(t *testing.T) *Doomed {
 	t.Helper()
 	d := &Doomed{crashed: make(chan struct{})}
@@ -80,10 +79,8 @@ func (d *Doomed) Start(t *testing.T, point string, n int, cfg orchestrator.Confi
 	WantReady(t, d.Node)
 }
 
-// Crash crashes the node now.
 func (d *Doomed) Crash() { d.crash() }
 
-// Dead reports whether the node has crashed.
 func (d *Doomed) Dead() bool { return d.ctx.Err() != nil }
 
 // Await waits until the node has crashed, and expires its session and lease, so that no test waits for that.

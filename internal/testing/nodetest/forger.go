@@ -38,7 +38,6 @@ func (b *Bundle) Sent(t *testing.T, run workqueue.RunID, want int) []workqueue.S
 	return found
 }
 
-// Items lists the ordinals of a slice.
 func (b *Bundle) Items(t *testing.T, id workqueue.SliceID) []int {
 	t.Helper()
 	var all []int
@@ -72,7 +71,6 @@ func (f *Forger) Reply(slice workqueue.SliceID, final int, body string) *nats.Ms
 	return msg
 }
 
-// Publish sends messages of replies, one at a time.
 func (f *Forger) Publish(t *testing.T, msgs ...*nats.Msg) {
 	t.Helper()
 	for _, msg := range msgs {

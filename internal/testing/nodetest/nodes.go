@@ -58,7 +58,6 @@ type Member struct {
 	Stop  func() error
 }
 
-// Join runs another node.
 func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orchestrator.Config) *Member {
 	t.Helper()
 	node := testenv.Must(orchestrator.New(store, nc, cfg))(t)
@@ -88,7 +87,6 @@ func Until(t *testing.T, what string, met func() bool) {
 // answered is shorter than Stuck: an answer of JetStream may be lost with its server, and the test retries.
 const answered = time.Minute
 
-// JS returns JetStream over the test's connection.
 func (b *Bundle) JS(t *testing.T) jetstream.JetStream {
 	t.Helper()
 	return JetStream(t, b.NC)
@@ -117,13 +115,11 @@ func (b *Bundle) Buried(t *testing.T, n int) []deadletter.DeadLetter {
 	return all
 }
 
-// Number runs a query that returns a number.
 func (b *Bundle) Number(t *testing.T, sql string, args ...any) int {
 	t.Helper()
 	return testenv.Number(t, b.Pool, sql, args...)
 }
 
-// ErrorOf returns why an item failed.
 func (b *Bundle) ErrorOf(t *testing.T, run workqueue.RunID, key string) string {
 	t.Helper()
 	var text string
@@ -136,7 +132,6 @@ func (b *Bundle) ErrorOf(t *testing.T, run workqueue.RunID, key string) string {
 	return text
 }
 
-// Await waits until a query returns true.
 func (b *Bundle) Await(t *testing.T, what, query string) {
 	t.Helper()
 	Until(t, what, func() (is bool) {
@@ -145,7 +140,6 @@ func (b *Bundle) Await(t *testing.T, what, query string) {
 	})
 }
 
-// Exec runs a statement.
 func (b *Bundle) Exec(t *testing.T, sql string, args ...any) {
 	t.Helper()
 	testenv.Must(b.Pool.Exec(t.Context(), sql, args...))(t)

@@ -55,7 +55,6 @@ func Setup(t *testing.T) *Bench {
 	return b
 }
 
-// Open starts a session.
 func (b *Bench) Open() workqueue.SessionID {
 	b.Helper()
 	id, err := session.New(b.Store).StartSession(b.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
@@ -64,13 +63,11 @@ func (b *Bench) Open() workqueue.SessionID {
 	return id
 }
 
-// Expire expires a session.
 func (b *Bench) Expire(id workqueue.SessionID) {
 	b.Helper()
 	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE id = $1`, id)
 }
 
-// Pass expires the deadlines of slices.
 func (b *Bench) Pass(ids ...workqueue.SliceID) {
 	b.Helper()
 	b.Exec(`UPDATE work_slice SET deadline = tranche_now() WHERE id = ANY($1)`, ids)
@@ -94,13 +91,11 @@ func (b *Bench) Exec(sql string, args ...any) {
 	testenv.Must(b.Pool.Exec(b.Context(), sql, args...))(b)
 }
 
-// Number runs a query that returns a number.
 func (b *Bench) Number(sql string, args ...any) int {
 	b.Helper()
 	return testenv.Number(b, b.Pool, sql, args...)
 }
 
-// Lead takes the lease.
 func (b *Bench) Lead() workqueue.Lease {
 	b.Helper()
 	return testenv.Must(session.New(b.Store).Lead(b.Context(), b.Session, LeaseTTL))(b)
@@ -114,7 +109,6 @@ func Request() start.LoadRequest {
 	}}}
 }
 
-// Chunked is Request with another chunk size.
 func Chunked(chunk int) start.LoadRequest {
 	req := Request()
 	req.Steps[0].Chunk = chunk
@@ -134,7 +128,6 @@ func Keys(keys ...string) func(*start.LoadItem) error {
 	}
 }
 
-// Names returns C0, C1, ….
 func Names(n int) []string {
 	all := make([]string, n)
 	for i := range all {
@@ -149,7 +142,6 @@ func (b *Bench) Load(req start.LoadRequest, n int) workqueue.RunID {
 	return b.LoadKeys(req, Names(n)...)
 }
 
-// LoadKeys loads a run of items with the given keys.
 func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 	b.Helper()
 	req.Session = b.Session
@@ -160,18 +152,15 @@ func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 	return loaded.Run
 }
 
-// Claim claims at most this many slices of a run.
 func (b *Bench) Claim(run workqueue.RunID, most int) []workqueue.Slice {
 	b.Helper()
 	return testenv.Must(dispatch.New(b.Store).Claim(b.Context(), b.ClaimRequest(run, most)))(b).Slices
 }
 
-// ClaimRequest returns the request of [Bench.Claim].
 func (b *Bench) ClaimRequest(run workqueue.RunID, most int) dispatch.ClaimRequest {
 	return dispatch.ClaimRequest{Session: b.Session, Run: run, MaxSlices: most, MaxBytes: 1 << 20}
 }
 
-// One claims a single slice.
 func (b *Bench) One(run workqueue.RunID) workqueue.Slice {
 	b.Helper()
 	claimed := b.Claim(run, 1)
@@ -191,7 +180,6 @@ func (b *Bench) Send(claimed ...workqueue.Slice) {
 	testenv.Must(settle.New(b.Store).MarkSent(b.Context(), sent))(b)
 }
 
-// Ordinals lists the items of a slice.
 func Ordinals(s workqueue.Slice) []workqueue.Ordinal {
 	var all []workqueue.Ordinal
 	for bit := range s.Mask.All() {
@@ -221,7 +209,6 @@ func Faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
 	return a
 }
 
-// Record records answers.
 func (b *Bench) Record(answers ...settle.Answer) settle.Recorded {
 	b.Helper()
 	return testenv.Must(settle.New(b.Store).Record(b.Context(), answers))(b)
@@ -241,10 +228,8 @@ func (b *Bench) Finish(run workqueue.RunID) {
 	}
 }
 
-// Tally is the number of a run's items per state.
 type Tally struct{ Ready, Live, Done, Failed int }
 
-// Tally counts the items of a run.
 func (b *Bench) Tally(run workqueue.RunID) (n Tally) {
 	b.Helper()
 	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `
@@ -255,7 +240,6 @@ func (b *Bench) Tally(run workqueue.RunID) (n Tally) {
 	return n
 }
 
-// WantTally fails the test if the items of a run have other states.
 func (b *Bench) WantTally(run workqueue.RunID, want Tally) {
 	b.Helper()
 	if got := b.Tally(run); got != want {
@@ -263,7 +247,6 @@ func (b *Bench) WantTally(run workqueue.RunID, want Tally) {
 	}
 }
 
-// State returns a run's state and generation.
 func (b *Bench) State(run workqueue.RunID) (state string, generation int) {
 	b.Helper()
 	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `SELECT state, generation FROM batchrun WHERE id = $1`, run).
@@ -271,7 +254,6 @@ func (b *Bench) State(run workqueue.RunID) (state string, generation int) {
 	return state, generation
 }
 
-// WantState fails the test if a run has another state or generation.
 func (b *Bench) WantState(run workqueue.RunID, state string, generation int) {
 	b.Helper()
 	if s, g := b.State(run); s != state || g != generation {
@@ -279,7 +261,6 @@ func (b *Bench) WantState(run workqueue.RunID, state string, generation int) {
 	}
 }
 
-// Completions lists the generations with a completion event.
 func (b *Bench) Completions(run workqueue.RunID) []int {
 	b.Helper()
 	var generations []int
@@ -288,7 +269,6 @@ func (b *Bench) Completions(run workqueue.RunID) []int {
 	return generations
 }
 
-// WantCompletions fails the test if other generations have completion events.
 func (b *Bench) WantCompletions(run workqueue.RunID, want ...int) {
 	b.Helper()
 	if got := b.Completions(run); !slices.Equal(got, want) {
@@ -296,7 +276,6 @@ func (b *Bench) WantCompletions(run workqueue.RunID, want ...int) {
 	}
 }
 
-// Dump describes the slices of a run.
 func (b *Bench) Dump(run workqueue.RunID) (text string) {
 	b.Helper()
 	testenv.NoError(b, b.Pool.QueryRow(context.Background(), `

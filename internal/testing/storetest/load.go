@@ -28,7 +28,6 @@ func (b *Bench) WantNothing() {
 	}
 }
 
-// TryLoad loads a run and returns its error.
 func (b *Bench) TryLoad(req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error) {
 	req.Session = b.Session
 	return start.New(b.Store).Load(b.Context(), req, next)
@@ -51,19 +50,16 @@ func (b *Bench) OpenRun(change func(*start.OpenRequest)) workqueue.RunID {
 	return testenv.Must(start.New(b.Store).OpenRun(b.Context(), req))(b).Run
 }
 
-// AddRequest returns a request that adds items with the given keys.
 func AddRequest(run workqueue.RunID, key string, items []string) start.AddRequest {
 	return start.AddRequest{Run: run, Key: key, Digest: []byte(fmt.Sprint(items)), Actor: "ann",
 		Items: func() (func(*start.LoadItem) error, error) { return Keys(items...), nil }}
 }
 
-// Add adds items to an open run.
 func (b *Bench) Add(run workqueue.RunID, items []string) start.Added {
 	b.Helper()
 	return testenv.Must(start.New(b.Store).Add(b.Context(), AddRequest(run, "", items)))(b)
 }
 
-// Seal seals an open run.
 func (b *Bench) Seal(run workqueue.RunID) start.Sealed {
 	b.Helper()
 	return testenv.Must(start.New(b.Store).SealRun(b.Context(), start.SealRequest{Run: run, Actor: "ann"}))(b)
@@ -111,13 +107,11 @@ func InPieces(s workqueue.Slice, o workqueue.Ordinal, data []byte, size int) (al
 	return all
 }
 
-// TakePieces stores pieces of results.
 func (b *Bench) TakePieces(pieces ...export.Piece) []export.Taken {
 	b.Helper()
 	return testenv.Must(export.New(b.Store).Take(b.Context(), pieces))(b)
 }
 
-// LargeAnswer returns the answer of complete pieces.
 func LargeAnswer(s workqueue.Slice, p export.Piece, t export.Taken) settle.Answer {
 	return settle.Answer{Slice: s.ID, Endpoint: s.Endpoint, Service: "test", Answered: 1, Slots: []settle.Slot{{
 		Ordinal: p.Ordinal, Result: export.Reference(p.Bytes, p.SHA256), ContentType: p.ContentType,

@@ -23,13 +23,11 @@ func Wish(run workqueue.RunID, reason string) control.Control {
 	return control.Control{Run: run, Reason: reason, Actor: "ann"}
 }
 
-// PauseRun pauses a run.
 func (b *Bench) PauseRun(run workqueue.RunID) control.Controlled {
 	b.Helper()
 	return testenv.Must(control.New(b.Store).Pause(b.Context(), Wish(run, "the service is sick")))(b)
 }
 
-// Set changes a run.
 func (b *Bench) Set(c control.RunChange) control.RunChanged {
 	b.Helper()
 	c.Actor = "ann"
@@ -46,7 +44,6 @@ func (b *Bench) Actions(run workqueue.RunID) []string {
 	return all
 }
 
-// Events lists the kinds of a run's events.
 func (b *Bench) Events(run workqueue.RunID) []string {
 	b.Helper()
 	var all []string
@@ -69,7 +66,6 @@ func (b *Bench) WantRefused(err error, parts ...string) {
 	}
 }
 
-// Rerun reruns items of a run.
 func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	b.Helper()
 	return testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"}))(b)
@@ -98,7 +94,6 @@ func (b *Bench) Damaged(n int) (run workqueue.RunID, even, odd int) {
 	return run, even, odd
 }
 
-// Corrections yields a payload for each key.
 func Corrections(payload string, keys ...string) func() (func(*redo.Correction) error, error) {
 	return func() (func(*redo.Correction) error, error) {
 		i := 0
@@ -113,7 +108,6 @@ func Corrections(payload string, keys ...string) func() (func(*redo.Correction) 
 	}
 }
 
-// Correct gives items a new payload, by key.
 func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) redo.Corrected {
 	b.Helper()
 	out, err := redo.New(b.Store).Correct(b.Context(), redo.CorrectRequest{Run: run, Actor: "ann", Reason: "it was wrong",
@@ -122,7 +116,6 @@ func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) red
 	return out
 }
 
-// WantSaid fails the test unless an error contains all these texts.
 func (b *Bench) WantSaid(err error, parts ...string) {
 	b.Helper()
 	for _, part := range parts {
@@ -178,7 +171,6 @@ func Hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err er
 	return after.UTC().Truncate(time.Hour).Add(time.Hour), true, nil
 }
 
-// ApplySchedule applies a schedule.
 func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 	b.Helper()
 	applied, err := schedule.New(b.Store).ApplySchedule(b.Context(), schedule.Text{

@@ -16,24 +16,20 @@ func Need(name string, needs ...int) workqueue.StepSpec {
 		MaxAttempts: 1, Timeout: time.Minute}, Needs: needs, Inputs: needs}
 }
 
-// Optional makes a step optional.
 func Optional(s workqueue.StepSpec) workqueue.StepSpec {
 	s.Optional = true
 	return s
 }
 
-// Barrier makes a step a barrier.
 func Barrier(s workqueue.StepSpec) workqueue.StepSpec {
 	s.Barrier = true
 	return s
 }
 
-// Planned returns a run of these steps.
 func Planned(steps ...workqueue.StepSpec) start.LoadRequest {
 	return start.LoadRequest{Plan: "test", CreatedBy: "test", Steps: steps}
 }
 
-// ClaimStep claims at most this many slices of a step.
 func (b *Bench) ClaimStep(run workqueue.RunID, step workqueue.Step, most int) dispatch.Claimed {
 	b.Helper()
 	req := b.ClaimRequest(run, most)
@@ -70,7 +66,6 @@ func Except(a settle.Answer, items ...workqueue.Ordinal) settle.Answer {
 	return a
 }
 
-// StepTally is the number of a step's items per state.
 type StepTally struct{ Ready, Flying, Done, Failed, Skipped, Waiting int }
 
 func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
@@ -86,7 +81,6 @@ func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
 	return n
 }
 
-// WantAt fails the test if the items of a step have other states.
 func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally) {
 	b.Helper()
 	if got := b.stepAt(run, step); got != want {
@@ -94,7 +88,6 @@ func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally)
 	}
 }
 
-// WantCounts fails the test if a run has other counts of done and failed items.
 func (b *Bench) WantCounts(run workqueue.RunID, done, failed int64) {
 	b.Helper()
 	var d, f int64
@@ -116,7 +109,6 @@ const (
 	Posting
 )
 
-// StepNames returns the names of these steps.
 func StepNames() []string {
 	return []string{"accounts", "transactions", "branches", "statement", "letter"}
 }

@@ -48,7 +48,6 @@ func (c *Cluster) Start(t testing.TB) {
 	c.server = server
 }
 
-// Stop stops the server and disconnects its clients.
 func (c *Cluster) Stop(t testing.TB) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)

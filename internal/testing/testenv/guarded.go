@@ -58,16 +58,13 @@ func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
 	return opts
 }
 
-// Stop stops the server.
 func (g *GuardedNATS) Stop() {
 	g.server.Shutdown()
 	g.server.WaitForShutdown()
 }
 
-// Server returns the server itself.
 func (g *GuardedNATS) Server() *server.Server { return g.server }
 
-// URL returns the server's address.
 func (g *GuardedNATS) URL() string { return g.server.ClientURL() }
 
 // Conn connects a user whose inbox prefix is inbox, until the test ends.

@@ -31,7 +31,6 @@ const (
 	lastPause  = 24 * time.Millisecond
 )
 
-// Until polls until a condition is met, at most until limit.
 func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
 	t.Helper()
 	deadline := time.After(limit)
@@ -44,7 +43,6 @@ func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
 	}
 }
 
-// Number runs a query that returns a number.
 func Number(t testing.TB, db interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }, sql string, args ...any) (n int) {

@@ -81,7 +81,6 @@ func Has(t testing.TB, text, part, what string, args ...any) {
 	}
 }
 
-// SameList is Same for lists.
 func SameList[S ~[]E, E comparable](t testing.TB, got, want S, what string, args ...any) {
 	t.Helper()
 	if !slices.Equal(got, want) {

@@ -143,7 +143,6 @@ func QuietPort(t testing.TB) int {
 	return port
 }
 
-// QuietAddr returns 127.0.0.1 with a [QuietPort].
 func QuietAddr(t testing.TB) string {
 	t.Helper()
 	return fmt.Sprintf("127.0.0.1:%d", QuietPort(t))

@@ -50,7 +50,6 @@ func WholeScans(plan string) (bad []string) {
 	return bad
 }
 
-// planNode is a node of an executed plan.
 type planNode struct {
 	Relation string  `json:"Relation Name"`
 	Rows     float64 `json:"Actual Rows"`

@@ -68,7 +68,6 @@ func Through(t testing.TB, database string) (through string, p *Proxy) {
 	return at.String(), p
 }
 
-// Addr returns the host:port that clients connect to.
 func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // Cut drops every connection, and new ones, until Heal.
@@ -96,7 +95,6 @@ func (p *Proxy) Delay(by time.Duration) {
 	p.set(func() { p.delay, p.long = by, true })
 }
 
-// Heal ends every fault.
 func (p *Proxy) Heal() {
 	p.set(func() { p.refuse, p.stalled = false, [2]bool{} })
 }
