@@ -59,8 +59,9 @@ func TestDevSecondSignal(t *testing.T) {
 	out, in := io.Pipe()
 	cmd := exec.CommandContext(t.Context(), "sh", "-c", `trap "echo" TERM; echo; while :; do sleep 0.1; done`)
 	cmd.Stdout = in
-	service, lines := testenv.Must(embedded.StartGroup(cmd))(t), linesOf(out)
-	<-lines
-	go func() { <-lines; _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }()
+	said := func() { _, _ = out.Read(make([]byte, 1)) }
+	service := testenv.Must(embedded.StartGroup(cmd))(t)
+	said()
+	go func() { said(); _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }()
 	testenv.NoError(t, stop(service))
 }
