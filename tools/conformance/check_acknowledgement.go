@@ -40,7 +40,7 @@ func checkStoredFirst(ctx context.Context, n *node) {
 		fail("a delay with -NAK", "%s", early.text)
 	}
 	subject := wire.ReplySubject(n.config.Endpoint)
-	n.poll(ctx, 2*patience, func() bool { return must(n.stored(ctx, wire.StreamReply, subject, r)) },
+	n.poll(ctx, 2*patience, func() bool { return n.stored(ctx, wire.StreamReply, subject, r) },
 		"the reply once the stream has room", "none")
 	if early.kind != ackBack { // otherwise its second delivery is answered normally
 		n.expectSettled(ctx, r, ackDone)

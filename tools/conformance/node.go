@@ -142,23 +142,17 @@ func (n *node) expectSettled(ctx context.Context, r *request, kind string) {
 	if ack := n.settled(ctx, r); ack.kind != kind {
 		fail(kind+" for the request", "%s", ack.text)
 	}
-	n.poll(ctx, patience, func() bool { return !must(n.waiting(ctx, r)) },
+	n.poll(ctx, patience, func() bool { return !n.waiting(ctx, r) },
 		"the request gone from the stream after "+kind, "it is still in the stream")
 }
 
-func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
-	stream, err := n.js.Stream(ctx, wire.StreamWork)
-	if err != nil {
-		return false, fmt.Errorf("look for a request: %w", err)
-	}
-	_, err = stream.GetMsg(ctx, r.sequence)
+func (n *node) waiting(ctx context.Context, r *request) bool {
+	_, err := must(n.js.Stream(ctx, wire.StreamWork)).GetMsg(ctx, r.sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false, nil
+		return false
 	}
-	if err != nil {
-		return false, fmt.Errorf("look for a request: %w", err)
-	}
-	return true, nil
+	stop(err)
+	return true
 }
 
 func (n *node) delivered(ctx context.Context, r *request) {
@@ -313,19 +307,13 @@ func (n *node) clean(ctx context.Context) error {
 }
 
 // stored reports whether a stream's last message on the subject is of the slice.
-func (n *node) stored(ctx context.Context, stream, subject string, r *request) (bool, error) {
-	s, err := n.js.Stream(ctx, stream)
-	if err != nil {
-		return false, fmt.Errorf("look at stream %s: %w", stream, err)
-	}
-	msg, err := s.GetLastMsgForSubject(ctx, subject)
+func (n *node) stored(ctx context.Context, stream, subject string, r *request) bool {
+	msg, err := must(n.js.Stream(ctx, stream)).GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false, nil
+		return false
 	}
-	if err != nil {
-		return false, fmt.Errorf("look at stream %s: %w", stream, err)
-	}
-	return msg.Header.Get(wire.HeaderSlice) == r.slice(), nil
+	stop(err)
+	return msg.Header.Get(wire.HeaderSlice) == r.slice()
 }
 
 // fillReplies makes the reply stream refuse messages until makeRoom is called.
