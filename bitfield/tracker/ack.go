@@ -23,9 +23,8 @@ type Ack struct {
 
 // Acked is the effect of an ack.
 type Acked struct {
-	Newly      int  // items that were pending before
-	Completed  bool // this call, and no other, completed the batch
-	Generation int  // the generation completed; 0 unless Completed
+	Newly     int  // items that were pending before
+	Completed bool // this call, and no other, completed the batch
 }
 
 // lockGroupsSQL starts statements on the masks $1–$4 in ascending order: batches, groups, masks, and one past each
@@ -239,11 +238,7 @@ func scanAcks(rows pgx.Rows, tell func(uuid.UUID, Acked) error, more ...any) err
 		if err := bad.err(batch); err != nil {
 			return fmt.Errorf("tracker batch %s: %w", batch, err)
 		}
-		acked := Acked{Newly: newly}
-		if generation != nil {
-			acked.Completed, acked.Generation = true, *generation
-		}
-		return tell(batch, acked)
+		return tell(batch, Acked{Newly: newly, Completed: generation != nil})
 	})
 	if err != nil {
 		return fmt.Errorf("acknowledge items: %w", err)
@@ -337,9 +332,8 @@ func queueAckWhole(b *pgx.Batch, id uuid.UUID, spans []Span, code string, into *
 				return notFound("acknowledge groups of", id, err)
 			case int(m.hi()) >= groups:
 				return wrap("acknowledge groups of", id, &GroupError{Batch: id, Group: int(m.hi()), Groups: groups})
-			case generation != nil:
-				into.Completed, into.Generation = true, *generation
 			}
+			into.Completed = into.Completed || generation != nil
 			return nil
 		})
 	return nil

@@ -79,7 +79,13 @@ type States struct {
 
 func (c Config) all() []jetstream.StreamConfig {
 	c = c.WithDefaults()
-	return []jetstream.StreamConfig{c.work(), c.reply(), c.stage(), c.flow(), c.event(), c.dead()}
+	work := c.queue(wire.StreamWork, wire.WorkPrefix+"*", c.WorkMaxBytes)
+	work.AllowMsgTTL = true // permits requests with a TTL
+	return []jetstream.StreamConfig{
+		work, c.queue(wire.StreamReply, wire.ReplyPrefix+"*", c.ReplyMaxBytes),
+		c.queue(wire.StreamStage, wire.StagePrefix+">", c.StageMaxBytes), c.flow(), c.event(),
+		c.queue(wire.StreamDead, wire.DeadPrefix+"*", c.DeadMaxBytes),
+	}
 }
 
 // Bytes returns the total size of the full streams on each server that stores them.
@@ -125,25 +131,10 @@ func Create(ctx context.Context, js jetstream.JetStream, cfg Config) (States, er
 	return states, nil
 }
 
-// work uses DiscardNew: a full stream refuses requests, so that nodes slow down and nothing is lost. AllowMsgTTL
-// permits requests with a TTL.
-func (c Config) work() jetstream.StreamConfig {
-	s := c.stream(wire.StreamWork, wire.WorkPrefix+"*", jetstream.WorkQueuePolicy, c.WorkMaxBytes)
-	s.Discard = jetstream.DiscardNew
-	s.AllowMsgTTL = true
-	return s
-}
-
-// reply uses DiscardNew: a service keeps its request until the reply is stored.
-func (c Config) reply() jetstream.StreamConfig {
-	s := c.stream(wire.StreamReply, wire.ReplyPrefix+"*", jetstream.WorkQueuePolicy, c.ReplyMaxBytes)
-	s.Discard = jetstream.DiscardNew
-	return s
-}
-
-// stage uses DiscardNew, like reply.
-func (c Config) stage() jetstream.StreamConfig {
-	s := c.stream(wire.StreamStage, wire.StagePrefix+">", jetstream.WorkQueuePolicy, c.StageMaxBytes)
+// queue uses DiscardNew: a full stream refuses messages, so that nodes slow down, services keep their requests until
+// the reply is stored, and nothing is lost.
+func (c Config) queue(name, subject string, maxBytes int64) jetstream.StreamConfig {
+	s := c.stream(name, subject, jetstream.WorkQueuePolicy, maxBytes)
 	s.Discard = jetstream.DiscardNew
 	return s
 }
@@ -157,12 +148,6 @@ func (c Config) flow() jetstream.StreamConfig {
 	s.MaxMsgsPerSubject = 1
 	s.AllowDirect, s.AllowMsgTTL = true, true
 	s.MaxAge = flowMaxAge
-	return s
-}
-
-func (c Config) dead() jetstream.StreamConfig {
-	s := c.stream(wire.StreamDead, wire.DeadPrefix+"*", jetstream.WorkQueuePolicy, c.DeadMaxBytes)
-	s.Discard = jetstream.DiscardNew
 	return s
 }
 

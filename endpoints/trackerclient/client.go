@@ -69,61 +69,53 @@ func New(nc *nats.Conn, cfg Config) (*Client, error) {
 }
 
 // Open opens a batch, or returns the one already opened with this ID, or this owner and key.
-func (c *Client) Open(ctx context.Context, set BatchSettings) (out BatchOpened, err error) {
-	err = c.ask(ctx, OpenSubject, set, &out)
-	return out, err
+func (c *Client) Open(ctx context.Context, set BatchSettings) (BatchOpened, error) {
+	return ask[BatchOpened](ctx, c, OpenSubject, set)
 }
 
 // Add adds items to an open batch, once per non-empty key.
-func (c *Client) Add(ctx context.Context, batch string, items int64, key string) (out GroupsAdded, err error) {
-	err = c.ask(ctx, AddSubject, AddRequest{batch, GroupSettings{items, key}}, &out)
-	return out, err
+func (c *Client) Add(ctx context.Context, batch string, items int64, key string) (GroupsAdded, error) {
+	return ask[GroupsAdded](ctx, c, AddSubject, AddRequest{batch, GroupSettings{items, key}})
 }
 
 // Ack acknowledges items of any batches as done.
-func (c *Client) Ack(ctx context.Context, ids ...bitfield.ItemID) (out BatchesAcked, err error) {
+func (c *Client) Ack(ctx context.Context, ids ...bitfield.ItemID) (BatchesAcked, error) {
 	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids)})
 }
 
 // Fail acknowledges items of any batches as permanently failed, with a code.
-func (c *Client) Fail(ctx context.Context, code string, ids ...bitfield.ItemID) (out BatchesAcked, err error) {
+func (c *Client) Fail(ctx context.Context, code string, ids ...bitfield.ItemID) (BatchesAcked, error) {
 	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids), Code: code})
 }
 
 // Acknowledge acknowledges items by ID and by range: batch:12:0-99, batch:12-40 (whole groups) or batch:all.
-func (c *Client) Acknowledge(ctx context.Context, ack Acknowledgement) (out BatchesAcked, err error) {
-	err = c.ask(ctx, AckSubject, AckRequest{Acknowledgement: ack}, &out)
-	return out, err
+func (c *Client) Acknowledge(ctx context.Context, ack Acknowledgement) (BatchesAcked, error) {
+	return ask[BatchesAcked](ctx, c, AckSubject, AckRequest{Acknowledgement: ack})
 }
 
 // Seal closes a batch to new items. It may be repeated.
-func (c *Client) Seal(ctx context.Context, batch string) (out BatchSealed, err error) {
-	err = c.ask(ctx, SealSubject, BatchRequest{batch}, &out)
-	return out, err
+func (c *Client) Seal(ctx context.Context, batch string) (BatchSealed, error) {
+	return ask[BatchSealed](ctx, c, SealSubject, BatchRequest{batch})
 }
 
 // Get returns a batch with up to missing ranges of pending items.
-func (c *Client) Get(ctx context.Context, batch string, missing int) (out BatchView, err error) {
-	err = c.ask(ctx, GetSubject, GetRequest{batch, missing}, &out)
-	return out, err
+func (c *Client) Get(ctx context.Context, batch string, missing int) (BatchView, error) {
+	return ask[BatchView](ctx, c, GetSubject, GetRequest{batch, missing})
 }
 
 // Missing returns a page of pending ranges; after is the previous page's Next.
-func (c *Client) Missing(ctx context.Context, batch, after string, limit int) (out MissingPage, err error) {
-	err = c.ask(ctx, MissingSubject, MissingRequest{batch, after, limit}, &out)
-	return out, err
+func (c *Client) Missing(ctx context.Context, batch, after string, limit int) (MissingPage, error) {
+	return ask[MissingPage](ctx, c, MissingSubject, MissingRequest{batch, after, limit})
 }
 
 // List returns a page of batches, newest first.
-func (c *Client) List(ctx context.Context, which ListRequest) (out BatchPage, err error) {
-	err = c.ask(ctx, ListSubject, which, &out)
-	return out, err
+func (c *Client) List(ctx context.Context, which ListRequest) (BatchPage, error) {
+	return ask[BatchPage](ctx, c, ListSubject, which)
 }
 
 // Delete deletes a batch in any state.
-func (c *Client) Delete(ctx context.Context, batch string) (out BatchDeleted, err error) {
-	err = c.ask(ctx, DeleteSubject, BatchRequest{batch}, &out)
-	return out, err
+func (c *Client) Delete(ctx context.Context, batch string) (BatchDeleted, error) {
+	return ask[BatchDeleted](ctx, c, DeleteSubject, BatchRequest{batch})
 }
 
 // refusal is an error answer, without other members.
@@ -133,10 +125,10 @@ type refusal struct {
 
 const refusalBegins = `{"error":`
 
-func (c *Client) ask(ctx context.Context, subject string, request, answer any) error {
+func ask[Answer any](ctx context.Context, c *Client, subject string, request any) (answer Answer, err error) {
 	body, err := json.Marshal(request)
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", subject, err)
+		return answer, fmt.Errorf("ask %s: %w", subject, err)
 	}
 	if _, set := ctx.Deadline(); !set {
 		var cancel context.CancelFunc
@@ -149,21 +141,21 @@ func (c *Client) ask(ctx context.Context, subject string, request, answer any) e
 	}
 	reply, err := c.nc.RequestMsgWithContext(ctx, msg)
 	if errors.Is(err, nats.ErrNoResponders) {
-		return fmt.Errorf("ask %s: no tranche serve listens there: %w", subject, err)
+		return answer, fmt.Errorf("ask %s: no tranche serve listens there: %w", subject, err)
 	}
 	if err != nil {
-		return fmt.Errorf("ask %s: %w", subject, err)
+		return answer, fmt.Errorf("ask %s: %w", subject, err)
 	}
 	if bytes.HasPrefix(reply.Data, []byte(refusalBegins)) {
 		var no refusal
 		if err := json.Unmarshal(reply.Data, &no); err == nil && no.Error != nil {
-			return no.Error
+			return answer, no.Error
 		}
 	}
-	if err := json.Unmarshal(reply.Data, answer); err != nil {
-		return fmt.Errorf("ask %s: the answer cannot be read: %w", subject, err)
+	if err := json.Unmarshal(reply.Data, &answer); err != nil {
+		return answer, fmt.Errorf("ask %s: the answer cannot be read: %w", subject, err)
 	}
-	return nil
+	return answer, nil
 }
 
 func texts(ids []bitfield.ItemID) []string {

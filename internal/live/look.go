@@ -132,11 +132,7 @@ func (h *hub) readStates(ctx context.Context, names []string, blocks []workqueue
 	})
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for i, name := range names { // what was read is sent even if the rest failed
-		if len(all[i]) > 0 {
-			h.ring.add(entry{seq: h.next(), view: name, changes: all[i]})
-		}
-	}
+	h.publish(names, all) // what was read is sent even if the rest failed
 	return err
 }
 
@@ -182,6 +178,10 @@ func (h *hub) settle(names []string, atOnce bool) {
 			}
 		}
 	}
+	h.publish(names, all)
+}
+
+func (h *hub) publish(names []string, all []Changes) {
 	for i, name := range names {
 		if len(all[i]) > 0 {
 			h.ring.add(entry{seq: h.next(), view: name, changes: all[i]})

@@ -21,63 +21,51 @@ import (
 // withheld is how long the reply stream is kept full.
 const withheld = 600 * time.Millisecond
 
-func checkAcknowledged(ctx context.Context, n *node) error {
+func checkAcknowledged(ctx context.Context, n *node) {
 	r := n.sample(20)
-	if _, err := n.answered(ctx, r); err != nil {
-		return err
-	}
-	return n.expectSettled(ctx, r, ackDone)
+	n.answered(ctx, r)
+	n.expectSettled(ctx, r, ackDone)
 }
 
-func checkStoredFirst(ctx context.Context, n *node) (err error) {
-	makeRoom := must(n.fillReplies(ctx))
+func checkStoredFirst(ctx context.Context, n *node) {
+	makeRoom := n.fillReplies(ctx)
 	r := n.sample(5)
-	early, err := n.unanswerable(ctx, r)
-	if failed := makeRoom(); err == nil {
-		err = failed
-	}
-	if err != nil {
-		return err
-	}
+	var early acknowledgement
+	err := try(func() { early = n.unanswerable(ctx, r) })
+	stop(errors.Join(err, makeRoom()))
 	if early.kind == ackDone || early.kind == ackRemove {
-		return differs("no acknowledgement while the reply stream refuses the reply", "%s", early.text)
+		fail("no acknowledgement while the reply stream refuses the reply", "%s", early.text)
 	}
 	if early.kind == ackBack && early.text == ackBack {
-		return differs("a delay with -NAK", "%s", early.text)
+		fail("a delay with -NAK", "%s", early.text)
 	}
 	subject := wire.ReplySubject(n.config.Endpoint)
-	if err := n.poll(ctx, 2*patience, func() (bool, error) {
-		return n.stored(ctx, wire.StreamReply, subject, r)
-	}, "the reply once the stream has room", "none"); err != nil {
-		return err
+	n.poll(ctx, 2*patience, func() bool { return n.stored(ctx, wire.StreamReply, subject, r) },
+		"the reply once the stream has room", "none")
+	if early.kind != ackBack { // otherwise its second delivery is answered normally
+		n.expectSettled(ctx, r, ackDone)
 	}
-	if early.kind == ackBack {
-		return nil // its second delivery is answered normally
-	}
-	return n.expectSettled(ctx, r, ackDone)
 }
 
 // unanswerable sends a request while no reply can be stored, and returns its acknowledgement, if it got one.
-func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgement, err error) {
-	if err := n.ask(ctx, r); err != nil {
-		return early, err
-	}
-	err = n.within(ctx, patience, func() bool {
+func (n *node) unanswerable(ctx context.Context, r *request) (early acknowledgement) {
+	n.ask(ctx, r)
+	err := n.within(ctx, patience, func() bool {
 		_, settled := n.journal.settled(r.sequence)
 		return settled || len(n.journal.of(r.slice())) > 0
 	})
 	if err != nil {
-		return early, differs("an attempt to reply", "nothing in %s", patience)
+		fail("an attempt to reply", "nothing in %s", patience)
 	}
 	// Nothing should arrive.
 	_ = n.within(ctx, withheld, func() (ok bool) {
 		early, ok = n.journal.settled(r.sequence)
 		return ok
 	})
-	return early, nil
+	return early
 }
 
-func checkBadBody(ctx context.Context, n *node) error {
+func checkBadBody(ctx context.Context, n *node) {
 	for _, bad := range []struct {
 		what  string
 		spoil func(*request)
@@ -91,9 +79,8 @@ func checkBadBody(ctx context.Context, n *node) error {
 	} {
 		r := n.sample(2)
 		bad.spoil(r)
-		stop(about("a body with "+bad.what, n.refused(ctx, r)))
+		stop(about("a body with "+bad.what, try(func() { n.refused(ctx, r) })))
 	}
-	return nil
 }
 
 func about(what string, err error) error {
@@ -103,24 +90,21 @@ func about(what string, err error) error {
 	return err
 }
 
-// refused sends a request and returns an error unless it is answered as unreadable and removed.
-func (n *node) refused(ctx context.Context, r *request) error {
+// refused sends a request, which must be answered as unreadable and removed.
+func (n *node) refused(ctx context.Context, r *request) {
 	const expected = "a failure bad_request that is not retryable, with Tranche-Final: 0"
-	a, err := n.answered(ctx, r)
-	if err != nil {
-		return err
-	}
+	a := n.answered(ctx, r)
 	f := a.failure()
 	if f == nil || f.Code != wire.CodeBadRequest || a.final() != 0 || f.Retry && a.inBody() {
-		return differs(expected, "%s", a)
+		fail(expected, "%s", a)
 	}
-	return n.expectSettled(ctx, r, ackRemove)
+	n.expectSettled(ctx, r, ackRemove)
 }
 
 // inBody reports whether the failure is in a body, which can say that it is permanent.
 func (a *answer) inBody() bool { return len(a.messages) > 0 && len(a.messages[0].data) > 0 }
 
-func checkBadHeaders(ctx context.Context, n *node) error {
+func checkBadHeaders(ctx context.Context, n *node) {
 	for _, bad := range [][2]string{
 		{wire.HeaderSlice, ""}, {wire.HeaderSlice, "17"}, {wire.HeaderRun, "not-a-uuid"},
 		{wire.HeaderStep, "first"}, {wire.HeaderAttempt, "0"}, {wire.HeaderGeneration, "-1"},
@@ -130,31 +114,29 @@ func checkBadHeaders(ctx context.Context, n *node) error {
 		if r.header.Set(bad[0], bad[1]); bad[1] == "" {
 			r.header.Del(bad[0])
 		}
-		stop(n.ask(ctx, r))
-		ack := must(n.settled(ctx, r))
+		n.ask(ctx, r)
+		ack := n.settled(ctx, r)
 		if ack.kind != ackRemove {
-			return differs(fmt.Sprintf("+TERM for a request with %s %q", bad[0], bad[1]), "%s", ack.text)
+			fail(fmt.Sprintf("+TERM for a request with %s %q", bad[0], bad[1]), "%s", ack.text)
 		}
 	}
-	return nil
 }
 
-func checkVersion(ctx context.Context, n *node) error {
+func checkVersion(ctx context.Context, n *node) {
 	const expected = `-NAK {"delay":10000000000}, which gives other instances the time, and no reply`
 	r := n.sample(1)
 	r.header.Set(wire.HeaderVersion, "2")
 	r.body = []byte("who knows what version 2 looks like")
-	stop(n.ask(ctx, r))
-	ack := must(n.settled(ctx, r))
+	n.ask(ctx, r)
+	ack := n.settled(ctx, r)
 	var back struct{ Delay time.Duration }
 	_ = json.Unmarshal([]byte(strings.TrimPrefix(ack.text, ackBack)), &back) // other text has no delay
 	if ack.kind != ackBack || back.Delay < time.Second {
-		return differs(expected, "%s", ack.text)
+		fail(expected, "%s", ack.text)
 	}
 	if a := n.now(r); len(a.messages) > 0 {
-		return differs(expected, "%s", a)
+		fail(expected, "%s", a)
 	}
-	return nil
 }
 
 func (n *node) now(r *request) *answer {
@@ -168,99 +150,81 @@ const (
 	thefts     = 20
 )
 
-func checkRedelivered(ctx context.Context, n *node) error {
-	r := must(n.givenBack(ctx, func() *request { return n.sample(3) }))
-	return n.awaitWhole(ctx, r)
+func checkRedelivered(ctx context.Context, n *node) {
+	r := n.givenBack(ctx, func() *request { return n.sample(3) })
+	n.awaitWhole(ctx, r)
 }
 
-func checkDeliveries(ctx context.Context, n *node) error {
-	r, err := n.givenBack(ctx, func() *request {
+func checkDeliveries(ctx context.Context, n *node) {
+	r := n.givenBack(ctx, func() *request {
 		r := n.sample(3)
 		r.header.Set(wire.HeaderDeliveries, "1")
 		return r
 	})
-	if err != nil {
-		return err
-	}
 	a := must(n.answer(ctx, r, 0))
 	f := a.failure()
 	if f == nil || f.Code != wire.CodeDeliveries || !f.Retry || a.final() != 0 {
-		return differs("a failure too_many_deliveries (retry) with Tranche-Final: 0, at the second delivery of a request "+
+		fail("a failure too_many_deliveries (retry) with Tranche-Final: 0, at the second delivery of a request "+
 			"with Tranche-Deliveries: 1", "%s", a)
 	}
-	return n.expectSettled(ctx, r, ackDone)
+	n.expectSettled(ctx, r, ackDone)
 }
 
 // givenBack fetches a request before the service does and returns it, so that the service gets the second delivery.
 // The server serves pulls in turn, so several requests may be needed; the rest are answered.
-func (n *node) givenBack(ctx context.Context, fresh func() *request) (*request, error) {
+func (n *node) givenBack(ctx context.Context, fresh func() *request) *request {
 	inbox := n.nc.NewInbox()
-	stolen, err := n.nc.SubscribeSync(inbox)
-	if err != nil {
-		return nil, fmt.Errorf("fetch a request: %w", err)
-	}
+	stolen := must(n.nc.SubscribeSync(inbox))
 	defer func() { _ = stolen.Unsubscribe() }()
-	stop(n.pull(inbox))
+	n.pull(inbox)
 	for range thefts {
 		r := fresh()
-		msg := must(n.steal(ctx, r, stolen))
+		msg := n.steal(ctx, r, stolen)
 		if msg == nil {
 			continue
 		}
 		// Before the request is returned, so that the remaining pulls do not get it.
-		if err := stolen.Unsubscribe(); err != nil {
-			return nil, fmt.Errorf("fetch a request: %w", err)
-		}
-		if err := msg.Respond([]byte(ackBack)); err != nil {
-			return nil, fmt.Errorf("give a request back: %w", err)
-		}
-		return r, n.forget(ctx, r)
+		stop(stolen.Unsubscribe())
+		stop(msg.Respond([]byte(ackBack)))
+		n.forget(ctx, r)
+		return r
 	}
-	return nil, fmt.Errorf("none of %d requests could be fetched before the service did", thefts)
+	panic(ended{fmt.Errorf("none of %d requests could be fetched before the service did", thefts)})
 }
 
-func (n *node) pull(inbox string) error {
-	want, err := json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond})
-	if err != nil {
-		return fmt.Errorf("fetch a request: %w", err)
-	}
+func (n *node) pull(inbox string) {
+	want := must(json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond}))
 	subject := fmt.Sprintf("$JS.API.CONSUMER.MSG.NEXT.%s.%s", wire.StreamWork, n.config.Endpoint)
 	for range thiefPulls {
-		if err := n.nc.PublishRequest(subject, inbox, want); err != nil {
-			return fmt.Errorf("fetch a request: %w", err)
-		}
+		stop(n.nc.PublishRequest(subject, inbox, want))
 	}
-	return n.nc.Flush()
+	stop(n.nc.Flush())
 }
 
 // steal sends a request and returns its delivery, or nil if the service answered it.
-func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription) (*nats.Msg, error) {
-	stop(n.ask(ctx, r))
-	var msg *nats.Msg
-	err := n.poll(ctx, patience, func() (bool, error) {
+func (n *node) steal(ctx context.Context, r *request, stolen *nats.Subscription) (msg *nats.Msg) {
+	n.ask(ctx, r)
+	n.poll(ctx, patience, func() bool {
 		next, err := stolen.NextMsg(time.Millisecond)
 		if err == nil && next.Reply != "" { // not a status
 			msg = next
-			return true, nil
+			return true
 		}
-		return n.now(r).final() >= 0, nil
+		return n.now(r).final() >= 0
 	}, "a request answered", "it was not")
-	return msg, err
+	return msg
 }
 
-func (n *node) forget(ctx context.Context, r *request) error {
-	if _, err := n.settled(ctx, r); err != nil {
-		return err
-	}
+func (n *node) forget(ctx context.Context, r *request) {
+	n.settled(ctx, r)
 	n.journal.mu.Lock()
 	defer n.journal.mu.Unlock()
 	for i := range n.journal.acks {
 		if ack := &n.journal.acks[i]; ack.sequence == r.sequence && ack.kind == ackBack {
 			ack.sequence = 0
-			return nil
+			return
 		}
 	}
-	return nil
 }
 
 const (
@@ -277,39 +241,29 @@ const (
 
 // checkLate restarts the service on three servers. There, a pull limited in bytes ends (409) before its messages
 // arrive, which wait for quorum. A service that does not limit its pulls passes.
-func checkLate(ctx context.Context, n *node) (err error) {
-	dir, err := os.MkdirTemp("", "tranche-conformance-")
-	if err != nil {
-		return fmt.Errorf("make a directory for NATS: %w", err)
-	}
-	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	cluster, err := embedded.StartNATSCluster(ctx, dir)
-	if err != nil {
-		return err
-	}
+func checkLate(ctx context.Context, n *node) {
+	dir := must(os.MkdirTemp("", "tranche-conformance-"))
+	defer func() { stop(os.RemoveAll(dir)) }()
+	cluster := must(embedded.StartNATSCluster(ctx, dir))
 	defer cluster.Stop()
 	url := cluster.URLs()[0]
 	other := &node{config: n.config, private: true, contract: n.contract, journal: newJournal()}
-	disconnect, err := other.connect(ctx, url)
-	if err != nil {
-		return err
-	}
+	disconnect := must(other.connect(ctx, url))
 	defer func() { _ = disconnect() }()
-	stop(other.makeReplicated(ctx))
+	other.makeReplicated(ctx)
 	requests := other.askMany(ctx)
-	if other.service, err = n.config.service(url); err != nil {
-		return err
-	}
+	other.service = must(n.config.service(url))
 	defer other.service.Stop(stopTimeout)
-	return other.allAtOnce(ctx, requests)
+	other.allAtOnce(ctx, requests)
 }
 
 // makeReplicated creates the streams and the consumer once the servers have elected leaders.
-func (n *node) makeReplicated(ctx context.Context) error {
+func (n *node) makeReplicated(ctx context.Context) {
 	for {
 		err := n.makeStreamsWith(ctx, stream.Config{Memory: true, Replicas: replicas}, lateAckWait)
 		if err == nil || ctx.Err() != nil {
-			return err
+			stop(err)
+			return
 		}
 		_ = backoff.Sleep(ctx, electionPause)
 	}
@@ -320,14 +274,14 @@ func (n *node) askMany(ctx context.Context) (requests []*request) {
 	for range lateRequests {
 		r := n.sample(1)
 		r.body = append(r.body, bytes.Repeat([]byte{' '}, lateBytes)...)
-		stop(n.ask(ctx, r))
+		n.ask(ctx, r)
 		requests = append(requests, r)
 	}
 	return requests
 }
 
 // allAtOnce waits until all requests are answered, as long as there is progress, and expects one delivery of each.
-func (n *node) allAtOnce(ctx context.Context, requests []*request) error {
+func (n *node) allAtOnce(ctx context.Context, requests []*request) {
 	const expected = "all requests answered at their first delivery, with three servers"
 	answered := func() (count int) {
 		for _, r := range requests {
@@ -341,12 +295,11 @@ func (n *node) allAtOnce(ctx context.Context, requests []*request) error {
 		err := n.within(ctx, startTimeout, func() bool { return answered() > count })
 		n.journal.look(func() bool { count = answered(); return true })
 		if err != nil {
-			return differs(expected, "%d of %d answered, and no other in %s", count, len(requests), startTimeout)
+			fail(expected, "%d of %d answered, and no other in %s", count, len(requests), startTimeout)
 		}
 	}
 	info := must(n.consumer(ctx))
 	if again := int(info.Delivered.Consumer) - len(requests); again > 0 {
-		return differs(expected, "%d delivered again", again)
+		fail(expected, "%d delivered again", again)
 	}
-	return nil
 }

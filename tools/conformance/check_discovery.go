@@ -16,9 +16,9 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 )
 
-func checkDiscovery(ctx context.Context, n *node) error {
+func checkDiscovery(ctx context.Context, n *node) {
 	var info micro.Info
-	err := n.discover(ctx, micro.InfoVerb, func(data []byte) bool {
+	n.discover(ctx, micro.InfoVerb, func(data []byte) bool {
 		info = micro.Info{}
 		if json.Unmarshal(data, &info) != nil || info.Metadata["tranche"] != "1" {
 			return false
@@ -31,10 +31,7 @@ func checkDiscovery(ctx context.Context, n *node) error {
 		return false
 	}, fmt.Sprintf(`an answer to $SRV.INFO with metadata tranche "1" and endpoint %s on tranche.status.%[1]s`,
 		n.config.Endpoint))
-	if err != nil {
-		return err
-	}
-	err = n.discover(ctx, micro.StatsVerb, func(data []byte) bool {
+	n.discover(ctx, micro.StatsVerb, func(data []byte) bool {
 		var stats micro.Stats
 		if json.Unmarshal(data, &stats) != nil || stats.ID != info.ID {
 			return false
@@ -46,25 +43,17 @@ func checkDiscovery(ctx context.Context, n *node) error {
 		}
 		return false
 	}, `an answer to $SRV.STATS whose "data" of the endpoint has chunks, processed, errors, in_flight and avg_per_item`)
-	if err != nil {
-		return err
-	}
-	return n.checkStatus(ctx)
-}
-
-// checkStatus requests the same figures on the endpoint's own subject.
-func (n *node) checkStatus(ctx context.Context) error {
+	// The same figures on the endpoint's own subject.
 	subject := "tranche.status." + n.config.Endpoint
 	ctx, cancel := n.config.lasting(ctx, patience)
 	defer cancel()
 	msg, err := n.nc.RequestWithContext(ctx, subject, nil)
 	if err != nil {
-		return differs("an answer on "+subject, "%v", err)
+		fail("an answer on "+subject, "%v", err)
 	}
 	if missing := missingFigures(msg.Data); missing != "" {
-		return differs("the figures of STATS on "+subject, "%q, without %s", brief(string(msg.Data)), missing)
+		fail("the figures of STATS on "+subject, "%q, without %s", brief(string(msg.Data)), missing)
 	}
-	return nil
 }
 
 // missingFigures names the figures that are not integers.
@@ -82,20 +71,11 @@ func missingFigures(data []byte) string {
 }
 
 // discover queries all services and returns once an answer is ok.
-func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bool, expected string) error {
-	subject, err := micro.ControlSubject(verb, "", "")
-	if err != nil {
-		return fmt.Errorf("discover: %w", err)
-	}
+func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bool, expected string) {
 	inbox := n.nc.NewInbox()
-	answers, err := n.nc.SubscribeSync(inbox)
-	if err != nil {
-		return fmt.Errorf("discover: %w", err)
-	}
+	answers := must(n.nc.SubscribeSync(inbox))
 	defer func() { _ = answers.Unsubscribe() }()
-	if err := n.nc.PublishRequest(subject, inbox, nil); err != nil {
-		return fmt.Errorf("discover: %w", err)
-	}
+	stop(n.nc.PublishRequest(must(micro.ControlSubject(verb, "", "")), inbox, nil))
 	got := "no answer"
 	ctx, cancel := n.config.lasting(ctx, n.patience())
 	defer cancel()
@@ -104,15 +84,12 @@ func (n *node) discover(ctx context.Context, verb micro.Verb, ok func([]byte) bo
 		if ctx.Err() != nil || errors.Is(err, nats.ErrNoResponders) {
 			break
 		}
-		if err != nil {
-			return fmt.Errorf("discover: %w", err)
-		}
-		if ok(msg.Data) {
-			return nil
+		if stop(err); ok(msg.Data) {
+			return
 		}
 		got = brief(string(msg.Data))
 	}
-	return differs(expected, "%s", got)
+	fail(expected, "%s", got)
 }
 
 const (
@@ -122,33 +99,32 @@ const (
 )
 
 // checkLaneTrue accepts services without a lane: callers then do not use one.
-func checkLaneTrue(ctx context.Context, n *node) error {
-	if said, err := n.openLane(ctx); err != nil || !said {
-		return err
+func checkLaneTrue(ctx context.Context, n *node) {
+	if !n.openLane(ctx) {
+		return
 	}
 	batch := n.sample(2)
 	for _, r := range []*request{n.callRequest(n.sample(1)), batch} {
-		stop(n.askOn(ctx, n.laneSubject(), r))
-		stop(n.awaitWhole(ctx, r))
+		n.askOn(ctx, n.laneSubject(), r)
+		n.awaitWhole(ctx, r)
 	}
-	return n.expectSettled(ctx, batch, ackDone)
+	n.expectSettled(ctx, batch, ackDone)
 }
 
 // checkLane calls while chunks wait.
-func checkLane(ctx context.Context, n *node) error {
-	said := must(n.openLane(ctx))
-	if !said {
-		return differs(`"lane":true on tranche.status.`+n.config.Endpoint, "none")
+func checkLane(ctx context.Context, n *node) {
+	if !n.openLane(ctx) {
+		fail(`"lane":true on tranche.status.`+n.config.Endpoint, "none")
 	}
 	var chunks []*request
 	for range laneChunks {
 		r := slowly(laneChunkTakes)
-		stop(n.ask(ctx, r))
+		n.ask(ctx, r)
 		chunks = append(chunks, r)
 	}
-	stop(n.delivered(ctx, chunks[0]))
+	n.delivered(ctx, chunks[0])
 	call := n.callRequest(orders(order{"do": "hello"}))
-	stop(n.askOn(ctx, n.laneSubject(), call))
+	n.askOn(ctx, n.laneSubject(), call)
 	done := 0
 	err := n.journal.until(ctx, func() bool {
 		done = 0
@@ -161,10 +137,9 @@ func checkLane(ctx context.Context, n *node) error {
 		return done == laneChunks || called.final() >= 0
 	})
 	if done > laneChunks/2 || err != nil {
-		return differs(fmt.Sprintf("a call answered before %d chunks of %s each, which came first", laneChunks,
+		fail(fmt.Sprintf("a call answered before %d chunks of %s each, which came first", laneChunks,
 			laneChunkTakes), "%d of them were answered before", done)
 	}
-	return nil
 }
 
 func (n *node) callRequest(r *request) *request {
@@ -176,15 +151,16 @@ func (n *node) callRequest(r *request) *request {
 func (n *node) laneSubject() string { return wire.WorkSubject(wire.LaneOf(n.config.Endpoint)) }
 
 // openLane creates the lane's consumer, if the service reports a lane (said), and waits until it reads.
-func (n *node) openLane(ctx context.Context) (said bool, err error) {
+func (n *node) openLane(ctx context.Context) (said bool) {
 	if said, _ := n.laneStatus(ctx); !said {
-		return false, nil
+		return false
 	}
 	stop(stream.EnsureLane(ctx, n.js, n.config.Endpoint))
-	return true, n.poll(ctx, 2*patience, func() (bool, error) {
+	n.poll(ctx, 2*patience, func() bool {
 		_, reads := n.laneStatus(ctx)
-		return reads, nil
+		return reads
 	}, `"lane":true, once its consumer is there`, "false")
+	return true
 }
 
 // laneStatus returns whether the service reports "lane", and its value.

@@ -17,10 +17,11 @@ import (
 func slowly(d time.Duration) *request { return orders(order{"do": "slow", "ms": d.Milliseconds()}) }
 
 // checkInProgress repeats the check if the whole machine may have stalled.
-func checkInProgress(ctx context.Context, n *node) (err error) {
+func checkInProgress(ctx context.Context, n *node) {
+	var err error
 	for range 3 {
 		longest := standstill()
-		err = n.signsOfLife(ctx)
+		err = try(func() { n.signsOfLife(ctx) })
 		if longest() <= n.ackWait/4 || err == nil {
 			break
 		}
@@ -28,7 +29,7 @@ func checkInProgress(ctx context.Context, n *node) (err error) {
 			break
 		}
 	}
-	return err
+	stop(err)
 }
 
 // standstill measures this process's longest stall, probably the machine's, until longest is called.
@@ -55,62 +56,54 @@ func standstill() (longest func() time.Duration) {
 }
 
 // signsOfLife sends a request that takes long enough to need heartbeats.
-func (n *node) signsOfLife(ctx context.Context) error {
+func (n *node) signsOfLife(ctx context.Context) {
 	r := slowly(n.ackWait * 3 / 4)
-	stop(n.ask(ctx, r))
+	n.ask(ctx, r)
 	err := n.within(ctx, n.ackWait+patience, func() bool {
 		a := answer{n.journal.of(r.slice())}
 		return a.final() >= 0
 	})
 	if err != nil {
-		return differs("a reply", "nothing in %s", n.ackWait+patience)
+		fail("a reply", "nothing in %s", n.ackWait+patience)
 	}
 	if n.journal.count(r.sequence, ackWorking) == 0 {
-		return differs("+WPI for a request that is worked on, at least every "+(n.ackWait/3).String(), "none in %s",
+		fail("+WPI for a request that is worked on, at least every "+(n.ackWait/3).String(), "none in %s",
 			n.ackWait*3/4)
 	}
-	return nil
 }
 
 // checkDeliveredTwice forces a redelivery with an acknowledgement in the service's name.
-func checkDeliveredTwice(ctx context.Context, n *node) error {
+func checkDeliveredTwice(ctx context.Context, n *node) {
 	r := slowly(700 * time.Millisecond)
-	stop(n.ask(ctx, r))
-	stop(n.delivered(ctx, r))
+	n.ask(ctx, r)
+	n.delivered(ctx, r)
 	info := must(n.consumer(ctx))
 	subject := "$JS.ACK." + wire.StreamWork + "." + info.Name + ".1." + strconv.FormatUint(r.sequence, 10) + "." +
 		strconv.FormatUint(info.Delivered.Consumer, 10) + "." + strconv.FormatInt(time.Now().UnixNano(), 10) + ".0"
 	stop(n.nc.Publish(subject, []byte(ackBack)))
-	stop(n.forget(ctx, r))
-	stop(n.awaitWhole(ctx, r))
-	return n.expectSettled(ctx, r, ackDone)
+	n.forget(ctx, r)
+	n.awaitWhole(ctx, r)
+	n.expectSettled(ctx, r, ackDone)
 }
 
 // recreateTimeout is how long a service may take to recreate a consumer. Services that leave it to nodes never do.
 const recreateTimeout = 3 * time.Second
 
 // checkConsumer deletes the consumer. Nodes update a recreated one, but some settings cannot be changed.
-func checkConsumer(ctx context.Context, n *node) error {
-	if err := n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint); err != nil {
-		return err
-	}
-	var made jetstream.ConsumerConfig
-	err := n.poll(ctx, recreateTimeout, func() (bool, error) {
-		info, err := n.consumer(ctx)
-		if err == nil {
-			made = info.Config
+func checkConsumer(ctx context.Context, n *node) {
+	stop(n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint))
+	var made *jetstream.ConsumerInfo
+	n.eventually(ctx, recreateTimeout, func() bool {
+		made, _ = n.consumer(ctx)
+		return made != nil
+	})
+	err := ctx.Err() // none is created, which is fine
+	if made != nil {
+		if err = sameSettings(made.Config, n.consumerConfig(stream.AckWait)); err != nil {
+			_ = n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint) // otherwise it stays
 		}
-		return err == nil, nil
-	}, "", "")
-	if err == nil {
-		err = sameSettings(made, n.consumerConfig(stream.AckWait))
-	} else {
-		err = ctx.Err() // none is created, which is fine
 	}
-	if err != nil {
-		_ = n.js.DeleteConsumer(ctx, wire.StreamWork, n.config.Endpoint) // otherwise it stays
-	}
-	return errors.Join(err, n.makeStreams(ctx))
+	stop(errors.Join(err, n.makeStreams(ctx)))
 }
 
 func sameSettings(got, want jetstream.ConsumerConfig) error {
@@ -124,40 +117,30 @@ func sameSettings(got, want jetstream.ConsumerConfig) error {
 	return nil
 }
 
-func checkStreamsRecreated(ctx context.Context, n *node) error {
-	stop(n.remakeStreams(ctx))
+func checkStreamsRecreated(ctx context.Context, n *node) {
+	n.remakeStreams(ctx)
 	r := n.sample(3)
-	stop(n.ask(ctx, r))
-	return n.poll(ctx, 2*patience, func() (bool, error) { return n.now(r).exactly(r) == nil, nil },
+	n.ask(ctx, r)
+	n.poll(ctx, 2*patience, func() bool { return n.now(r).exactly(r) == nil },
 		"a reply to a request in the new stream", "none")
 }
 
 // checkStaleAcks recreates the stream while a request is in progress and another takes its sequence.
-func checkStaleAcks(ctx context.Context, n *node) error {
-	if err := n.remakeStreams(ctx); err != nil { // sequences start at 1
-		return err
-	}
+func checkStaleAcks(ctx context.Context, n *node) {
+	n.remakeStreams(ctx) // sequences start at 1
 	old := slowly(1500 * time.Millisecond)
-	stop(n.ask(ctx, old))
-	if err := n.poll(ctx, 2*patience, func() (bool, error) {
-		info, err := n.consumer(ctx)
-		return err == nil && info.Delivered.Stream >= old.sequence, err
-	}, "the request fetched from the new stream", "it was not"); err != nil {
-		return err
-	}
-	stop(n.remakeStreams(ctx))
+	n.ask(ctx, old)
+	n.poll(ctx, 2*patience, func() bool { return must(n.consumer(ctx)).Delivered.Stream >= old.sequence },
+		"the request fetched from the new stream", "it was not")
+	n.remakeStreams(ctx)
 	_ = backoff.Sleep(ctx, 250*time.Millisecond) // the service's cached state may be 100 ms old
 	made := n.mark()
 	r := n.sample(1)
-	stop(n.ask(ctx, r))
-	err := n.poll(ctx, 2*patience, func() (bool, error) {
-		return n.now(r).exactly(r) == nil && n.now(old).final() >= 0, nil
-	}, "replies to the request of the deleted stream and to one of the new stream", "not both")
-	if err != nil {
-		return err
-	}
+	n.ask(ctx, r)
+	n.poll(ctx, 2*patience, func() bool { return n.now(r).exactly(r) == nil && n.now(old).final() >= 0 },
+		"replies to the request of the deleted stream and to one of the new stream", "not both")
 	_ = backoff.Sleep(ctx, grace) // an acknowledgement would follow the reply
-	return n.onlyNew(ctx, made)
+	n.onlyNew(ctx, made)
 }
 
 // mark returns the number of acknowledgements so far.
@@ -167,25 +150,24 @@ func (n *node) mark() int {
 	return len(n.journal.acks)
 }
 
-// onlyNew returns an error if an acknowledgement since mark is for a request of a deleted stream.
-func (n *node) onlyNew(ctx context.Context, mark int) error {
+// onlyNew fails if an acknowledgement since mark is for a request of a deleted stream.
+func (n *node) onlyNew(ctx context.Context, mark int) {
 	stream := must(n.js.Stream(ctx, wire.StreamWork))
 	made := stream.CachedInfo().Created
 	n.journal.mu.Lock()
 	defer n.journal.mu.Unlock()
 	for _, ack := range n.journal.acks[mark:] {
 		if ack.stored.Before(made) {
-			return differs("no acknowledgement of a request whose consumer is gone: it would count for another with the same "+
+			fail("no acknowledgement of a request whose consumer is gone: it would count for another with the same "+
 				"sequence", "%s for sequence %d", ack.text, ack.sequence)
 		}
 	}
-	return nil
 }
 
 // begun waits for the first part of a reply: on a busy machine a request may be delivered long before it starts.
 // Services known to hold parts back get a short wait.
 func (n *node) begun(ctx context.Context, r *request) {
-	stop(n.delivered(ctx, r))
+	n.delivered(ctx, r)
 	limit := patience
 	if n.retains {
 		limit = grace
@@ -197,7 +179,7 @@ func (n *node) begun(ctx context.Context, r *request) {
 func (n *node) startedRequest(ctx context.Context) (r *request) {
 	for range 2 {
 		r = orders(order{"do": "partial"}, order{"do": "slow", "ms": 700})
-		stop(n.ask(ctx, r))
+		n.ask(ctx, r)
 		n.begun(ctx, r)
 		if n.now(r).final() < 0 {
 			break
@@ -207,7 +189,7 @@ func (n *node) startedRequest(ctx context.Context) (r *request) {
 	return r
 }
 
-func checkDrain(ctx context.Context, n *node) error {
+func checkDrain(ctx context.Context, n *node) {
 	r := n.startedRequest(ctx)
 	n.stopped = true
 	n.service.Terminate()
@@ -216,15 +198,15 @@ func checkDrain(ctx context.Context, n *node) error {
 	select {
 	case <-n.service.Done():
 	case <-ending.Done():
-		return differs("the service to end on SIGTERM", "still running after %s", stopTimeout)
+		fail("the service to end on SIGTERM", "still running after %s", stopTimeout)
 	}
 	if err := n.service.failure(); err != nil {
-		return differs("the service to end with exit code 0", "%v", err)
+		fail("the service to end with exit code 0", "%v", err)
 	}
 	a, err := n.answer(ctx, r, 0)
 	if err != nil {
-		return differs("the request that was begun answered", "no reply, and the service has ended")
+		fail("the request that was begun answered", "no reply, and the service has ended")
 	}
 	stop(a.exactly(r))
-	return n.expectSettled(ctx, r, ackDone)
+	n.expectSettled(ctx, r, ackDone)
 }

@@ -22,7 +22,7 @@ func repeated() []string {
 		wire.HeaderAttempt, wire.HeaderGeneration, wire.HeaderMode}
 }
 
-func checkHeaders(ctx context.Context, n *node) error {
+func checkHeaders(ctx context.Context, n *node) {
 	for _, mode := range []string{"batch", "single", ""} {
 		r := n.sample(1)
 		r.header.Set(wire.HeaderStep, "4")
@@ -31,46 +31,43 @@ func checkHeaders(ctx context.Context, n *node) error {
 		if r.header.Set(wire.HeaderMode, mode); mode == "" {
 			r.header.Del(wire.HeaderMode)
 		}
-		a := must(n.answered(ctx, r))
+		a := n.answered(ctx, r)
 		for _, m := range a.messages {
-			stop(sameHeaders(r, m))
+			sameHeaders(r, m)
 		}
 	}
-	return nil
 }
 
-func sameHeaders(r *request, m *message) error {
+func sameHeaders(r *request, m *message) {
 	for _, name := range repeated() {
 		want, got := r.header.Get(name), m.header.Get(name)
 		if name == wire.HeaderMode && want == "" && got == "batch" {
 			continue // the meaning of a missing one
 		}
 		if got != want {
-			return differs(fmt.Sprintf("%s %q, as in the request", name, want), "%q", got)
+			fail(fmt.Sprintf("%s %q, as in the request", name, want), "%q", got)
 		}
 	}
-	return nil
 }
 
-func checkTraceparent(ctx context.Context, n *node) error {
+func checkTraceparent(ctx context.Context, n *node) {
 	r := n.sample(2)
 	const trace = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 	r.header[wire.HeaderTrace] = []string{trace}
-	a := must(n.answered(ctx, r))
+	a := n.answered(ctx, r)
 	for _, m := range a.messages {
 		got := m.header[wire.HeaderTrace]
 		// A service that records spans continues the same trace.
 		if len(got) != 1 || !strings.HasPrefix(got[0], trace[:35]) {
-			return differs("traceparent "+trace+", in lower case, on each message", "%q", got)
+			fail("traceparent "+trace+", in lower case, on each message", "%q", got)
 		}
 	}
-	return nil
 }
 
 // checkReadable uses the nodes' parser. It first repairs headers that other checks cover.
-func checkReadable(ctx context.Context, n *node) error {
+func checkReadable(ctx context.Context, n *node) {
 	r := n.sample(20)
-	a := must(n.answered(ctx, r))
+	a := n.answered(ctx, r)
 	for _, m := range a.messages {
 		header := maps.Clone(m.header)
 		for _, name := range repeated() {
@@ -81,10 +78,9 @@ func checkReadable(ctx context.Context, n *node) error {
 			header[wire.HeaderFinal] = []string{strconv.Itoa(len(m.slots))}
 		}
 		if err := readable(m, header); err != nil {
-			return differs("messages that a node can read", "%v", err)
+			fail("messages that a node can read", "%v", err)
 		}
 	}
-	return nil
 }
 
 func readable(m *message, header nats.Header) (err error) {
@@ -96,13 +92,10 @@ func readable(m *message, header nats.Header) (err error) {
 	return err
 }
 
-func checkFinal(ctx context.Context, n *node) error {
-	a := must(n.answered(ctx, n.sample(50)))
-	return oneFinal(a)
-}
+func checkFinal(ctx context.Context, n *node) { oneFinal(n.answered(ctx, n.sample(50))) }
 
-// oneFinal returns an error unless one message is final, with the number of slots.
-func oneFinal(a *answer) error {
+// oneFinal fails unless one message is final, with the number of slots.
+func oneFinal(a *answer) {
 	expected := fmt.Sprintf("one message with Tranche-Final: %d, the number of slots in all messages", a.sent())
 	finals := 0
 	for _, m := range a.messages {
@@ -110,20 +103,19 @@ func oneFinal(a *answer) error {
 		switch {
 		case value == "":
 		case m.final != a.sent():
-			return differs(expected, "Tranche-Final %q", value)
+			fail(expected, "Tranche-Final %q", value)
 		default:
 			finals++
 		}
 	}
 	if finals != 1 {
-		return differs(expected, "%d such messages of %d", finals, len(a.messages))
+		fail(expected, "%d such messages of %d", finals, len(a.messages))
 	}
-	return nil
 }
 
-func checkTook(ctx context.Context, n *node) error {
+func checkTook(ctx context.Context, n *node) {
 	asked := time.Now()
-	a := must(n.answered(ctx, n.sample(3)))
+	a := n.answered(ctx, n.sample(3))
 	const clocks = 100 * time.Millisecond // clocks may differ
 	took := float64(time.Since(asked)+clocks) / float64(time.Millisecond)
 	for _, m := range a.messages {
@@ -133,60 +125,56 @@ func checkTook(ctx context.Context, n *node) error {
 		}
 		ms, err := strconv.ParseFloat(value[0], 64)
 		if err != nil || math.IsNaN(ms) || ms < 0 || ms > took {
-			return differs(fmt.Sprintf("no Tranche-Took, or one of 0 to %.0f, the milliseconds until the reply was here", took),
+			fail(fmt.Sprintf("no Tranche-Took, or one of 0 to %.0f, the milliseconds until the reply was here", took),
 				"%q", value[0])
 		}
 	}
-	return nil
 }
 
 // checkMessageIDs sends one slice twice, as if a service died before acknowledging.
-func checkMessageIDs(ctx context.Context, n *node) error {
+func checkMessageIDs(ctx context.Context, n *node) {
 	r := n.sample(3)
-	first := must(n.answered(ctx, r))
+	first := n.answered(ctx, r)
 	r.header.Set(wire.HeaderMsgID, uuid.NewString())
-	stop(n.ask(ctx, r))
+	n.ask(ctx, r)
 	second, err := n.answer(ctx, r, len(first.messages))
 	if err != nil {
-		return differs("a second complete reply to a redelivered request, with new message IDs",
+		fail("a second complete reply to a redelivered request, with new message IDs",
 			"none that the stream would take: its ids were those of the first")
 	}
 	stop(second.exactly(r))
 	for _, m := range append(first.messages, second.messages...) {
 		if m.id() == "" || strings.Contains(m.id(), r.slice()) {
-			return differs("a random Nats-Msg-Id on each message", "%q for slice %s", m.id(), r.slice())
+			fail("a random Nats-Msg-Id on each message", "%q for slice %s", m.id(), r.slice())
 		}
 	}
-	return nil
 }
 
-func checkReplyToStage(ctx context.Context, n *node) error {
+func checkReplyToStage(ctx context.Context, n *node) {
 	subject := fmt.Sprintf("tranche.stage.%s.1.0.%s", caller, n.config.Endpoint)
-	stop(n.repliesOn(ctx, n.sample(3), subject))
-	return n.poll(ctx, patience, func() (bool, error) {
-		held, err := n.held(ctx, wire.StreamStage, subject)
-		return held > 0, err
-	}, "the reply in stream "+wire.StreamStage, "nothing there")
+	n.repliesOn(ctx, n.sample(3), subject)
+	n.poll(ctx, patience, func() bool { return must(n.held(ctx, wire.StreamStage, subject)) > 0 },
+		"the reply in stream "+wire.StreamStage, "nothing there")
 }
 
-func checkReplyToCall(ctx context.Context, n *node) error {
+func checkReplyToCall(ctx context.Context, n *node) {
 	r := n.sample(1)
 	r.header.Set(wire.HeaderMode, "single")
-	return n.repliesOn(ctx, r, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
+	n.repliesOn(ctx, r, fmt.Sprintf("tranche.call.%s.%s.%s", caller, uuid.NewString(), n.config.Endpoint))
 }
 
-func (n *node) repliesOn(ctx context.Context, r *request, subject string) error {
+func (n *node) repliesOn(ctx context.Context, r *request, subject string) {
 	r.header.Set(wire.HeaderReplyTo, subject)
-	a := must(n.answered(ctx, r))
+	a := n.answered(ctx, r)
 	for _, m := range a.messages {
 		if m.subject != subject {
-			return differs("the reply on "+subject, "a message on %s", m.subject)
+			fail("the reply on "+subject, "a message on %s", m.subject)
 		}
 	}
-	return a.exactly(r)
+	stop(a.exactly(r))
 }
 
-func checkReplyToRefused(ctx context.Context, n *node) error {
+func checkReplyToRefused(ctx context.Context, n *node) {
 	for _, subject := range []string{
 		"tranche.stage." + caller + ".1.0.other-endpoint", "tranche.call." + caller + ".token.other-endpoint",
 		"tranche.reply.other-endpoint", "tranche.call." + caller + "." + n.config.Endpoint,
@@ -195,24 +183,23 @@ func checkReplyToRefused(ctx context.Context, n *node) error {
 	} {
 		r := n.sample(1)
 		r.header.Set(wire.HeaderReplyTo, subject)
-		stop(n.ask(ctx, r))
+		n.ask(ctx, r)
 		expected := "no reply, and +TERM, for a request with Tranche-Reply-To: " + subject
-		ack := must(n.settled(ctx, r))
+		ack := n.settled(ctx, r)
 		if a := n.now(r); len(a.messages) > 0 {
-			return differs(expected, "a reply on %s", a.messages[0].subject)
+			fail(expected, "a reply on %s", a.messages[0].subject)
 		}
 		if ack.kind != ackRemove {
-			return differs(expected, "%s", ack.text)
+			fail(expected, "%s", ack.text)
 		}
 	}
-	return nil
 }
 
-func (n *node) obeyed(ctx context.Context, list ...order) (*answer, error) {
+func (n *node) obeyed(ctx context.Context, list ...order) *answer {
 	return n.answered(ctx, orders(list...))
 }
 
-func checkResults(ctx context.Context, n *node) error {
+func checkResults(ctx context.Context, n *node) {
 	var list []order
 	values := []string{
 		`null`, `true`, `0`, `-1.5`, `"text"`, `""`, `[]`, `{}`, `"\"quoted\" \\ \n ключ 鍵 🗝"`,
@@ -221,84 +208,79 @@ func checkResults(ctx context.Context, n *node) error {
 	for _, value := range values {
 		list = append(list, order{"do": "echo", "value": json.RawMessage(value)})
 	}
-	a := must(n.obeyed(ctx, list...))
+	a := n.obeyed(ctx, list...)
 	for ordinal, value := range values {
-		s := must(a.slot(ordinal))
+		s := a.slot(ordinal)
 		if !sameJSON(s.D, []byte(value)) {
-			return differs("the result "+value, "%s", s)
+			fail("the result "+value, "%s", s)
 		}
 	}
-	return nil
 }
 
-func checkErrorSlots(ctx context.Context, n *node) error {
-	a := must(n.obeyed(ctx, order{"do": "echo", "value": 1},
+func checkErrorSlots(ctx context.Context, n *node) {
+	a := n.obeyed(ctx, order{"do": "echo", "value": 1},
 		order{"do": "fail", "code": "overdrawn", "message": `the "balance" is −3 €`},
-		order{"do": "retry", "code": "row.locked-1", "message": "try again"}))
+		order{"do": "retry", "code": "row.locked-1", "message": "try again"})
 	for ordinal, want := range map[int]slotError{
 		1: {"overdrawn", `the "balance" is −3 €`, false}, 2: {"row.locked-1", "try again", true},
 	} {
-		s := must(a.slot(ordinal))
+		s := a.slot(ordinal)
 		if s.E == nil || *s.E != want {
-			return differs(fmt.Sprintf("an error slot with %s", &want), "%s", s)
+			fail(fmt.Sprintf("an error slot with %s", &want), "%s", s)
 		}
 	}
 	if f := a.failure(); f != nil {
-		return differs("no failure of the chunk: each item has a slot", "%s", f)
+		fail("no failure of the chunk: each item has a slot", "%s", f)
 	}
-	return nil
 }
 
-func checkMissing(ctx context.Context, n *node) error {
-	a := must(n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "skip"}, order{"do": "echo", "value": 3}))
+func checkMissing(ctx context.Context, n *node) {
+	a := n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "skip"}, order{"do": "echo", "value": 3})
 	if _, there := a.slots()[1]; there || a.sent() != 2 || a.final() != 2 || a.failure() != nil {
-		return differs("slots for ordinals 0 and 2, Tranche-Final: 2 and no failure", "%s", a)
+		fail("slots for ordinals 0 and 2, Tranche-Final: 2 and no failure", "%s", a)
 	}
-	nothing := must(n.obeyed(ctx, order{"do": "skip"}))
+	nothing := n.obeyed(ctx, order{"do": "skip"})
 	if nothing.sent() != 0 || nothing.final() != 0 {
-		return differs("an empty reply with Tranche-Final: 0", "%s", nothing)
+		fail("an empty reply with Tranche-Final: 0", "%s", nothing)
 	}
-	return nil
 }
 
-func checkTwice(ctx context.Context, n *node) error {
-	a := must(n.obeyed(ctx, order{"do": "twice"}, order{"do": "echo", "value": 1}))
-	s := must(a.slot(0))
+func checkTwice(ctx context.Context, n *node) {
+	a := n.obeyed(ctx, order{"do": "twice"}, order{"do": "echo", "value": 1})
+	s := a.slot(0)
 	if !sameJSON(s.D, []byte(`"first"`)) {
-		return differs(`"first" as the first slot of the item`, "%s", s)
+		fail(`"first" as the first slot of the item`, "%s", s)
 	}
 	if a.final() != a.sent() {
-		return differs(fmt.Sprintf("Tranche-Final: %d, the slots that were sent", a.sent()), "%s", a)
+		fail(fmt.Sprintf("Tranche-Final: %d, the slots that were sent", a.sent()), "%s", a)
 	}
-	return nil
 }
 
-func checkPartial(ctx context.Context, n *node) error {
+func checkPartial(ctx context.Context, n *node) {
 	r := orders(order{"do": "echo", "value": 0}, order{"do": "partial"}, order{"do": "echo", "value": 2},
 		order{"do": "partial"}, order{"do": "slow", "ms": 100})
-	a := must(n.whole(ctx, r))
+	a := n.whole(ctx, r)
 	if len(a.messages) < 3 {
 		n.retains = true
-		return differs(`3 messages: two of "partial" and the final one`, "%s", a)
+		fail(`3 messages: two of "partial" and the final one`, "%s", a)
 	}
-	return oneFinal(a)
+	oneFinal(a)
 }
 
-func checkBinary(ctx context.Context, n *node) error {
-	a := must(n.obeyed(ctx, order{"do": "bytes", "n": 1000, "type": "application/pdf"},
+func checkBinary(ctx context.Context, n *node) {
+	a := n.obeyed(ctx, order{"do": "bytes", "n": 1000, "type": "application/pdf"},
 		order{"do": "bytes", "n": 1, "type": "image/png"}, order{"do": "bytes", "n": 0, "type": "text/plain"},
-		order{"do": "bytes", "n": 3}))
+		order{"do": "bytes", "n": 3})
 	for ordinal, want := range []struct {
 		size int
 		kind string
 	}{{1000, "application/pdf"}, {1, "image/png"}, {0, "text/plain"}, {3, wire.DefaultBinaryType}} {
-		s := must(a.slot(ordinal))
+		s := a.slot(ordinal)
 		if !s.holds(want.size) || s.T != want.kind && (s.T != "" || want.kind != wire.DefaultBinaryType) {
-			return differs(fmt.Sprintf(`"b" with the bytes 0, 1, 2, … of %d, in base64 with padding, and "t" %s`, want.size,
+			fail(fmt.Sprintf(`"b" with the bytes 0, 1, 2, … of %d, in base64 with padding, and "t" %s`, want.size,
 				want.kind), "%s", s)
 		}
 	}
-	return nil
 }
 
 func (s slot) holds(n int) bool {
@@ -318,7 +300,7 @@ func (s slot) holds(n int) bool {
 }
 
 // checkParts sends items with parts, without a requested part, and with parts only, to be answered in any way.
-func checkParts(ctx context.Context, n *node) error {
+func checkParts(ctx context.Context, n *node) {
 	r := orders(order{"do": "part", "name": "accounts"}, order{"do": "part", "name": "logo"},
 		order{"do": "part", "name": "none"}, order{})
 	for i, parts := range []string{
@@ -329,25 +311,24 @@ func checkParts(ctx context.Context, n *node) error {
 	}
 	r.items[3].payload = nil
 	r.body = fmt.Appendf(nil, `{"items":%s}`, writeItems(r.items))
-	a := must(n.answered(ctx, r))
+	a := n.answered(ctx, r)
 	slots := make([]slot, len(r.items))
 	for i := range slots {
-		slots[i] = must(a.slot(i))
+		slots[i] = a.slot(i)
 	}
 	if s := slots[0]; !sameJSON(s.D, []byte(`{"n":[1,null]}`)) {
-		return differs(`the part as the result, {"n":[1,null]}`, "%s", s)
+		fail(`the part as the result, {"n":[1,null]}`, "%s", s)
 	}
 	if s := slots[1]; !s.holds(3) || s.T != "image/png" {
-		return differs("the part as a binary result, 3 bytes of image/png", "%s", s)
+		fail("the part as a binary result, 3 bytes of image/png", "%s", s)
 	}
 	if s := slots[2]; !sameJSON(s.D, []byte(`null`)) {
-		return differs("the result null, since the part does not exist", "%s", s)
+		fail("the result null, since the part does not exist", "%s", s)
 	}
-	return nil
 }
 
 // checkPartRefs refers to a part, and gives it in two answers, after an error that passes.
-func checkPartRefs(ctx context.Context, n *node) error {
+func checkPartRefs(ctx context.Context, n *node) {
 	part := make([]byte, 1000)
 	for i := range part {
 		part[i] = byte(i)
@@ -368,26 +349,24 @@ func checkPartRefs(ctx context.Context, n *node) error {
 		_ = msg.RespondMsg(answer) // without it the service asks again
 	}))
 	defer func() { _ = sub.Unsubscribe() }()
-	if s := must(must(n.answered(ctx, r)).slot(0)); !s.holds(len(part)) || s.T != "image/png" {
-		return differs("the part as a binary result, 1000 bytes of image/png", "%s", s)
+	if s := n.answered(ctx, r).slot(0); !s.holds(len(part)) || s.T != "image/png" {
+		fail("the part as a binary result, 1000 bytes of image/png", "%s", s)
 	}
-	return nil
 }
 
-func checkFailChunk(ctx context.Context, n *node) error {
+func checkFailChunk(ctx context.Context, n *node) {
 	for _, retry := range []bool{true, false} {
 		want := slotError{"db_down", "no connection\nat all", retry}
-		a := must(n.obeyed(ctx, order{"do": "echo", "value": 1},
+		a := n.obeyed(ctx, order{"do": "echo", "value": 1},
 			order{"do": "fail-chunk", "code": want.Code, "message": want.Message, "retry": retry},
-			order{"do": "echo", "value": 3}))
+			order{"do": "echo", "value": 3})
 		if f := a.failure(); f == nil || *f != want || a.sent() != 1 || a.final() != 1 {
-			return differs(fmt.Sprintf("one slot, Tranche-Final: 1 and the failure: %s", &want), "%s", a)
+			fail(fmt.Sprintf("one slot, Tranche-Final: 1 and the failure: %s", &want), "%s", a)
 		}
 		last := a.messages[len(a.messages)-1].header
 		if last.Get(wire.HeaderErrorCode) != want.Code || last.Get(wire.HeaderError) == "" {
-			return differs("Nats-Service-Error-Code: db_down and Nats-Service-Error, in one line", "%q and %q",
+			fail("Nats-Service-Error-Code: db_down and Nats-Service-Error, in one line", "%q and %q",
 				last.Get(wire.HeaderErrorCode), last.Get(wire.HeaderError))
 		}
 	}
-	return nil
 }

@@ -22,7 +22,7 @@ type Check struct {
 	Section     string // of docs/protocol.md
 	Notice      string // what users notice if it fails
 	needs       need
-	run         func(context.Context, *node) error
+	run         func(context.Context, *node)
 }
 
 type mismatch struct{ expected, got string }
@@ -33,7 +33,9 @@ func differs(expected, format string, args ...any) error {
 	return &mismatch{expected, fmt.Sprintf(format, args...)}
 }
 
-// ended aborts a check. See [node.talk].
+func fail(expected, format string, args ...any) { stop(differs(expected, format, args...)) }
+
+// ended aborts a check. See [try].
 type ended struct{ err error }
 
 func stop(err error) {
@@ -47,8 +49,8 @@ func must[T any](value T, err error) T {
 	return value
 }
 
-// talk runs a check, which may abort like a test.
-func (n *node) talk(ctx context.Context, c *Check) (err error) {
+// try runs f and returns the error that aborted it.
+func try(f func()) (err error) {
 	defer func() {
 		switch cause := recover().(type) {
 		case nil:
@@ -58,10 +60,10 @@ func (n *node) talk(ctx context.Context, c *Check) (err error) {
 			panic(cause)
 		}
 	}()
-	return c.run(ctx, n)
+	f()
+	return nil
 }
 
-// Names returns the names of all checks.
 func Names() []string {
 	var names []string
 	for _, c := range Checks() {
@@ -178,7 +180,6 @@ func Checks() []Check { //nolint:funlen // a table, two lines a check
 	}
 }
 
-// Level is how important a check is.
 type Level string
 
 // Levels of checks. Other components depend on Must.
@@ -190,7 +191,6 @@ const (
 
 func levels() []Level { return []Level{Must, Should, May} }
 
-// Outcome is the outcome of a check.
 type Outcome string
 
 // Outcomes of checks.

@@ -293,12 +293,12 @@ func (a *answer) exactly(r *request) error {
 	return nil
 }
 
-func (a *answer) slot(ordinal int) (slot, error) {
+func (a *answer) slot(ordinal int) slot {
 	s, ok := a.slots()[ordinal]
 	if !ok {
-		return s, differs(fmt.Sprintf("a slot for ordinal %d", ordinal), "%s, none of them", a)
+		fail(fmt.Sprintf("a slot for ordinal %d", ordinal), "%s, none of them", a)
 	}
-	return s, nil
+	return s
 }
 
 func (s slot) String() string {

@@ -71,27 +71,24 @@ func tap(nc *nats.Conn, endpoint string, to chan *nats.Msg) error {
 	return nc.Flush()
 }
 
-func (n *node) ask(ctx context.Context, r *request) error {
-	return n.askOn(ctx, wire.WorkSubject(n.config.Endpoint), r)
+func (n *node) ask(ctx context.Context, r *request) {
+	n.askOn(ctx, wire.WorkSubject(n.config.Endpoint), r)
 }
 
-func (n *node) askOn(ctx context.Context, subject string, r *request) error {
+func (n *node) askOn(ctx context.Context, subject string, r *request) {
 	msg := &nats.Msg{Subject: subject, Header: r.header, Data: r.body}
 	ctx, cancel := n.config.lasting(ctx, patience)
 	defer cancel()
 	ack, err := n.js.PublishMsg(ctx, msg)
 	if err != nil {
-		return fmt.Errorf("publish a request: %w", err)
+		stop(fmt.Errorf("publish a request: %w", err))
 	}
 	r.sequence = ack.Sequence
-	return nil
 }
 
-func (n *node) answered(ctx context.Context, r *request) (*answer, error) {
-	if err := n.ask(ctx, r); err != nil {
-		return nil, err
-	}
-	return n.answer(ctx, r, 0)
+func (n *node) answered(ctx context.Context, r *request) *answer {
+	n.ask(ctx, r)
+	return must(n.answer(ctx, r, 0))
 }
 
 // answer waits for the reply to a request, skipping the slice's first messages.
@@ -127,58 +124,40 @@ func (n *node) patience() time.Duration {
 	return patience + n.more
 }
 
-func (n *node) settled(ctx context.Context, r *request) (acknowledgement, error) {
+func (n *node) settled(ctx context.Context, r *request) (ack acknowledgement) {
 	limit := n.patience()
-	var ack acknowledgement
 	err := n.within(ctx, limit, func() (ok bool) {
 		ack, ok = n.journal.settled(r.sequence)
 		return ok
 	})
 	if err != nil {
 		n.late = true
-		return ack, differs("an acknowledgement of the request", "none in %s", limit)
+		fail("an acknowledgement of the request", "none in %s", limit)
 	}
-	return ack, nil
+	return ack
 }
 
-// expectSettled returns an error unless the request gets an acknowledgement of the kind and is removed.
-func (n *node) expectSettled(ctx context.Context, r *request, kind string) error {
-	ack, err := n.settled(ctx, r)
-	if err != nil {
-		return err
+// expectSettled fails unless the request gets an acknowledgement of the kind and is removed.
+func (n *node) expectSettled(ctx context.Context, r *request, kind string) {
+	if ack := n.settled(ctx, r); ack.kind != kind {
+		fail(kind+" for the request", "%s", ack.text)
 	}
-	if ack.kind != kind {
-		return differs(kind+" for the request", "%s", ack.text)
-	}
-	return n.poll(ctx, patience, func() (bool, error) {
-		there, err := n.waiting(ctx, r)
-		return !there, err
-	}, "the request gone from the stream after "+kind, "it is still in the stream")
+	n.poll(ctx, patience, func() bool { return !n.waiting(ctx, r) },
+		"the request gone from the stream after "+kind, "it is still in the stream")
 }
 
-func (n *node) waiting(ctx context.Context, r *request) (bool, error) {
-	stream, err := n.js.Stream(ctx, wire.StreamWork)
-	if err != nil {
-		return false, fmt.Errorf("look for a request: %w", err)
-	}
-	_, err = stream.GetMsg(ctx, r.sequence)
+func (n *node) waiting(ctx context.Context, r *request) bool {
+	_, err := must(n.js.Stream(ctx, wire.StreamWork)).GetMsg(ctx, r.sequence)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false, nil
+		return false
 	}
-	if err != nil {
-		return false, fmt.Errorf("look for a request: %w", err)
-	}
-	return true, nil
+	stop(err)
+	return true
 }
 
-func (n *node) delivered(ctx context.Context, r *request) error {
-	return n.poll(ctx, patience, func() (bool, error) {
-		info, err := n.consumer(ctx)
-		if err != nil {
-			return false, err
-		}
-		return info.Delivered.Stream >= r.sequence, nil
-	}, "the request fetched", "it was not")
+func (n *node) delivered(ctx context.Context, r *request) {
+	n.poll(ctx, patience, func() bool { return must(n.consumer(ctx)).Delivered.Stream >= r.sequence },
+		"the request fetched", "it was not")
 }
 
 func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
@@ -189,21 +168,25 @@ func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	return consumer.CachedInfo(), nil
 }
 
-// poll returns when done is true, or a mismatch on timeout.
-func (n *node) poll(ctx context.Context, within time.Duration, done func() (bool, error), expected, got string) error {
+// poll returns when done is true, and fails on timeout.
+func (n *node) poll(ctx context.Context, within time.Duration, done func() bool, expected, got string) {
+	if !n.eventually(ctx, within, done) {
+		fail(expected, "%s after %s", got, within)
+	}
+}
+
+// eventually reports whether done becomes true in time.
+func (n *node) eventually(ctx context.Context, within time.Duration, done func() bool) bool {
 	ctx, cancel := n.config.lasting(ctx, within)
 	defer cancel()
 	ticker := time.NewTicker(20 * time.Millisecond)
 	defer ticker.Stop()
 	for {
-		ok, err := done()
-		switch {
-		case ok && err == nil:
-			return nil
+		switch ok := done(); {
+		case ok:
+			return true
 		case ctx.Err() != nil:
-			return differs(expected, "%s after %s", got, within)
-		case err != nil:
-			return err
+			return false
 		}
 		select {
 		case <-ctx.Done():
@@ -241,13 +224,11 @@ func (n *node) consumerConfig(ackWait time.Duration) jetstream.ConsumerConfig {
 }
 
 // remakeStreams recreates the streams of requests and replies, as after the loss of a server.
-func (n *node) remakeStreams(ctx context.Context) error {
+func (n *node) remakeStreams(ctx context.Context) {
 	for _, name := range []string{wire.StreamWork, wire.StreamReply} {
-		if err := n.js.DeleteStream(ctx, name); err != nil {
-			return fmt.Errorf("delete stream %s: %w", name, err)
-		}
+		stop(n.js.DeleteStream(ctx, name))
 	}
-	return n.makeStreams(ctx)
+	stop(n.makeStreams(ctx))
 }
 
 // checkUnused returns an error if a node or other work uses the server.
@@ -326,41 +307,27 @@ func (n *node) clean(ctx context.Context) error {
 }
 
 // stored reports whether a stream's last message on the subject is of the slice.
-func (n *node) stored(ctx context.Context, stream, subject string, r *request) (bool, error) {
-	s, err := n.js.Stream(ctx, stream)
-	if err != nil {
-		return false, fmt.Errorf("look at stream %s: %w", stream, err)
-	}
-	msg, err := s.GetLastMsgForSubject(ctx, subject)
+func (n *node) stored(ctx context.Context, stream, subject string, r *request) bool {
+	msg, err := must(n.js.Stream(ctx, stream)).GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
-		return false, nil
+		return false
 	}
-	if err != nil {
-		return false, fmt.Errorf("look at stream %s: %w", stream, err)
-	}
-	return msg.Header.Get(wire.HeaderSlice) == r.slice(), nil
+	stop(err)
+	return msg.Header.Get(wire.HeaderSlice) == r.slice()
 }
 
 // fillReplies makes the reply stream refuse messages until makeRoom is called.
-func (n *node) fillReplies(ctx context.Context) (makeRoom func() error, err error) {
-	s, err := n.js.Stream(ctx, wire.StreamReply)
-	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamReply, err)
-	}
-	before := s.CachedInfo().Config
+func (n *node) fillReplies(ctx context.Context) (makeRoom func() error) {
+	before := must(n.js.Stream(ctx, wire.StreamReply)).CachedInfo().Config
 	full := before
 	full.MaxBytes = 1
-	if _, err := n.js.UpdateStream(ctx, full); err != nil {
-		return nil, fmt.Errorf("take the room from stream %s: %w", wire.StreamReply, err)
-	}
+	must(n.js.UpdateStream(ctx, full))
 	return func() error {
 		ctx, cancel := n.config.lasting(context.WithoutCancel(ctx), patience)
 		defer cancel()
-		if _, err := n.js.UpdateStream(ctx, before); err != nil {
-			return fmt.Errorf("give stream %s its room back: %w", wire.StreamReply, err)
-		}
-		return nil
-	}, nil
+		_, err := n.js.UpdateStream(ctx, before)
+		return err
+	}
 }
 
 // request is a request; checks modify it before it is sent.

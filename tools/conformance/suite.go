@@ -279,8 +279,8 @@ func (n *node) proposed(ctx context.Context) []json.RawMessage {
 }
 
 func (n *node) obeys(ctx context.Context) bool {
-	a, err := n.answered(ctx, orders(order{"do": "hello"}))
-	if err != nil {
+	var a *answer
+	if try(func() { a = n.answered(ctx, orders(order{"do": "hello"})) }) != nil {
 		return false // the checks will report the error
 	}
 	var hello struct{ Conformance int }
@@ -305,7 +305,7 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 	began := time.Now()
 	checking, cancel := n.config.lasting(ctx, checkTimeout)
 	defer cancel()
-	err := n.talk(checking, &c)
+	err := try(func() { c.run(checking, n) })
 	result.Took = time.Since(began)
 	if ctx.Err() != nil {
 		return result, context.Cause(ctx)

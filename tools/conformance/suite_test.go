@@ -170,18 +170,14 @@ func TestRunRefusesAServerInUse(t *testing.T) {
 	}
 	refused("there is no stream")
 	testenv.NoError(t, n.makeStreams(t.Context()))
-	testenv.NoError(t, n.ask(t.Context(), orders(order{"do": "hello"})))
+	n.ask(t.Context(), orders(order{"do": "hello"}))
 	refused("TRANCHE_WORK holds 1 messages")
 	testenv.NoError(t, n.clean(t.Context()))
 	recorder := testenv.Must(stream.EnsureRecorder(t.Context(), js))(t)
 	reading := testenv.Must(recorder.Consume(func(jetstream.Msg) {}))(t)
 	defer reading.Stop()
-	if err := n.poll(t.Context(), patience, func() (bool, error) {
-		info, err := recorder.Info(t.Context())
-		return err == nil && info.NumWaiting > 0, err
-	}, "the recorder asked for replies", "it was not"); err != nil {
-		t.Fatal(err)
-	}
+	n.poll(t.Context(), patience, func() bool { return testenv.Must(recorder.Info(t.Context()))(t).NumWaiting > 0 },
+		"the recorder asked for replies", "it was not")
 	refused("a node reads the replies")
 }
 
