@@ -18,9 +18,12 @@ TEST_P      ?= 2
 # The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
-TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)
-# Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
-MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
+# Those whose goroutines only ask or send several things at once and are waited for: raced by make soak.
+TEST_ASKS   := /internal/(alerts|archive|metrics|api/runs)$$|/gather/fetch/httpfetch$$|/workqueue/report$$
+TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)|$(TEST_ASKS)
+# Tests that measure memory or time, which other programs change, or need very many rows. Run by make soak only, without
+# the race detector.
+MEASURES    := SeriesAreBounded$$|ChunksOfUnevenParts$$|ErasurePagesErrors$$|ForecastsAreBounded$$|BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
 # Slow by nature, and run by make proof: whole processes and commands, clusters, other databases, NATS servers of every
 # kind under attack, services with each flaw there is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
@@ -106,7 +109,6 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 	first() { echo "$$1" | among '$(TEST_LONG)'; echo "$$1" | except '$(TEST_LONG)'; }; \
 	(export GOGC=400; tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'); \
 	tested "$$(first "$$plain")" $$flags -skip '$(MEASURES)'
-	cd tools/bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
@@ -119,6 +121,8 @@ soak: soak-deps ## run what a release wants besides: all proofs, measurements, 1
 	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
 	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)'
+	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./workqueue/report'
+	cd tools/bench && $(GO) test -vet=off ./...
 	$(MAKE) simulate SEEDS=10000
 	$(MAKE) matrix fuzz
 
