@@ -14,8 +14,7 @@ TIMEOUT     ?= 20m
 TEST_P      ?= 2
 # Packages that have goroutines or locks of their own, as an expression: tested under the race detector, but for those
 # that start programs and wait for them, or calculate for long, or whose lock guards a cache or a pool that no test
-# shares; for internal/api, whose server internal/api/runs tests, too; and for examples, whose goroutines are the SDK's.
-# The whole nodes of orchestrator's tests use the rest.
+# shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
 # Those whose goroutines only ask or send several things at once and are waited for: raced by make soak.
@@ -34,7 +33,7 @@ PROOF_P     ?= 3
 # Run by make soak only: packages, and tests of the others that one change can hardly break. make proof keeps one fault
 # of each kind, the conformance of Go, and people's main ways through the dashboard.
 SOAK        := /internal/systest/ship$$
-SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
+SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(in_4K|a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
 SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestNothingIsLostWithoutAFault
 SOAK_TESTS  := $(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestProxiesOfTheDocs|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound|TestARunIsArchivedInS3
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
