@@ -14,13 +14,15 @@ TIMEOUT     ?= 20m
 TEST_P      ?= 2
 # Packages that have goroutines or locks of their own, as an expression: tested under the race detector, but for those
 # that start programs and wait for them, or calculate for long, or whose lock guards a cache or a pool that no test
-# shares; for internal/api, whose server internal/api/runs tests, too; and for examples, whose goroutines are the SDK's.
-# The whole nodes of orchestrator's tests use the rest.
+# shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
-TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)
-# Tests that measure memory or time, which other programs change. Run by make soak only, without the race detector.
-MEASURES    := BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
+# Those whose goroutines only ask or send several things at once and are waited for: raced by make soak.
+TEST_ASKS   := /internal/(alerts|archive|metrics|api/runs)$$|/gather/fetch/httpfetch$$|/workqueue/report$$
+TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)|$(TEST_ASKS)
+# Tests that measure memory or time, which other programs change, or need very many rows. Run by make soak only, without
+# the race detector.
+MEASURES    := SeriesAreBounded$$|ChunksOfUnevenParts$$|ErasurePagesErrors$$|ForecastsAreBounded$$|BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
 # Slow by nature, and run by make proof: whole processes and commands, clusters, other databases, NATS servers of every
 # kind under attack, services with each flaw there is, a browser, the demo. What measures frames or pace runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
@@ -31,7 +33,7 @@ PROOF_P     ?= 3
 # Run by make soak only: packages, and tests of the others that one change can hardly break. make proof keeps one fault
 # of each kind, the conformance of Go, and people's main ways through the dashboard.
 SOAK        := /internal/systest/ship$$
-SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
+SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(in_4K|a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
 SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestNothingIsLostWithoutAFault
 SOAK_TESTS  := $(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestWhatAScriptCosts|TestNodeServicePasses|TestNodePackage|TestProxiesOfTheDocs|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound|TestARunIsArchivedInS3
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
@@ -106,7 +108,6 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 	first() { echo "$$1" | among '$(TEST_LONG)'; echo "$$1" | except '$(TEST_LONG)'; }; \
 	(export GOGC=400; tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'); \
 	tested "$$(first "$$plain")" $$flags -skip '$(MEASURES)'
-	cd tools/bench && $(GO) test -vet=off ./...
 
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
@@ -119,6 +120,8 @@ soak: soak-deps ## run what a release wants besides: all proofs, measurements, 1
 	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
 	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)'
+	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./workqueue/report'
+	cd tools/bench && $(GO) test -vet=off ./...
 	$(MAKE) simulate SEEDS=10000
 	$(MAKE) matrix fuzz
 

@@ -21,7 +21,6 @@ import (
 // load is a run that never ends: so many chunks of it always wait or are at work, each item of which takes a while.
 type load struct {
 	each     bool // HandleEach serves it
-	noLane   bool // the service reads calls with chunks
 	item     time.Duration
 	items    int // of a chunk
 	inFlight int // chunks
@@ -45,9 +44,6 @@ func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 	} else {
 		check(t, HandleList(svc, "busy", each(func(i *Item[number, square]) { i.Reply(work(i.In)) }), opts...))
 	}
-	if l.noLane {
-		svc.endpoints[0].Calls.Ensure = func(context.Context) error { return context.DeadlineExceeded }
-	}
 	replies := testenv.Must(b.nc.SubscribeSync(wire.ReplySubject("busy")))(t)
 	for range l.inFlight {
 		b.ask("busy", numbers(l.items))
@@ -69,9 +65,7 @@ func (l load) under(t testing.TB, opts ...Option) (*bundle, *atomic.Int64) {
 		}
 	})
 	eventually(t, "it works", func() bool { return done.Load() > 0 })
-	if !l.noLane {
-		knowsLane(b, b.nc, "busy")
-	}
+	knowsLane(b, b.nc, "busy")
 	return b, done
 }
 
@@ -294,54 +288,4 @@ func TestAHostileServiceCostsACallNoMoreThanItsTime(t *testing.T) {
 		}
 		return tries.Load() > 0
 	})
-}
-
-// BenchmarkCallsBesideARun measures how long calls take beside a run at full rate, and what they cost it:
-// docs/benchmarks.md.
-func BenchmarkCallsBesideARun(b *testing.B) {
-	const every = 20 * time.Millisecond // a call
-	l := load{item: 2 * time.Millisecond, items: 50, inFlight: 24}
-	for _, tc := range []struct {
-		name         string
-		each, noLane bool
-		opts         []Option
-		call         []CallOption
-	}{
-		{"default", false, false, nil, nil},
-		{"direct", false, false, nil, []CallOption{Direct()}},
-		{"no place kept", false, false, []Option{Reserve(0)}, nil},
-		{"item by item", true, false, []Option{Reserve(0)}, nil},
-		{"no lane", false, true, []Option{Reserve(0)}, nil},
-	} {
-		b.Run(tc.name, func(b *testing.B) {
-			l.each, l.noLane = tc.each, tc.noLane
-			world, done := l.under(b, append([]Option{Concurrency(4)}, tc.opts...)...)
-			rate := func(while func()) float64 {
-				began, before := time.Now(), done.Load()
-				while()
-				return float64(done.Load()-before) / time.Since(began).Seconds()
-			}
-			alone := rate(func() { _ = backoff.Sleep(world.ctx, time.Duration(b.N)*every) })
-			took := make([]time.Duration, b.N)
-			var all sync.WaitGroup
-			b.ResetTimer()
-			beside := rate(func() {
-				for n := range b.N { // whether or not those before have been answered
-					all.Go(func() {
-						began := time.Now()
-						if _, err := Call[number, square](world.ctx, world.nc, "busy", "k", number{-1}, tc.call...); err != nil {
-							b.Error(err)
-						}
-						took[n] = time.Since(began)
-					})
-					_ = backoff.Sleep(world.ctx, every)
-				}
-				all.Wait()
-			})
-			slices.Sort(took)
-			b.ReportMetric(float64(took[b.N/2].Milliseconds()), "p50-ms")
-			b.ReportMetric(float64(took[b.N*99/100].Milliseconds()), "p99-ms")
-			b.ReportMetric(100*beside/alone, "%-of-run-alone")
-		})
-	}
 }

@@ -44,7 +44,7 @@ func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
 	b.Store = database.New(b.Pool)
 	const refused, large = 250, 3
 	b.addEvents(t, "completed", 120, 0)
-	b.addEvents(t, "paused", large, 2<<20)
+	b.addEvents(t, "paused", large, 1<<20)
 	b.addEvents(t, "schedule.missed", refused, 0)
 	server := testenv.NATSByConfig(t, allButSchedules)
 	b.Node = b.Join(t, b.Store, server.Conn(t, "node", "p", "_INBOX"), nodetest.Config(t)).Node

@@ -30,6 +30,8 @@ const (
 	demoPDFs     = 100
 )
 
+func TestMain(m *testing.M) { testenv.Main(m) }
+
 // TestDemo runs four whole demos at once, on the program as it is built.
 func TestDemo(t *testing.T) {
 	t.Parallel()

@@ -29,7 +29,8 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 	b := startBrowser(t)
 	t.Run("a million items", million(b))
 	t.Run("together", func(t *testing.T) {
-		t.Run("every page", everyPage(b))
+		t.Run("every page", everyPage(b, (*page).onScreens))
+		t.Run("in 4K", everyPage(b, (*page).onALargeScreen))
 		t.Run("roles", roles(b))
 		t.Run("many tabs", manyTabs(b))
 		t.Run("a proxy", behindAProxy(b))

@@ -41,9 +41,9 @@ func dialogs() map[string][][]string {
 	}
 }
 
-// Every page with its dialogs, full of hostile data: in both themes, on a screen, a phone and 4K, for people who cannot
-// see it.
-func everyPage(b *browser) func(*testing.T) {
+// Every page with its dialogs, full of hostile data: in both themes, on screens of all sizes, for people who cannot see
+// it.
+func everyPage(b *browser, look func(p *page, name, path string)) func(*testing.T) {
 	return func(t *testing.T) {
 		t.Parallel()
 		s := newStack(t, stackConfig{locked: true})
@@ -72,25 +72,38 @@ func everyPage(b *browser) func(*testing.T) {
 				if name == "nowhere" {
 					p.allow("404")
 				}
-				p.inTheme("light")
-				p.visit(path)
-				p.whole(name)
-				p.harmless(name)
-				p.fits("a screen", 1440)
-				p.asPhone()
-				p.visit(path)
-				p.whole(name)
-				p.fits("a phone", 390)
-				p.harmless(name)
-				p.inBothThemes("on a phone")
-				p.opens("on a phone", dialogs()[name])
-				p.do("be large", chromedp.EmulateViewport(3840, 2160))
-				p.fits("4K", 3840)
-				p.inBothThemes("4K")
-				p.opens("4K", dialogs()[name])
+				look(p, name, path)
 			})
 		}
 	}
+}
+
+// onScreens looks at a page on a screen and on a phone.
+func (p *page) onScreens(name, path string) {
+	p.Helper()
+	p.inTheme("light")
+	p.visit(path)
+	p.whole(name)
+	p.harmless(name)
+	p.fits("a screen", 1440)
+	p.asPhone()
+	p.visit(path)
+	p.whole(name)
+	p.fits("a phone", 390)
+	p.harmless(name)
+	p.inBothThemes("on a phone")
+	p.opens("on a phone", dialogs()[name])
+}
+
+// onALargeScreen looks at a page in 4K.
+func (p *page) onALargeScreen(name, path string) {
+	p.Helper()
+	p.visit(path)
+	p.do("be large", chromedp.EmulateViewport(3840, 2160))
+	p.whole(name)
+	p.fits("4K", 3840)
+	p.inBothThemes("4K")
+	p.opens("4K", dialogs()[name])
 }
 
 // whole waits for what a page shows some seconds after the rest.

@@ -55,29 +55,6 @@ func (g *gate) handed() int {
 	return g.came
 }
 
-// Requests are purged that wait, in the middle of a run whose deadlines are far.
-func TestRequestsArePurged(t *testing.T) {
-	t.Parallel()
-	w := setup(t, testenv.NATS(t).URL())
-	w.node()
-	w.node()
-	const items = 4_000
-	g := &gate{opened: make(chan struct{})}
-	run := func() workqueue.RunID {
-		run := w.start("statement", items, 100, 16)
-		w.until("requests wait", func() bool {
-			return w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND state = 'sent'`, run) == 16
-		})
-		return run
-	}()
-	w.purge(wire.StreamWork)
-	purged := time.Now()
-	close(g.opened)
-	w.service("statement", g.handle)
-	w.wantSound(run, items)
-	w.wantLost(run, purged)
-}
-
 // wantLost checks that what was lost was reissued for that reason, at no cost.
 func (w *world) wantLost(run workqueue.RunID, since time.Time) {
 	w.Helper()

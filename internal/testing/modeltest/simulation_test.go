@@ -21,7 +21,7 @@ import (
 
 // Settings of go test: see the Makefile.
 var (
-	seeds   = flag.Int("simulate.seeds", 40, "histories of TestSimulationAgainstAnOracle")
+	seeds   = flag.Int("simulate.seeds", 32, "histories of TestSimulationAgainstAnOracle")
 	oneSeed = flag.Uint64("simulate.seed", 0, "the only history to repeat; 0: all")
 )
 
