@@ -59,7 +59,7 @@ AND NOT EXISTS (
     SELECT FROM unnest($2::smallint[], $3::smallint[]) AS u (step, need)
     JOIN work_block b ON b.run_id = st.run_id AND b.step = u.need
     WHERE u.step = st.step
-      AND bit_count(` + plane.SettledBits + `) < b.size)`
+      AND ` + plane.SettledCount + ` < b.size)`
 
 	// Without a lock, so that a check without effect blocks nothing.
 	barriersDue = `

@@ -112,7 +112,7 @@ func (s Store) Explain(ctx context.Context, id workqueue.RunID) (*Explanation, e
 			return err
 		}
 		e = newExplanation(&run, f)
-		e.Items, e.Done, e.Failed, e.Unsettled = run.Items, run.Done, run.Failed, run.Items-f.runs[id].settled
+		e.Items, e.Done, e.Failed, e.Unsettled = run.Items, run.Done, run.Failed, run.Items-run.Settled()
 		return e.fill(f)
 	})
 	if err != nil {

@@ -84,18 +84,17 @@ SELECT tranche_now(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_a
 // run. It scans a range of work_block's primary key for each run.
 const explainPlanes = `
 WITH planes AS (
-    SELECT b.run_id, b.step, b.block, b.ready, coalesce(b.held, ` + plane.NoBits + `) AS held,
-        b.done & m.asked AS done, b.failed & m.asked AS failed,
-        coalesce(b.skipped, ` + plane.NoBits + `) & m.asked AS skipped,
-        m.asked & ~` + plane.SettledBits + ` AS missing,
-        m.asked & ~` + plane.SettledBits + ` & coalesce(bit_and(` + plane.SettledBits +
-	`) OVER (PARTITION BY b.run_id, b.block
-            ORDER BY b.step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ~` + plane.NoBits + `) AS counted
-    FROM work_block b
+    SELECT b.run_id, b.step, b.block, b.ready, b.held,
+        CASE WHEN u.mask IS NULL THEN b.done ELSE b.done & u.mask END AS done,
+        CASE WHEN u.mask IS NULL THEN b.failed ELSE b.failed & u.mask END AS failed,
+        coalesce(CASE WHEN u.mask IS NULL THEN b.skipped ELSE b.skipped & u.mask END, ` + plane.NoBits + `) AS skipped,
+        m.missing, coalesce(m.missing & b.before, m.missing) AS counted
+    FROM (SELECT *, bit_and(` + plane.SettledBits + `) OVER (PARTITION BY b.run_id, b.block
+            ORDER BY b.step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
+        FROM work_block b WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR b.block = ANY ($2))) b
     LEFT JOIN unnest($2::int[], $3::bit(8192)[]) AS u (block, mask) ON u.block = b.block
-    CROSS JOIN LATERAL (
-        SELECT (~` + plane.NoBits + ` << (8192 - b.size)) & coalesce(u.mask, ~` + plane.NoBits + `) AS asked) m
-    WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR u.block IS NOT NULL))`
+    CROSS JOIN LATERAL (SELECT ~(` + plane.SettledBits + `) & coalesce(u.mask, ~` + plane.NoBits + `)
+        & (~` + plane.NoBits + ` << (8192 - b.size)) AS missing OFFSET 0) m)`
 
 type stepFacts struct {
 	run          workqueue.RunID
@@ -143,7 +142,7 @@ SELECT st.run_id, st.step, st.name, st.endpoint, least(st.in_flight, st.in_fligh
     st.kind, st.needs, st.request_timeout, st.optional, st.barrier AND NOT st.barrier_passed,
     coalesce(st.approval, ''), st.gate_since,
     CASE WHEN EXISTS (SELECT 1 FROM run_step n WHERE n.run_id = st.run_id AND n.barrier AND NOT n.barrier_passed) THEN
-        (SELECT coalesce(sum(b.size - bit_count(` + plane.SettledBits + `)), 0) FROM work_block b
+        (SELECT coalesce(sum(b.size - ` + plane.SettledCount + `), 0) FROM work_block b
          WHERE b.run_id = st.run_id AND b.step = st.step) ELSE 0 END::bigint,
     coalesce(p.missing, 0), coalesce(p.missing_counted, 0), coalesce(p.ready, 0), coalesce(p.ready_counted, 0),
     coalesce(p.held, 0), coalesce(p.held_counted, 0), coalesce(p.done, 0), coalesce(p.failed, 0), coalesce(p.skipped, 0)

@@ -40,8 +40,8 @@ type runFacts struct {
 
 	lastDone                *LastEvent // the slice that ended last
 	lastOrder               *LastEvent // the last action of an operator
-	items, done, failed     int64
-	settled                 int64 // items with an outcome in every step
+	items                   int64
+	failed                  bool  // some of them have
 	unplaced                int64 // items of an open run without a block so far
 	open                    bool
 	sealDeadline, overdueAt *time.Time
@@ -70,24 +70,19 @@ SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.sta
         ELSE 0 END,
     (SELECT count(*) FROM quarantine q WHERE q.run_id = r.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = r.id AND d.state = 'waiting'),
-    r.items, coalesce(c.done, 0)::bigint, coalesce(c.failed, 0)::bigint, coalesce(c.settled, 0)::bigint,
-    greatest(r.items - coalesce(c.size, 0), 0)::bigint,
+    r.items, EXISTS (SELECT FROM work_block b JOIN run_step s USING (run_id, step)
+        WHERE b.run_id = r.id AND NOT s.optional AND b.failed <> ` + plane.NoBits + `),
+    greatest(r.items - (SELECT coalesce(sum(b.size), 0) FROM work_block b WHERE b.run_id = r.id AND b.step = 0), 0),
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_deadline, r.overdue_at, r.on_overdue,
     EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id)
-FROM batchrun r
-LEFT JOIN LATERAL (
-    SELECT sum(bit_count(o.settled & ~o.failed)) AS done, sum(bit_count(o.failed)) AS failed,
-        sum(bit_count(o.settled)) AS settled, sum(o.size) AS size
-    FROM (` + plane.OutcomePlanes + `) o
-) c ON true
-WHERE r.id = ANY ($1)`
+FROM batchrun r WHERE r.id = ANY ($1)`
 
 const (
 	// The last slice that ended, with its error.
 	explainLastSlice = `
 SELECT ended_at, state, coalesce(service, ''), bit_count(mask)::bigint, coalesce(error_code, ''),
     coalesce(error_message, '')
-FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT 1`
+FROM (SELECT * FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT 1) s`
 
 	explainLastAction = `
 SELECT at, actor, action, coalesce(after->>'hold', '') FROM audit_log WHERE run_id = $1 ORDER BY id DESC LIMIT 1`
@@ -99,8 +94,8 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
 			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAutoApprove, &r.canaryState,
-			&r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.done, &r.failed,
-			&r.settled, &r.unplaced, &r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered)
+			&r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.failed, &r.unplaced,
+			&r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered)
 	})
 	if err != nil {
 		return fmt.Errorf("read runs: %w", err)

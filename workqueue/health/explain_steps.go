@@ -89,7 +89,7 @@ const explainWaits = explainPlanes + `, live AS (
     WHERE run_id = ANY ($1) AND state IN ('scheduled', 'claimed', 'sent') GROUP BY run_id, step, block
 )
 SELECT p.run_id, p.block, p.step, p.missing, p.counted, p.failed, p.skipped,
-    p.missing & ~p.ready & ~p.held & ~coalesce(l.bits, ` + plane.NoBits + `)
+    p.missing & ~p.ready & ~coalesce(p.held, ` + plane.NoBits + `) & ~coalesce(l.bits, ` + plane.NoBits + `)
 FROM planes p LEFT JOIN live l USING (run_id, step, block)
 ORDER BY p.run_id, p.block, p.step`
 

@@ -265,7 +265,7 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	if r.heldAt != nil {
 		g.Since = r.heldAt
 	}
-	row := Row{"detail": r.holdDetail, "failed": r.failed > 0}
+	row := Row{"detail": r.holdDetail, "failed": r.failed}
 	if r.heldBy != workqueue.Engine {
 		row["by"] = r.heldBy
 	}

@@ -48,7 +48,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, r.state, coalesce(r.hold, ''), r.prio
     coalesce(w.due, 0)::float8, extract(epoch FROM r.done_by - tranche_now())::float8, r.gentle, r.at_risk IS NOT NULL
 FROM chosen r JOIN run_step st ON st.run_id = r.id
 LEFT JOIN LATERAL (
-    SELECT sum(b.size)::bigint AS items, sum(bit_count(` + plane.SettledBits + `))::bigint AS settled,
+    SELECT sum(b.size)::bigint AS items, sum(` + plane.SettledCount + `)::bigint AS settled,
         sum(bit_count(b.ready))::bigint AS ready, sum(bit_count(b.held))::bigint AS held,
         sum(bit_count(b.failed))::bigint AS failed
     FROM work_block b WHERE b.run_id = r.id AND b.step = st.step

@@ -247,7 +247,7 @@ LEFT JOIN LATERAL (
     WHERE run_id = s.run_id AND step = s.step AND has_ready AND (NOT s.barrier OR s.barrier_passed)
 ) b ON true
 LEFT JOIN LATERAL (
-    SELECT sum(bit_count(` + plane.SettledBits + `)) AS settled FROM work_block b
+    SELECT sum(` + plane.SettledCount + `) AS settled FROM work_block b
     WHERE b.run_id = s.run_id AND b.step = s.step
 ) o ON true
 LEFT JOIN LATERAL (

@@ -59,6 +59,8 @@ type RunSummary struct {
 
 	Blocker *Blocker `json:"blocker,omitempty" doc:"why it does not go on although it is running; in lists"`
 
+	settling int64 // failed items that other steps are still at
+
 	Past []PastRun `json:"past,omitempty" doc:"the last 20 runs of its schedule, the newest last; in folded lists"`
 }
 
@@ -86,6 +88,9 @@ type OpenView struct {
 
 // Missing returns the number of items without a final outcome.
 func (r *RunSummary) Missing() int64 { return r.Items - r.Done - r.Failed }
+
+// Settled returns the number of items with an outcome in every step.
+func (r *RunSummary) Settled() int64 { return r.Done + r.Failed - r.settling }
 
 // Ended reports whether the run no longer changes automatically.
 func (r *RunSummary) Ended() bool { return r.State == "completed" || r.State == "cancelled" }
@@ -137,12 +142,13 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
     r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id), r.done_by, r.gentle,
-    CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, '')
+    CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, ''),
+    coalesce(counts.done + counts.failed - counts.settled, 0)
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
-    SELECT sum(bit_count(o.settled & ~o.failed))::bigint AS done, sum(bit_count(o.failed))::bigint AS failed,
-        sum(bit_count(o.accepted))::bigint AS accepted, sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
+    SELECT sum(bit_count(o.settled) - bit_count(o.settled & o.failed))::bigint AS done, sum(bit_count(o.failed))::bigint AS failed,
+        sum(bit_count(o.accepted))::bigint AS accepted, sum(bit_count(o.settled))::bigint AS settled, sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
     FROM (` + plane.OutcomePlanes + `) o
 ) counts ON r.state <> 'completed'
 `
@@ -156,10 +162,7 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
     (SELECT count(*) FROM quarantine q WHERE q.run_id = batchrun.id),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'waiting'),
     (SELECT count(*) FROM dead_letter d WHERE d.run_id = batchrun.id AND d.state = 'reissued'),
-    max_failed, fail_fast, failed_limit, canary, canary_auto_approve, coalesce(canary_state, ''),
-    CASE WHEN state = 'completed' THEN 0 ELSE coalesce((SELECT sum(bit_count(o.failed & ~o.settled))
-        FROM (SELECT * FROM batchrun WHERE id = $1) r CROSS JOIN LATERAL (` + plane.OutcomePlanes +
-	`) o), 0) END::bigint
+    max_failed, fail_fast, failed_limit, canary, canary_auto_approve, coalesce(canary_state, '')
 FROM batchrun WHERE id = $1`
 
 // ForecastRun is Run with the forecast, unless the run has ended.
@@ -179,10 +182,11 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		if view.RunSummary, err = ReadSummary(ctx, tx, id); err != nil {
 			return err
 		}
+		view.Settling = view.RunSummary.settling
 		var canary CanaryView
 		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
 			&view.At, &view.Seconds, &view.Quarantined, &view.DeadLetters, &view.GivenUp, &view.MaxFailed,
-			&view.FailFast, &view.FailedLimit, &canary.Items, &canary.Auto, &canary.State, &view.Settling)
+			&view.FailFast, &view.FailedLimit, &canary.Items, &canary.Auto, &canary.State)
 		if err != nil {
 			return err
 		}
@@ -243,7 +247,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule)
+		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.settling)
 	if isOpen {
 		r.Open = &open
 	}

@@ -208,7 +208,7 @@ LEFT JOIN LATERAL (
     SELECT sum(size)::bigint AS items, sum(bit_count(ready))::bigint AS ready,
         sum(bit_count(done))::bigint AS done, sum(bit_count(failed))::bigint AS failed,
         sum(bit_count(held))::bigint AS held, sum(bit_count(skipped))::bigint AS skipped,
-        count(*) FILTER (WHERE bit_count(` + plane.SettledBits + `) < size) AS open_blocks
+        count(*) FILTER (WHERE ` + plane.SettledCount + ` < size) AS open_blocks
     FROM work_block b WHERE b.run_id = s.run_id AND b.step = s.step
 ) b ON true
 LEFT JOIN LATERAL (

@@ -75,14 +75,16 @@ func (r *RunReport) readTimes(ctx context.Context, tx pgx.Tx) error {
 	return tx.QueryRow(ctx, requestTimes, r.ID).Scan(&r.Requests.P50Seconds, &r.Requests.P99Seconds)
 }
 
-// What an earlier request of the same step had, block by block in request order.
+// What an earlier request of the same step had, block by block in request order. The first request of an item was cut
+// from ready items in the first generation.
 const triedAgain = `
 SELECT coalesce(sum(again), 0)::bigint FROM (
     SELECT bit_count(bit_or(mask & earlier)) AS again FROM (
         SELECT block, mask, coalesce(bit_or(mask) OVER (PARTITION BY step, block
             ORDER BY ` + plane.AskedAt +
 	`, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), B'0'::bit(8192)) AS earlier
-        FROM work_slice WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL
+        FROM work_slice WHERE run_id = $1 AND ` + plane.AskedAt + ` IS NOT NULL AND block IN (
+            SELECT block FROM work_slice WHERE run_id = $1 AND (cause <> 'ready' OR generation > 1))
     ) s GROUP BY block
 ) t`
 

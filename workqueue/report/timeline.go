@@ -55,8 +55,8 @@ SELECT CASE WHEN $2 THEN 1 ELSE generation END, generation,
 FROM batchrun WHERE id = $1`
 
 	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of
-	// its generation that held it: earlier ones were retried. The block has its outcome; in earlier generations it
-	// has failed if it has an error part, which work_result_error finds.
+	// its generation that held it: earlier ones were retried, in slices that were not cut from ready items. The block
+	// has its outcome; in earlier generations it has failed if it has an error part, which work_result_error finds.
 	timelineOf = `
 WITH failures AS MATERIALIZED (
     SELECT step, (ordinal >> 13)::int AS block, generation,
@@ -66,17 +66,18 @@ WITH failures AS MATERIALIZED (
         AND generation < $4
     GROUP BY 1, 2, 3
 ), held AS (
-    SELECT step, block, generation, state, ended_at, ` + plane.AskedAt + ` AS asked_at,
-        mask & ~coalesce(bit_or(mask) OVER (PARTITION BY step, block, generation ORDER BY created_at DESC, id
-            ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING), ` + plane.NoBits + `) AS last
+    SELECT step, block, generation, state, ended_at, ` + plane.AskedAt + ` AS asked_at, mask,
+        ~bit_or(mask) FILTER (WHERE cause <> 'ready') OVER (PARTITION BY step, block, generation
+            ORDER BY created_at DESC, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS kept
     FROM work_slice
     WHERE run_id = $1 AND step = ANY ($2) AND generation >= $3
 ), counted AS MATERIALIZED (
     SELECT h.step, h.ended_at, 1000 * greatest(extract(epoch FROM h.ended_at - h.asked_at), 0)::float8 AS took,
-        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + plane.NoBits +
+        bit_count(l.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + plane.NoBits +
 		`) END) AS done,
-        bit_count(h.last & CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END) AS failed
-    FROM held h JOIN work_block b ON b.run_id = $1 AND b.step = h.step AND b.block = h.block
+        bit_count(l.last & nullif(CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END, ` + plane.NoBits + `)) AS failed
+    FROM held h CROSS JOIN LATERAL (SELECT coalesce(h.mask & h.kept, h.mask) AS last OFFSET 0) l
+    JOIN work_block b ON b.run_id = $1 AND b.step = h.step AND b.block = h.block
     LEFT JOIN failures f ON f.step = h.step AND f.block = h.block AND f.generation = h.generation
     WHERE h.state IN ('recorded', 'expired') AND h.asked_at IS NOT NULL
 )

@@ -192,7 +192,7 @@ FROM unnest($1::uuid[], $2::smallint[], $3::int[], $4::bit(8192)[], $5::bit(8192
 WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
   AND ((b.ready | coalesce(b.held, B'0'::bit(8192))) & (u.ready | u.done | u.failed | u.skipped | u.leave))
       = B'0'::bit(8192)
-  AND (` + plane.SettledBits + ` & ~u.leave
+  AND ((` + plane.SettledBits + `) & ~u.leave
        & (u.ready | u.done | u.failed | u.skipped)) = B'0'::bit(8192)`
 
 func (m *moves) queue(batch *pgx.Batch) {

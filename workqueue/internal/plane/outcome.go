@@ -12,8 +12,11 @@ const (
 	// NoBits is an empty plane in SQL.
 	NoBits = `B'0'::bit(8192)`
 
-	// SettledBits is the items of a block b that are final at its step.
-	SettledBits = `(b.done | b.failed | coalesce(b.skipped, ` + NoBits + `))`
+	// SettledBits is the items of a block b that are final at its step. Each operator on a plane costs a microsecond.
+	SettledBits = `CASE WHEN b.skipped IS NULL THEN b.done | b.failed ELSE b.done | b.failed | b.skipped END`
+
+	// SettledCount is how many those are: the planes are disjoint.
+	SettledCount = `(bit_count(b.done) + bit_count(b.failed) + coalesce(bit_count(b.skipped), 0))`
 
 	// OutcomePlanes is, for each block of a run r, the items final at every step, the failed ones, and those of them
 	// whose failures are all accepted. An item has failed as soon as a required step failed it, even if other steps
@@ -21,10 +24,10 @@ const (
 	OutcomePlanes = `
     SELECT b.block, max(b.size) AS size, bit_and(` + SettledBits + `) AS settled,
         coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional), ` + NoBits + `) AS failed,
-        coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional)
-            & ~bit_or(b.failed & ~coalesce(b.accepted, ` + NoBits + `)) FILTER (WHERE NOT s.optional),
-            ` + NoBits + `) AS accepted,
-        sum(bit_count(` + SettledBits + `)) AS parts, sum(b.size) AS all_parts
+        CASE WHEN count(b.accepted) = 0 THEN ` + NoBits + ` ELSE coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional)
+            & ~bit_or(CASE WHEN b.accepted IS NULL THEN b.failed ELSE b.failed & ~b.accepted END)
+                FILTER (WHERE NOT s.optional), ` + NoBits + `) END AS accepted,
+        sum(` + SettledCount + `) AS parts, sum(b.size) AS all_parts
     FROM work_block b JOIN run_step s USING (run_id, step) WHERE b.run_id = r.id GROUP BY b.block`
 )
 
