@@ -159,6 +159,7 @@ release-snapshot: ## make what a release would have, into dist, for all systems,
 
 .PHONY: release
 release: ## make a draft release of the tag that is checked out; GITHUB_TOKEN says who does
+	@test -n "$$MINISIGN_KEY" || { echo "set MINISIGN_KEY, the file of the key that signs the checksums" >&2; exit 2; }
 	tool=$$(scripts/tool.sh $(GORELEASER)) && $$tool release --clean
 
 .PHONY: chart

@@ -1,18 +1,17 @@
 package orchestrator
 
 import (
-	"errors"
 	"slices"
-	"strings"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
+
+	"github.com/tranchehq/tranche/orchestrator/core"
 )
 
 // Quiet removes items' values from logs above the level debug: PostgreSQL's errors quote them. Their codes stay.
 func Quiet() zap.Option {
-	return zap.WrapCore(func(core zapcore.Core) zapcore.Core { return quietCore{core} })
+	return zap.WrapCore(func(to zapcore.Core) zapcore.Core { return quietCore{to} })
 }
 
 type quietCore struct{ zapcore.Core }
@@ -44,19 +43,10 @@ func (c quietCore) quiet(fields []zapcore.Field) []zapcore.Field {
 		if !ok || f.Type != zapcore.ErrorType {
 			continue
 		}
-		if text := withoutValues(err); text != err.Error() { // other errors keep their type, for what watches the log
+		if text := core.WithoutValues(err); text != err.Error() { // other errors keep their type, for what watches the log
 			fields = slices.Clone(fields)
 			fields[i] = zap.String(f.Key, text)
 		}
 	}
 	return fields
-}
-
-// withoutValues is the text of an error without what PostgreSQL quotes of rows.
-func withoutValues(err error) string {
-	said, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok || said.Code == "" || !slices.Contains([]string{"22", "23", "P0"}, said.Code[:2]) {
-		return err.Error()
-	}
-	return strings.ReplaceAll(err.Error(), said.Message, "its message is in the log at level debug")
 }

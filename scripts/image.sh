@@ -5,6 +5,9 @@
 #
 # With several, podman makes a list of them (podman manifest push sends it all); docker wants buildx for that, and gets
 # one at a time as TAG-ARCH. PODMAN_FLAGS go before podman's own command.
+#
+# dist/images has a bill of materials for each program, and images.txt: the ID of each image, as
+# `docker image inspect --format {{.Id}}` prints it. With MINISIGN_KEY it is signed (sign.sh).
 set -euo pipefail
 
 tag=$1
@@ -13,12 +16,27 @@ shift
 cd "$(dirname "$0")/.."
 context=$PWD/dist/image
 file=deploy/image/Dockerfile
-mkdir -p "$context/data"
+papers=$PWD/dist/images
+rm -rf "$papers"
+mkdir -p "$context/data" "$papers"
 for arch in "$@"; do
     mkdir -p "$context/$arch"
     GOOS=linux GOARCH=$arch scripts/build.sh "$context/$arch/tranche"
     GOOS=linux GOARCH=$arch scripts/build.sh "$context/$arch/interest" ./examples/interest
+    scripts/sbom.sh "$context/$arch/tranche" "$papers/tranche_linux_$arch.cdx.json"
+    scripts/sbom.sh "$context/$arch/interest" "$papers/tranche-interest_linux_$arch.cdx.json"
 done
+
+# list COMMAND IMAGE...: writes the IDs of images, and signs them.
+list() {
+    local inspect=$1 image
+    shift
+    for image in "$@"; do
+        echo "$($inspect image inspect --format '{{.Id}}' "$image" | sed 's/^\(sha256:\)\?/sha256:/')  $image"
+    done >"$papers/images.txt"
+    [[ -z ${MINISIGN_KEY:-} ]] || scripts/sign.sh "$papers/images.txt"
+}
+images=()
 
 if ! command -v podman >/dev/null; then
     for arch in "$@"; do
@@ -26,7 +44,9 @@ if ! command -v podman >/dev/null; then
         docker build --platform "linux/$arch" --build-arg "TARGETARCH=$arch" --file "$file" --tag "tranche:$name" "$context"
         docker build --platform "linux/$arch" --build-arg "TARGETARCH=$arch" --file "$file" --target interest \
             --tag "tranche-interest:$name" "$context"
+        images+=("tranche:$name" "tranche-interest:$name")
     done
+    list docker "${images[@]}"
     exit
 fi
 
@@ -37,6 +57,7 @@ for target in "" interest; do
     name=tranche${target:+-$target}
     if [[ $# -eq 1 ]]; then
         "${build[@]}" --platform "linux/$1" --build-arg "TARGETARCH=$1" ${target:+--target "$target"} --tag "$name:$tag" "$context"
+        images+=("localhost/$name:$tag")
         continue
     fi
     "${podman[@]}" manifest rm "$name:$tag" 2>/dev/null || true
@@ -44,6 +65,8 @@ for target in "" interest; do
     for arch in "$@"; do
         "${build[@]}" --platform "linux/$arch" --build-arg "TARGETARCH=$arch" ${target:+--target "$target"} \
             --tag "$name:$tag-$arch" "$context"
+        images+=("localhost/$name:$tag-$arch")
         "${podman[@]}" manifest add "$name:$tag" "localhost/$name:$tag-$arch"
     done
 done
+list "${podman[*]}" "${images[@]}"

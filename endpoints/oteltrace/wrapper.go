@@ -18,6 +18,7 @@ package oteltrace
 import (
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -47,6 +48,14 @@ const (
 	KeyErrors     = attribute.Key("tranche.errors") // error slots
 )
 
+// reason is the code of an error. Its message may quote items; it is in the run.
+func reason(err error) string {
+	if slot, ok := errors.AsType[*wire.SlotError](err); ok {
+		return slot.Code
+	}
+	return "the handler failed"
+}
+
 // Wrapper returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers.
 func Wrapper(provider trace.TracerProvider) endpoints.Wrapper {
 	tracer := provider.Tracer(Name)
@@ -66,8 +75,7 @@ func Wrapper(provider trace.TracerProvider) endpoints.Wrapper {
 		if span.IsRecording() {
 			span.SetAttributes(KeyErrors.Int(w.Errors()))
 			if err != nil {
-				span.RecordError(err)
-				span.SetStatus(codes.Error, err.Error())
+				span.SetStatus(codes.Error, reason(err))
 			}
 		}
 		return err

@@ -90,6 +90,7 @@ func TestActsNeedFourEyes(t *testing.T) {
 	confirm(late.ID, http.StatusConflict, "it has expired", by(bob)...)
 }
 
+// PROOF: who may do what, 23.
 // A token that two administrators make is not independent of either. What is refused at the confirmation stays pending,
 // and a change that was not committed with its act is undone.
 func TestTokensNeedFourEyes(t *testing.T) {

@@ -2,6 +2,7 @@ package tracing_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
@@ -9,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.opentelemetry.io/otel/attribute"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -19,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	startstore "github.com/tranchehq/tranche/workqueue/start"
@@ -237,13 +240,15 @@ func TestNodeWithoutTracerBeginsNoTrace(t *testing.T) {
 	}
 }
 
-// A handler that fails is seen in its span, and panics do not lose it.
+// PROOF: who may do what, 17.
+// A handler that fails is seen in its span, by codes alone, and panics do not lose it.
 func TestFailuresAreSeen(t *testing.T) {
 	t.Parallel()
 	w := setup(t, true)
 	wrap := []endpoints.Wrapper{oteltrace.Wrapper(w.spans)}
 	for name, fail := range map[string]func() error{
-		"failing":   func() error { return endpoints.Fail("broken", "it is broken") },
+		"failing":   func() error { return endpoints.Fail("broken", "it is broken: CANARY-4711") },
+		"unknown":   func() error { return errors.New("no account CANARY-4711") },
 		"panicking": func() error { panic("no") },
 	} {
 		w.serve(t, name, wrap, func(svc *endpoints.Service) error {
@@ -261,4 +266,11 @@ func TestFailuresAreSeen(t *testing.T) {
 	})
 	w.run(t, "slots")
 	testenv.Same(t, value(w.ended(t, "slots")["slots"], oteltrace.KeyErrors), "1", "errors")
+	_, _, end := tracing.NewTracer(w.spans).Fetching(t.Context(), core.TracedSlice{})
+	end(&pgconn.PgError{Code: "22P02", Message: `invalid input syntax for type uuid: "CANARY-4711"`})
+	for _, span := range w.seen.Ended() {
+		if said := fmt.Sprint(span.Name(), span.Status(), span.Attributes(), span.Events()); strings.Contains(said, "CANARY") {
+			t.Errorf("an item is in a trace: %s", said)
+		}
+	}
 }

@@ -109,8 +109,7 @@ func common(endpoint string, run, slice uuid.UUID) []attribute.KeyValue {
 
 func finish(span trace.Span, err error) {
 	if err != nil {
-		span.RecordError(err)
-		span.SetStatus(codes.Error, err.Error())
+		span.SetStatus(codes.Error, core.WithoutValues(err))
 	}
 	span.End()
 }

@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -101,3 +103,12 @@ func (k *Core) RetryUntil(ctx context.Context, what string, f func(context.Conte
 
 // SameError is how long a leader task's repeated error is not logged again.
 const SameError = time.Minute
+
+// WithoutValues is the text of an error without what PostgreSQL quotes of rows.
+func WithoutValues(err error) string {
+	said, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || said.Code == "" || !slices.Contains([]string{"22", "23", "P0"}, said.Code[:2]) {
+		return err.Error()
+	}
+	return strings.ReplaceAll(err.Error(), said.Message, "its message is in the log at level debug")
+}

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	nodefetch "github.com/tranchehq/tranche/orchestrator/fetch"
@@ -28,19 +29,21 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// PROOF: who may do what, 17. Whatever each kind of step answers, with an item's key and payload in it, the log of the
-// node has codes and ids, and so has the audit log.
+// PROOF: who may do what, 16 and 17. Whatever each kind of step answers, with an item's key and payload in it, the node's
+// log and metrics have codes and ids, and so has the audit log. A secret that an answer repeats is nowhere.
 func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 	t.Parallel()
-	const canary = "CANARY-4711"
+	const canary, secret = "CANARY-4711", "CANARY-secret-0815"
 	b := &bundle{nodetest.ServersOnly(t)}
 	web := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "no such customer: "+r.URL.String(), http.StatusBadRequest)
+		http.Error(w, "no such customer: "+r.URL.String()+r.Header.Get("X-Token"), http.StatusBadRequest)
 	}))
 	t.Cleanup(web.Close)
 	dir := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "dsn"), []byte(b.Pool.Config().ConnString()), 0o600))
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte(secret), 0o600))
 	conns := testenv.Must(connections.Parse(filepath.Join(dir, "c.yaml"), []byte("http: {allow_private: [127.0.0.1]}\n"+
+		"secrets: {token: {file: token, hosts: [\""+web.URL+"\"]}}\n"+
 		"sources: {ledger: {dsn: {file: dsn}, allow_superuser: true}}")))(t)
 	web1, sql := testenv.Must(httpfetch.New(conns, httpfetch.Config{}))(t), sqlfetch.New(conns)
 	t.Cleanup(web1.Close)
@@ -48,6 +51,8 @@ func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 	core, seen := observer.New(zap.InfoLevel)
 	cfg := nodetest.Config(t)
 	cfg.Log = zap.New(core)
+	measured := testenv.Must(metrics.New(metrics.Config{}))(t)
+	cfg.Meter = measured
 	cfg.Fetchers = map[workqueue.Kind]nodefetch.Fetchers{workqueue.KindHTTP: web1, workqueue.KindSQL: sql}
 	cfg.Locals = map[string]fetch.Fetcher{
 		"panics": fetch.Each(func(_ context.Context, item *fetch.Item) (fetch.Part, error) { panic(item.Key) }),
@@ -68,7 +73,7 @@ func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 		"fails":  func(s *workqueue.StepSpec) { s.Kind, s.Endpoint = workqueue.KindLocal, "local:fails" },
 		"http": func(s *workqueue.StepSpec) {
 			s.Kind, s.Endpoint = workqueue.KindHTTP, "http:127.0.0.1"
-			s.Config = json.RawMessage(`{"url":"` + web.URL + `/{key}","method":"GET","concurrency":1,"timeout":"10s",` +
+			s.Config = json.RawMessage(`{"url":"` + web.URL + `/{key}","method":"GET","headers":{"X-Token":"{secret.token}"},"concurrency":1,"timeout":"10s",` +
 				`"max_bytes":1000}`)
 		},
 		"sql": func(s *workqueue.StepSpec) {
@@ -102,5 +107,11 @@ func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 			t.Errorf("an item is in the log: %s", text)
 		}
 	}
+	families := testenv.Must(measured.Gatherer().Gather())(t)
+	if said := fmt.Sprint(families); len(families) == 0 || strings.Contains(said, "CANARY") {
+		t.Errorf("an item is in the metrics: %s", said)
+	}
 	testenv.Same(t, b.Number(t, `SELECT count(*) FROM audit_log a WHERE a::text LIKE '%CANARY%'`), 0, "rows of the audit log")
+	testenv.Same(t, b.Number(t, `SELECT (SELECT count(*) FROM work_error e WHERE e::text LIKE '%CANARY-secret%')
+		+ (SELECT count(*) FROM work_result r WHERE r::text LIKE '%CANARY-secret%')`), 0, "errors and results with a secret")
 }
