@@ -394,7 +394,7 @@ func TestServeNamesAStandbyThatIsGone(t *testing.T) {
 	says("/readyz", "commits wait for a standby", func() string {
 		var waited bool // what gives up sooner is noticed, too
 		testenv.NoError(t, admin.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity
-			WHERE wait_event = 'SyncRep' AND clock_timestamp() - query_start > interval '2 s')`).Scan(&waited))
+			WHERE wait_event = 'SyncRep' AND query_start < tranche_now() - interval '2 s')`).Scan(&waited))
 		_, text := readyz(t, b.url)
 		return cli.If(!waited, "%v", text)
 	})
