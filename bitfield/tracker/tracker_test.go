@@ -3,7 +3,6 @@ package tracker_test
 import (
 	"context"
 	"errors"
-	"reflect"
 	"slices"
 	"testing"
 	"time"
@@ -19,61 +18,6 @@ import (
 
 func (b *bench) tryOpen(r tracker.OpenRequest) (tracker.Opened, error) {
 	return try(b, func(ctx context.Context, tx pgx.Tx) (tracker.Opened, error) { return tracker.OpenTracker(ctx, tx, r) })
-}
-
-func TestOneBatchFromOpenToDeleted(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	id := b.openAs(tracker.OpenRequest{Owner: "billing", Key: "2026-11", CreatedBy: "ann"})
-	added, err := b.add(id, 8192+100, "")
-	if want := (tracker.Added{FirstGroup: 0, Groups: 2, Items: 8292}); err != nil || added != want {
-		t.Fatalf("added %+v, %v", added, err)
-	}
-	if added, err = b.add(id, 3*8192, "more"); added.FirstGroup != 2 || added.Groups != 3 || err != nil {
-		t.Fatalf("added %+v, %v", added, err)
-	}
-	if b.seal(id) {
-		t.Error("the seal completed a batch with pending items")
-	}
-	got := b.ack(items(id, some(0, 0, 8191)), failed("E_GONE", id, some(0, 0, 5), some(1, 99)),
-		tracker.ItemsAck{Batch: id, Whole: []tracker.Span{{First: 2, Last: 3}}, Code: "E_ALL"})
-	testenv.SameList(t, got, []tracker.Acked{{Newly: 2}, {Newly: 2}, {Newly: 2 * 8192}}, "acked")
-	info := b.get(id)
-	codes := []tracker.CodeCount{{Code: "E_ALL", Items: 2 * 8192}, {Code: "E_GONE", Items: 2}}
-	if info.State != tracker.StateSealed || info.Items != 8292+3*8192 || info.Done != 2 || info.Failed != 2*8192+2 ||
-		info.Pending != info.Items-info.Done-info.Failed || !slices.Equal(info.Codes, codes) || info.OpenGroups != 3 {
-		t.Errorf("in the middle: %+v", info)
-	}
-	states, err := tracker.GroupStates(t.Context(), b.pool, id, 1, 2)
-	if want := []tracker.GroupState{{1, 100, 99, 0, 1}, {2, 8192, 0, 0, 8192}}; err != nil || !slices.Equal(states, want) {
-		t.Errorf("groups %+v, %v", states, err)
-	}
-	ended := tracker.Acked{Newly: int(info.Pending), Completed: true}
-	testenv.SameList(t, b.ack(all(id), all(id)), []tracker.Acked{ended, {}}, "the last ack")
-	info = b.get(id)
-	if info.State != tracker.StateCompleted || info.Pending != 0 || info.CompletedAt == nil || info.Key != "2026-11" ||
-		info.CreatedBy != "ann" || info.Keep != tracker.DefaultKeep {
-		t.Errorf("at the end: %+v", info)
-	}
-	key := "2026-11"
-	want := []event{{Kind: "tracker.completed", Batch: id, Owner: "billing", Key: &key, Items: info.Items, Done: info.Done,
-		Failed: info.Failed, Codes: map[string]int64{"E_ALL": 2 * 8192, "E_GONE": 2}}}
-	if got := b.events(id); !reflect.DeepEqual(got, want) {
-		t.Errorf("events %+v, want %+v", got, want)
-	}
-	testenv.NoError(t, b.tryDelete(id))
-	b.gone(id)
-	again := b.openAs(tracker.OpenRequest{Owner: "billing", Key: "2026-11"})
-	for b.purge(2) > 0 {
-	}
-	if n := b.count(`SELECT (SELECT count(*) FROM tracker_group) + (SELECT count(*) FROM tracker_failed) +
-		(SELECT count(*) FROM tracker_add) + (SELECT count(*) FROM tracker_batch)`); n != 1 || again == id {
-		t.Errorf("%d rows are left; the one of the new batch was to be", n)
-	}
-	b.openAs(tracker.OpenRequest{ID: id, Owner: "billing"}) // another batch, whose end is another event
-	if completed := b.seal(id); !completed || len(b.events(id)) != 2 {
-		t.Errorf("completed %t, with the events %+v", completed, b.events(id))
-	}
 }
 
 // An end is noted once, and not of what was deleted.
