@@ -24,7 +24,12 @@ type ConfirmedAct struct {
 	Answer json.RawMessage `json:"answer" doc:"of its operation"`
 }
 
-func (s *adminRoutes) registerActs(api huma.API) {
+type actRoutes struct {
+	*kernel.Kernel
+	fourEyes []string
+}
+
+func (s *actRoutes) Register(api huma.API) {
 	list := kernel.Get("list-acts", "/acts", "List administrators' acts that another one confirms, newest first")
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(list), s.listActs)
 	confirm := kernel.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
@@ -34,13 +39,13 @@ func (s *adminRoutes) registerActs(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(reject), s.rejectAct)
 }
 
-func (s *adminRoutes) listActs(ctx context.Context, in *struct{ kernel.Actor }) (ActList, error) {
+func (s *actRoutes) listActs(ctx context.Context, in *struct{ kernel.Actor }) (ActList, error) {
 	eyes, err := s.Eyes(ctx, in.Name)
 	if err != nil {
 		return ActList{}, err
 	}
 	all, err := identity.New(s.Store).Acts(ctx, eyes)
-	return ActList{FourEyes: append([]string{}, s.config.FourEyes...), Acts: all}, err
+	return ActList{FourEyes: append([]string{}, s.fourEyes...), Acts: all}, err
 }
 
 type actInput struct {
@@ -48,7 +53,7 @@ type actInput struct {
 	ID string `path:"id" doc:"an id, or the beginning of one (4 digits or more)"`
 }
 
-func (s *adminRoutes) confirmAct(ctx context.Context, in *actInput) (out ConfirmedAct, err error) {
+func (s *actRoutes) confirmAct(ctx context.Context, in *actInput) (out ConfirmedAct, err error) {
 	store := identity.New(s.Store)
 	eyes, err := s.Eyes(ctx, in.Name)
 	if err != nil {
@@ -65,7 +70,7 @@ func (s *adminRoutes) confirmAct(ctx context.Context, in *actInput) (out Confirm
 	return out, err
 }
 
-func (s *adminRoutes) rejectAct(ctx context.Context, in *actInput) (identity.Act, error) {
+func (s *actRoutes) rejectAct(ctx context.Context, in *actInput) (identity.Act, error) {
 	act, err := identity.New(s.Store).Act(ctx, in.ID, nil)
 	if err != nil {
 		return act, kernel.Seen(err, seeActs)

@@ -218,7 +218,7 @@ func (s *Server) newComponents(node *Node) (err error) {
 		s.runs, &endpointRoutes{k, node.Endpoints, node.DeadLetters}, &planRoutes{k},
 		newCollectors(k, node.Collectors, c.Producers, c.Connections),
 		newTrackers(k, c.Trackers, c.Connections), s.schedules,
-		&alertRoutes{k, alertstore.New(k.Store), c.Alerts}, s.admin,
+		&alertRoutes{k, alertstore.New(k.Store), c.Alerts}, s.admin, &actRoutes{k, c.FourEyes},
 	}
 	return nil
 }

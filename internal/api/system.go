@@ -48,7 +48,6 @@ func (s *adminRoutes) Register(api huma.API) {
 	s.registerSystem(api)
 	s.registerSession(api)
 	s.registerTokens(api)
-	s.registerActs(api)
 	s.registerSessions(api)
 	s.registerHealth(api)
 }

@@ -43,7 +43,7 @@ func (s *Kernel) Eyes(ctx context.Context, name string) ([]string, error) {
 }
 
 // asksFirst reports whether an operation must be confirmed: not a dry run, and not what a confirmation carries out.
-func (s *Kernel) asksFirst(ctx context.Context, op *huma.Operation, in any) bool {
+func asksFirst(ctx context.Context, s *Kernel, op *huma.Operation, in any) bool {
 	kind, _ := op.Metadata[metaFourEyes].(string)
 	if kind == "" || !slices.Contains(s.config.FourEyes, kind) || identity.ActEyes(ctx) != nil {
 		return false
@@ -76,7 +76,7 @@ func (*askedFor) Error() string { return "another administrator must confirm it"
 func (*askedFor) GetStatus() int { return http.StatusAccepted }
 
 // ask saves the request of an operation, after a dry run if it has one: what would be refused is refused now.
-func (s *Kernel) ask(ctx context.Context, op *huma.Operation, in any, handle func() (any, error)) error {
+func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func() (any, error)) error {
 	r, _ := ctx.Value(requestKey{}).(*http.Request)
 	kind, _ := op.Metadata[metaFourEyes].(string)
 	act := identity.Act{Kind: kind, What: op.Summary, Method: op.Method, Path: r.URL.RequestURI(),

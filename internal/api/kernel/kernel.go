@@ -157,8 +157,8 @@ func RegisterAnswer[In, Out any](
 ) {
 	op.BodyReadTimeout = -1 // timedBody does it
 	huma.Register(api, op, func(ctx context.Context, in *In) (out *Out, err error) {
-		if err = k.prepare(ctx, in); err == nil && k.asksFirst(ctx, &op, in) {
-			return nil, k.ask(ctx, &op, in, func() (any, error) { return handle(ctx, in) })
+		if err = k.prepare(ctx, in); err == nil && asksFirst(ctx, k, &op, in) {
+			return nil, ask(ctx, k, &op, in, func() (any, error) { return handle(ctx, in) })
 		}
 		if err == nil {
 			out, err = handle(ctx, in)
