@@ -16,7 +16,7 @@ CREATE TABLE batchrun (
     failed            bigint,
     source            text        NOT NULL DEFAULT '',
     created_by        text        NOT NULL DEFAULT '',
-    idempotency_key   text        UNIQUE,
+    idempotency_key   text,
     loader_session    uuid,
     created_at        timestamptz NOT NULL DEFAULT tranche_now(),
     sealed_at         timestamptz,
@@ -45,8 +45,10 @@ CREATE TABLE batchrun (
     gentle            boolean     NOT NULL DEFAULT false,
     at_risk           jsonb,
     schedule          text        COLLATE "C",
+    namespace         text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
+    CONSTRAINT batchrun_idempotency_key_key UNIQUE (idempotency_key, namespace),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
     CONSTRAINT batchrun_from CHECK (from_run <> id),
     CONSTRAINT batchrun_accepted CHECK (accepted BETWEEN 0 AND coalesce(failed, 0))
@@ -73,6 +75,8 @@ CREATE INDEX batchrun_label ON batchrun (coalesce(name, plan), id);
 CREATE INDEX batchrun_items ON batchrun (items, id);
 CREATE INDEX batchrun_failures ON batchrun (failed, id) WHERE state = 'completed';
 CREATE INDEX batchrun_time ON batchrun ((finished_at - coalesce(started_at, created_at)), id) WHERE state = 'completed';
+-- The runs of some namespaces.
+CREATE INDEX batchrun_namespace ON batchrun (namespace, id);
 CREATE INDEX batchrun_uncompleted ON batchrun (id) WHERE state <> 'completed';
 COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
 COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
@@ -132,6 +136,7 @@ COMMENT ON COLUMN batchrun.gentle IS 'No more of it is in flight than it needs t
 COMMENT ON COLUMN batchrun.at_risk IS
     'Why it will not be done by then: since when that is known, when it will end, and what would help; null: it will.';
 COMMENT ON COLUMN batchrun.schedule IS 'The schedule that started it; null: none.';
+COMMENT ON COLUMN batchrun.namespace IS 'The namespace that owns it; it never changes.';
 COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who

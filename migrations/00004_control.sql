@@ -9,6 +9,7 @@ CREATE TABLE plan (
     created_by text        NOT NULL DEFAULT '',
     created_at timestamptz NOT NULL DEFAULT tranche_now(),
     deleted_at timestamptz,
+    namespace  text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace,
     PRIMARY KEY (name, version)
 );
 COMMENT ON TABLE plan IS 'Plans that people have put on record, in versions.';
@@ -18,6 +19,7 @@ COMMENT ON COLUMN plan.spec IS 'The plan, with all its settings.';
 COMMENT ON COLUMN plan.source IS 'The plan as it was handed in.';
 COMMENT ON COLUMN plan.created_by IS 'Who put it on record.';
 COMMENT ON COLUMN plan.created_at IS 'When.';
+COMMENT ON COLUMN plan.namespace IS 'The namespace that owns it: the same for all versions.';
 COMMENT ON COLUMN plan.deleted_at IS 'When it was taken off the record; null: it was not.';
 
 -- A row stays when a setting goes back to the default, so that nodes know to take it back from the endpoint's consumer.
@@ -33,6 +35,7 @@ CREATE TABLE endpoint_setting (
     canary_share  double precision NOT NULL DEFAULT 0 CHECK (canary_share BETWEEN 0 AND 100),
     canary_has_listeners boolean   NOT NULL DEFAULT false,
     canary_since  timestamptz,
+    namespace     text             COLLATE "C" REFERENCES namespace,
     CONSTRAINT endpoint_setting_canary CHECK (canary <> endpoint AND (canary IS NOT NULL OR canary_share = 0)
         AND (canary IS NULL) = (canary_since IS NULL))
 );
@@ -52,6 +55,7 @@ COMMENT ON COLUMN endpoint_setting.canary_share IS
     'Percent of runs'' requests for the canary; 0: none; 100: all, also retries.';
 COMMENT ON COLUMN endpoint_setting.canary_has_listeners IS
     'Whether services listened on the canary at the last check; if not, it gets requests only at 100 percent.';
+COMMENT ON COLUMN endpoint_setting.namespace IS 'The only namespace whose runs may use it; null: shared by all.';
 COMMENT ON COLUMN endpoint_setting.canary_since IS 'Start of the comparison.';
 
 -- Every claim for the endpoint locks its row, which makes limits over all runs and nodes exact. Heap-only updates need

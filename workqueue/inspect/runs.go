@@ -21,7 +21,10 @@ import (
 type RunSummary struct {
 	ID   workqueue.RunID `json:"id"`
 	Name string          `json:"name,omitempty"`
-	Plan string          `json:"plan"`
+
+	Namespace string `json:"namespace" doc:"that owns it"`
+
+	Plan string `json:"plan"`
 
 	Version int `json:"plan_version,omitempty" doc:"of a saved plan; absent if the plan came with the run"`
 
@@ -137,7 +140,8 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
     r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id), r.done_by, r.gentle,
-    CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, '')
+    CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, ''),
+    r.namespace
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -243,7 +247,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule)
+		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.Namespace)
 	if isOpen {
 		r.Open = &open
 	}

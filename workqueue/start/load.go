@@ -236,7 +236,8 @@ func validateParams(params map[string]string) error {
 }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun WHERE idempotency_key = $1`
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun
+WHERE idempotency_key = $1 AND namespace = $2`
 
 func (s Store) byIdempotencyKey(ctx context.Context, from pg.RowQuerier, l *loader) (Loaded, error) {
 	req := &l.req
@@ -247,7 +248,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, from pg.RowQuerier, l *load
 	defer cancel()
 	out := Loaded{Existing: true}
 	var unsealed, opened bool
-	err := from.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey).
+	err := from.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey, workqueue.Into(ctx)).
 		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -282,13 +283,13 @@ func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMess
 }
 
 const planByIdempotencyKey = `
-SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
+SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
 
 // KeyedPlan returns the plan of the run started with an idempotency key, and its version if it is saved, else 0.
 func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	err = s.db.Pool.QueryRow(ctx, planByIdempotencyKey, key).Scan(&plan, &version)
+	err = s.db.Pool.QueryRow(ctx, planByIdempotencyKey, key, workqueue.Into(ctx)).Scan(&plan, &version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
 	}

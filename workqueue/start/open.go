@@ -167,7 +167,7 @@ func limitWhileOpen(maxFailed string) (*int64, error) {
 
 const openedByKey = `
 SELECT id, opened, seal_deadline, plan, spec = $2 AND params = $3
-FROM batchrun WHERE idempotency_key = $1`
+FROM batchrun WHERE idempotency_key = $1 AND namespace = $4`
 
 func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error) {
 	if req.IdempotencyKey == "" {
@@ -177,7 +177,7 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	var opened, same bool
 	var plan string
 	var sealDeadline *time.Time
-	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params()).
+	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params(), workqueue.Into(ctx)).
 		Scan(&out.Run, &opened, &sealDeadline, &plan, &same)
 	op := fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey)
 	switch {
