@@ -115,8 +115,8 @@ type oidcFlags struct {
 	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"Scopes to request in addition to openid (${default})." placeholder:"NAMES"`
 	OIDCUserClaim  string   `name:"oidc-user-claim" env:"TRANCHE_OIDC_USER_CLAIM" help:"The claim by which the audit log calls people (a verified email, else the subject)." placeholder:"NAME"`
 	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"Claim that gives roles; dots select a nested member (${default})." placeholder:"NAME"`
-	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
-	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,viewer,operator,admin" default:"none" help:"The role of those with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
+	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Which of its values have which role, everywhere or in a namespace, like staff=viewer,dev=team-a:operator." placeholder:"VALUE=ROLE"`
+	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,watcher,viewer,operator,admin" default:"none" help:"The role of those with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
 	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"URL of this server in browsers, optionally with a path prefix; used in links of alerts and for the identity provider's redirect." placeholder:"URL"`
 }
 
@@ -139,11 +139,12 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 	}
 	for _, pair := range f.OIDCRoles {
 		value, name, _ := strings.Cut(pair, "=")
-		role, err := access.ParseRole(name)
-		if err != nil || value == "" {
-			return nil, fmt.Errorf("--oidc-roles %q is not VALUE=ROLE with one of the roles viewer, operator and admin", pair)
+		_, _, err := access.ParseGrant(name)
+		if _, twice := config.Roles[value]; err != nil || value == "" || twice {
+			return nil, fmt.Errorf("--oidc-roles %q is not VALUE=ROLE or VALUE=NAMESPACE:ROLE, with one of the roles watcher, "+
+				"viewer, operator and admin, and each value once", pair)
 		}
-		config.Roles[value] = role
+		config.Roles[value] = access.Role(name)
 	}
 	if f.OIDCSecretFile != "" {
 		text, err := os.ReadFile(f.OIDCSecretFile)

@@ -30,9 +30,14 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it has been so, and what helps. It answers with status 200 whatever it finds, also while " +
 		"PostgreSQL or NATS is unavailable: that is a condition then. Programs that route requests ask /readyz instead. " +
-		"However many ask, it is looked at most every few seconds."
-	kernel.Register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
-		found, err := s.health.Report(ctx)
+		"However many ask, it is looked at most every few seconds. Who has roles in namespaces only sees the conditions " +
+		"of their runs."
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ByWatcher(report)), func(ctx context.Context, _ *struct{}) (*Health, error) {
+		watch := s.health
+		if workqueue.Namespaces(ctx) != nil {
+			watch = s.whole // the other has no list of the runs of one namespace
+		}
+		found, err := watch.ReportFor(ctx)
 		return (*Health)(found), err
 	})
 	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",

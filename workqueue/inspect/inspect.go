@@ -306,6 +306,20 @@ func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error)
 	}
 }
 
+// Visible returns which runs are in the context's [workqueue.Scope], by their IDs as text.
+func (s Store) Visible(ctx context.Context, ids []workqueue.RunID) (map[string]bool, error) {
+	const visible = `SELECT id FROM batchrun WHERE id = ANY ($1) AND ($2::text[] IS NULL OR namespace = ANY ($2))`
+	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], visible, ids, workqueue.Namespaces(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("look for runs: %w", err)
+	}
+	all := map[string]bool{}
+	for _, id := range found {
+		all[id.String()] = true
+	}
+	return all, nil
+}
+
 func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, error) {
 	if ref == LastRun {
 		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], lastRun, workqueue.Namespaces(ctx))
