@@ -49,6 +49,7 @@ func (s *adminRoutes) Register(api huma.API) {
 	s.registerSystem(api)
 	s.registerSession(api)
 	s.registerTokens(api)
+	s.registerNamespaces(api)
 	s.registerSessions(api)
 	s.registerHealth(api)
 }
