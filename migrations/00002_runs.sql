@@ -78,6 +78,38 @@ CREATE INDEX batchrun_time ON batchrun ((finished_at - coalesce(started_at, crea
 -- The runs of some namespaces.
 CREATE INDEX batchrun_namespace ON batchrun (namespace, id);
 CREATE INDEX batchrun_uncompleted ON batchrun (id) WHERE state <> 'completed';
+
+-- Starts in a namespace with a quota take turns: its row is locked until they commit. FOR NO KEY UPDATE goes with the
+-- foreign keys.
+-- +goose StatementBegin
+CREATE FUNCTION namespace_quota() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    quota namespace;
+    used  record;
+BEGIN
+    SELECT * INTO quota FROM namespace
+    WHERE name = NEW.namespace AND (max_runs IS NOT NULL OR max_items IS NOT NULL) FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT count(*) AS runs, sum(items) AS items INTO used FROM batchrun
+    WHERE state IN ('loading', 'running') AND namespace = NEW.namespace;
+    IF used.runs > quota.max_runs THEN
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s runs that have not ended; '
+            'wait until one ends, or let an admin raise it: tranche namespace set %1$s --max-runs N', quota.name,
+            quota.max_runs);
+    ELSIF used.items > quota.max_items THEN
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s items in runs that have not '
+            'ended, and these would be %3$s; wait until a run ends, or let an admin raise it: tranche namespace set %1$s '
+            '--max-items N', quota.name, quota.max_items, used.items);
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION namespace_quota() IS 'Refuses a run, or items, beyond the quotas of the namespace.';
+CREATE TRIGGER batchrun_quota AFTER INSERT ON batchrun FOR EACH ROW EXECUTE FUNCTION namespace_quota();
+CREATE TRIGGER batchrun_items_quota AFTER UPDATE OF items ON batchrun FOR EACH ROW WHEN (NEW.items > OLD.items)
+    EXECUTE FUNCTION namespace_quota();
 COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
 COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
 COMMENT ON COLUMN batchrun.name IS 'What people call it (run start --name); null: nothing.';

@@ -35,7 +35,6 @@ CREATE TABLE endpoint_setting (
     canary_share  double precision NOT NULL DEFAULT 0 CHECK (canary_share BETWEEN 0 AND 100),
     canary_has_listeners boolean   NOT NULL DEFAULT false,
     canary_since  timestamptz,
-    namespace     text             COLLATE "C" REFERENCES namespace,
     CONSTRAINT endpoint_setting_canary CHECK (canary <> endpoint AND (canary IS NOT NULL OR canary_share = 0)
         AND (canary IS NULL) = (canary_since IS NULL))
 );
@@ -55,7 +54,6 @@ COMMENT ON COLUMN endpoint_setting.canary_share IS
     'Percent of runs'' requests for the canary; 0: none; 100: all, also retries.';
 COMMENT ON COLUMN endpoint_setting.canary_has_listeners IS
     'Whether services listened on the canary at the last check; if not, it gets requests only at 100 percent.';
-COMMENT ON COLUMN endpoint_setting.namespace IS 'The only namespace whose runs may use it; null: shared by all.';
 COMMENT ON COLUMN endpoint_setting.canary_since IS 'Start of the comparison.';
 
 -- Every claim for the endpoint locks its row, which makes limits over all runs and nodes exact. Heap-only updates need

@@ -38,7 +38,7 @@ func (s *adminRoutes) registerNamespaces(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
 		OperationID: "set-namespace", Method: http.MethodPut, Path: "/namespaces/{name}",
 		Summary:     "Create a namespace, or change its quotas",
-		Description: "The quotas replace those that it had. They hold from the next start and the next claim on.",
+		Description: "The quotas replace those that it had. They hold from the next start on.",
 	}), func(ctx context.Context, in *struct {
 		NamespacePath
 		kernel.Actor

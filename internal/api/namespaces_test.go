@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/access"
@@ -75,7 +76,7 @@ func at(pattern, name, tracker string) (method, path string) {
 		"/collectors/{name}", "/collectors/"+name, "/trackers/{id}", "/trackers/"+tracker).Replace(pattern))
 }
 
-// PROOF: who may do what, 26.
+// PROOF: who may do what, 23.
 // Route × role × namespace: what one is granted in a namespace holds there; what others own does not exist.
 func TestNamespacesAreApart(t *testing.T) {
 	t.Parallel()
@@ -116,7 +117,7 @@ func TestNamespacesAreApart(t *testing.T) {
 	}
 }
 
-// PROOF: who may do what, 26.
+// PROOF: who may do what, 23.
 // What is made belongs to a namespace, and refers to what is there.
 func TestWorkStaysInItsNamespace(t *testing.T) {
 	t.Parallel()
@@ -148,7 +149,12 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{admin, "POST", api.Prefix + "/plans?name=ours", "steps: [{endpoint: echo}]", 409, "add --namespace team-a", ""},
 		{who, "GET", api.Prefix + "/runs/ours/comparison?against=theirs", "", 404, "no run has ID or name", ""},
 		{who, "GET", api.Prefix + "/runs/ours/forecast?change=without%3Dtheirs", "", 422, "whole installation", ""},
-		{who, "POST", api.Prefix + "/runs/pause", "{}", 200, `"action":"pause"`, ""},
+		{who, "POST", api.Prefix + "/runs/pause", `{"all":true}`, 200, `"action":"pause"`, ""},
+		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":2}`, 200, `"max_runs":2`, ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "namespace team-a may have 2 runs", ""},
+		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_items":8}`, 200, `"max_items":8`, ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "these would be 9", ""},
+		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":99}`, 200, "", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
 		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422, "there is no namespace", ""},
 	} {
@@ -168,6 +174,17 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 			testenv.Same(t, owner, c.namespaced, "%s makes a run in", c.path)
 		}
 	}
+	var all sync.WaitGroup
+	for range 20 { // small starts share transactions
+		all.Go(func() {
+			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=a", items, append(slices.Clone(who), "Content-Type", "text/csv")...)
+		})
+		all.Go(func() {
+			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=b&namespace=team-b", items, append(slices.Clone(both), "Content-Type", "text/csv")...)
+		})
+	}
+	all.Wait()
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE 'team-' || name = namespace`), 40, "runs where they were started")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL AND namespace <> 'team-a'`), 0, "runs paused elsewhere")
 	if runs := b.Follow("/events?topic=runs", who...).Next("runs"); strings.Contains(runs, "theirs") || !strings.Contains(runs, "ours") {
 		t.Errorf("the stream of runs tells of %s", runs)

@@ -17,15 +17,12 @@ import (
 
 // Quotas limit what a namespace uses at a time; nil: no limit.
 type Quotas struct {
-	MaxRuns     *int64 `json:"max_runs,omitempty" doc:"runs that have not ended; absent: no limit"`
-	MaxItems    *int64 `json:"max_items,omitempty" doc:"items of those runs; absent: no limit"`
-	MaxInFlight *int64 `json:"max_in_flight,omitempty" doc:"requests in flight; absent: no limit"`
-	MaxBytes    *int64 `json:"max_bytes,omitempty" doc:"bytes of payloads in those requests; absent: no limit"`
+	MaxRuns  *int64 `json:"max_runs,omitempty" doc:"runs that have not ended; absent: no limit"`
+	MaxItems *int64 `json:"max_items,omitempty" doc:"items of those runs; absent: no limit"`
 }
 
 func (q *Quotas) audited() map[string]any {
-	doc := map[string]any{"max_runs": q.MaxRuns, "max_items": q.MaxItems, "max_in_flight": q.MaxInFlight,
-		"max_bytes": q.MaxBytes}
+	doc := map[string]any{"max_runs": q.MaxRuns, "max_items": q.MaxItems}
 	maps.DeleteFunc(doc, func(_ string, limit any) bool { return limit.(*int64) == nil })
 	return doc
 }
@@ -42,7 +39,7 @@ type NamespaceView struct {
 
 // Few rows. Runs by batchrun_active.
 const listNamespaces = `
-SELECT n.name, n.max_runs, n.max_items, n.max_in_flight, n.max_bytes, coalesce(r.runs, 0), coalesce(r.items, 0)::bigint,
+SELECT n.name, n.max_runs, n.max_items, coalesce(r.runs, 0), coalesce(r.items, 0)::bigint,
     n.changed_by, n.changed_at
 FROM namespace n LEFT JOIN (
     SELECT namespace, count(*) AS runs, sum(items) AS items FROM batchrun WHERE state IN ('loading', 'running')
@@ -61,12 +58,11 @@ func (s Store) Namespaces(ctx context.Context) ([]NamespaceView, error) {
 
 const (
 	holdNamespace = `
-SELECT max_runs, max_items, max_in_flight, max_bytes FROM namespace WHERE name = $1 FOR UPDATE`
+SELECT max_runs, max_items FROM namespace WHERE name = $1 FOR UPDATE`
 
 	setNamespace = `
-INSERT INTO namespace (name, max_runs, max_items, max_in_flight, max_bytes, changed_by) VALUES ($1, $2, $3, $4, $5, $6)
-ON CONFLICT (name) DO UPDATE SET max_runs = $2, max_items = $3, max_in_flight = $4, max_bytes = $5, changed_by = $6,
-    changed_at = tranche_now()`
+INSERT INTO namespace (name, max_runs, max_items, changed_by) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name) DO UPDATE SET max_runs = $2, max_items = $3, changed_by = $4, changed_at = tranche_now()`
 
 	// What still belongs to it; foreign keys cover what is made meanwhile.
 	usesOfNamespace = `
@@ -76,7 +72,6 @@ SELECT what FROM (
     UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT FROM schedule WHERE namespace = $1)
     UNION ALL SELECT 'collectors' WHERE EXISTS (SELECT FROM collector WHERE namespace = $1)
     UNION ALL SELECT 'trackers' WHERE EXISTS (SELECT FROM tracker_service WHERE namespace = $1)
-    UNION ALL SELECT 'endpoints' WHERE EXISTS (SELECT FROM endpoint_setting WHERE namespace = $1)
     UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM api_token WHERE revoked_at IS NULL AND grants ? $1)) u LIMIT 1`
 )
 
@@ -88,14 +83,13 @@ func (s Store) SetNamespace(ctx context.Context, name string, q Quotas, actor st
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was Quotas
 		change := ledger.Action{Actor: actor, Name: "namespace_set", Subject: name, After: q.audited()}
-		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems, &was.MaxInFlight, &was.MaxBytes)
+		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems)
 		if err == nil {
 			change.Before = was.audited()
 		} else if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		if _, err := tx.Exec(ctx, setNamespace, name, q.MaxRuns, q.MaxItems, q.MaxInFlight, q.MaxBytes,
-			pg.Plain(actor)); err != nil {
+		if _, err := tx.Exec(ctx, setNamespace, name, q.MaxRuns, q.MaxItems, pg.Plain(actor)); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, change)
@@ -124,7 +118,7 @@ func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
 	}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was Quotas
-		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems, &was.MaxInFlight, &was.MaxBytes)
+		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("namespace %q: %w", name, workqueue.ErrNotFound)
 		}

@@ -334,7 +334,7 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
 	batch.Queue(insertRun, pg.Row(l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
 		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAutoApprove, items, failedLimit,
-		l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, workqueue.Into(ctx))...)
+		l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, r.Namespace)...)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep(), append(pg.Row(l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
 			pg.ArrayText(st.Needs), pg.ArrayText(st.Inputs), !st.NoItem, st.Optional,

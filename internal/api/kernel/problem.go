@@ -151,7 +151,7 @@ func Told(err error) (status int, found error) {
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
 		{as[*identity.RevokedTokenError], http.StatusConflict},
 		{as[*identity.NameTakenError], http.StatusConflict},
-		{as[*identity.NamespaceUsedError], http.StatusConflict},
+		{quotaReached, http.StatusConflict}, {as[*identity.NamespaceUsedError], http.StatusConflict},
 		{as[*workqueue.ElsewhereError], http.StatusConflict},
 		{as[*workqueue.UnknownNamespaceError], http.StatusUnprocessableEntity},
 		{as[*workqueue.StateError], http.StatusConflict},
@@ -174,6 +174,14 @@ func Told(err error) (status int, found error) {
 		}
 	}
 	return 0, nil
+}
+
+// quotaReached returns what the function namespace_quota says.
+func quotaReached(err error) error {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code == "TRQ01" {
+		return errors.New(said.Message)
+	}
+	return nil
 }
 
 func as[T error](err error) error {
