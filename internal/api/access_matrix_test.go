@@ -24,7 +24,7 @@ func expected(pattern string) access.Role {
 	path = strings.TrimPrefix(path, api.Prefix)
 	switch {
 	case slices.Contains([]string{"/runs", "/runs/{run}", "/runs/{run}/planes", "/runs/{run}/timeline", "/events", "/info",
-		"/health", "/namespaces"}, path) && method == http.MethodGet, strings.Contains(path, "openapi"), path == "/schemas/{schema}":
+		"/namespaces"}, path) && method == http.MethodGet, strings.Contains(path, "openapi"), path == "/schemas/{schema}":
 		return access.Watcher
 	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session",
 		pattern == "GET "+kernel.SchemaPath:

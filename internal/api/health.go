@@ -32,7 +32,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 		"PostgreSQL or NATS is unavailable: that is a condition then. Programs that route requests ask /readyz instead. " +
 		"However many ask, it is looked at most every few seconds. Who has roles in namespaces only sees the conditions " +
 		"of their runs."
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ByWatcher(report)), func(ctx context.Context, _ *struct{}) (*Health, error) {
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, report), func(ctx context.Context, _ *struct{}) (*Health, error) {
 		watch := s.health
 		if workqueue.Namespaces(ctx) != nil {
 			watch = s.whole // the other has no list of the runs of one namespace
