@@ -6041,7 +6041,7 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 // unavailable: that is a condition then. Programs that route requests ask /readyz instead. However many ask, it is
 // looked at most every few seconds. Who has roles in namespaces only sees the conditions of their runs.
 //
-// It is GET /health, for role watcher.
+// It is GET /health, for role viewer.
 func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, error) {
 	return exchange[Health](ctx, c, request{operation: "health", method: http.MethodGet, path: path("/health")}, options)
 
@@ -6124,7 +6124,7 @@ func (c *Client) DeleteNamespace(ctx context.Context, name string, options ...Ca
 
 // SetNamespace: Create a namespace, or change its quotas.
 //
-// The quotas replace those that it had. They hold from the next start and the next claim on.
+// The quotas replace those that it had. They hold from the next start on.
 //
 // It is PUT /namespaces/{name}, for role admin.
 func (c *Client) SetNamespace(ctx context.Context, name string, body Quotas, options ...CallOption) (NamespaceList, error) {
@@ -7209,4 +7209,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of dc2dd310bacef1a11a5eae5c4db02aa1, is bb52b45d09ae6a3570f9f000a5fb2201c7919a66ece97fa4828de0a92d0b7955.
+// Of cd12cf0291581d6bd46e606cf62bc316, is 02ec95e5465320506c099ead320d3d11028a0c24f5bb4ceebdb0f5929fa34d83.
