@@ -706,4 +706,4 @@ COMMENT ON COLUMN run_item.lane IS
 DROP VIEW run_item;
 DROP TABLE work_order, work_error, work_result, work_slice, run_acceptance, work_block, work_queue, step_profile, run_step,
     batchrun;
-DROP FUNCTION work_block_place();
+DROP FUNCTION work_block_place(), namespace_quota();
