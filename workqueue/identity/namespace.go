@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,8 +21,12 @@ type Quotas struct {
 }
 
 func (q *Quotas) audited() map[string]any {
-	doc := map[string]any{"max_runs": q.MaxRuns, "max_items": q.MaxItems}
-	maps.DeleteFunc(doc, func(_ string, limit any) bool { return limit.(*int64) == nil })
+	doc := map[string]any{}
+	for name, quota := range map[string]*int64{"max_runs": q.MaxRuns, "max_items": q.MaxItems} {
+		if quota != nil {
+			doc[name] = *quota
+		}
+	}
 	return doc
 }
 
