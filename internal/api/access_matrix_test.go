@@ -43,7 +43,7 @@ func expected(pattern string) access.Role {
 	}
 }
 
-// PROOF: who may do what, 2, 3 and 5.
+// PROOF: who may do what, 2, 3, 5 and 23.
 // Who may do what: every way into the server with the token of each role and without one, and one way of each role and
 // method with every kind of credential. A new route is in it by itself, and fails it until it says which role it needs.
 func TestEveryRouteAsksForItsRole(t *testing.T) {

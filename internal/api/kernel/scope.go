@@ -72,7 +72,7 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 	case route.Scope == Installation:
 		return ctx, lacksRole(who, route, "")
 	case asked != "":
-		if err := s.checkNamespace(ctx, asked); err != nil {
+		if err := checkNamespace(ctx, s, asked); err != nil {
 			return ctx, err
 		}
 	}
@@ -102,7 +102,7 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 		scope.Into = scope.Namespaces[0]
 	}
 	if route.Scope == OfObject && who != nil && len(who.Grants) > 0 && !who.Role.Allows(access.Admin) {
-		owner, err := s.ownerOf(workqueue.InScope(ctx, scope), r, route.kind)
+		owner, err := ownerOf(workqueue.InScope(ctx, scope), s, r, route.kind)
 		role := who.RoleIn(owner)
 		if err == nil && !role.Allows(route.Role) {
 			err = lacksRole(who, route, owner)
@@ -117,7 +117,7 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 	return workqueue.InScope(ctx, scope), nil
 }
 
-func (s *Kernel) checkNamespace(ctx context.Context, name string) error {
+func checkNamespace(ctx context.Context, s *Kernel, name string) error {
 	if err := workqueue.CheckNamespace(name); err != nil || name == workqueue.DefaultNamespace {
 		return err
 	}
@@ -131,7 +131,7 @@ func (s *Kernel) checkNamespace(ctx context.Context, name string) error {
 }
 
 // ownerOf returns the namespace of the object in a path. One out of the context's scope does not exist.
-func (s *Kernel) ownerOf(ctx context.Context, r *http.Request, kind string) (owner string, err error) {
+func ownerOf(ctx context.Context, s *Kernel, r *http.Request, kind string) (owner string, err error) {
 	ctx, cancel := s.Looking(ctx)
 	defer cancel()
 	ref, err := url.PathUnescape(strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), Prefix), "/")[2])
