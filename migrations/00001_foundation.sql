@@ -18,6 +18,21 @@ COMMENT ON COLUMN schema_object.object IS 'A column, constraint, index, trigger 
 CREATE FUNCTION tranche_now() RETURNS timestamptz LANGUAGE sql VOLATILE PARALLEL SAFE RETURN clock_timestamp();
 COMMENT ON FUNCTION tranche_now() IS 'The time of day now, also within a transaction: all times here are by it.';
 
+CREATE TABLE namespace (
+    name          text        COLLATE "C" PRIMARY KEY CHECK (name ~ '^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$'),
+    max_runs      bigint      CHECK (max_runs > 0),
+    max_items     bigint      CHECK (max_items > 0),
+    changed_by    text        NOT NULL DEFAULT '',
+    changed_at    timestamptz NOT NULL DEFAULT tranche_now()
+);
+INSERT INTO namespace (name) VALUES ('default');
+COMMENT ON TABLE namespace IS 'Who shares the installation: each owns plans, runs, schedules, collectors and trackers.';
+COMMENT ON COLUMN namespace.name IS 'Its name.';
+COMMENT ON COLUMN namespace.max_runs IS 'Runs that have not ended, at most; null: no limit.';
+COMMENT ON COLUMN namespace.max_items IS 'Items of those runs, at most; null: no limit.';
+COMMENT ON COLUMN namespace.changed_by IS 'Who changed it last.';
+COMMENT ON COLUMN namespace.changed_at IS 'When.';
+
 CREATE TABLE node_session (
     id           uuid        PRIMARY KEY,
     host         text        NOT NULL,
@@ -212,5 +227,5 @@ COMMENT ON COLUMN run_event.at IS 'When it happened.';
 COMMENT ON COLUMN run_event.published_at IS 'When JetStream had it; null: not yet.';
 
 -- +goose Down
-DROP TABLE schema_object, run_event, quarantine, tracker_group, tracker_batch, database_rewind, database_mark, leader, node_session;
+DROP TABLE schema_object, run_event, quarantine, tracker_group, tracker_batch, database_rewind, database_mark, leader, node_session, namespace;
 DROP FUNCTION database_timeline(), tranche_now();

@@ -16,7 +16,7 @@ CREATE TABLE batchrun (
     failed            bigint,
     source            text        NOT NULL DEFAULT '',
     created_by        text        NOT NULL DEFAULT '',
-    idempotency_key   text        UNIQUE,
+    idempotency_key   text,
     loader_session    uuid,
     created_at        timestamptz NOT NULL DEFAULT tranche_now(),
     sealed_at         timestamptz,
@@ -45,8 +45,10 @@ CREATE TABLE batchrun (
     gentle            boolean     NOT NULL DEFAULT false,
     at_risk           jsonb,
     schedule          text        COLLATE "C",
+    namespace         text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace,
     -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
+    CONSTRAINT batchrun_idempotency_key_key UNIQUE (idempotency_key, namespace),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
     CONSTRAINT batchrun_from CHECK (from_run <> id),
     CONSTRAINT batchrun_accepted CHECK (accepted BETWEEN 0 AND coalesce(failed, 0))
@@ -73,7 +75,41 @@ CREATE INDEX batchrun_label ON batchrun (coalesce(name, plan), id);
 CREATE INDEX batchrun_items ON batchrun (items, id);
 CREATE INDEX batchrun_failures ON batchrun (failed, id) WHERE state = 'completed';
 CREATE INDEX batchrun_time ON batchrun ((finished_at - coalesce(started_at, created_at)), id) WHERE state = 'completed';
+-- The runs of some namespaces.
+CREATE INDEX batchrun_namespace ON batchrun (namespace, id);
 CREATE INDEX batchrun_uncompleted ON batchrun (id) WHERE state <> 'completed';
+
+-- Starts in a namespace with a quota take turns: its row is locked until they commit. FOR NO KEY UPDATE goes with the
+-- foreign keys.
+-- +goose StatementBegin
+CREATE FUNCTION namespace_quota() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    quota namespace;
+    used  record;
+BEGIN
+    SELECT * INTO quota FROM namespace
+    WHERE name = NEW.namespace AND (max_runs IS NOT NULL OR max_items IS NOT NULL) FOR NO KEY UPDATE;
+    IF NOT FOUND THEN
+        RETURN NULL;
+    END IF;
+    SELECT count(*) AS runs, sum(items) AS items INTO used FROM batchrun
+    WHERE state IN ('loading', 'running') AND namespace = NEW.namespace;
+    IF used.runs > quota.max_runs THEN
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s runs that have not ended; '
+            'wait until one ends, or let an admin raise it: tranche namespace set %1$s --max-runs N', quota.name,
+            quota.max_runs);
+    ELSIF used.items > quota.max_items THEN
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s items in runs that have not '
+            'ended, and these would be %3$s; wait until a run ends, or let an admin raise it: tranche namespace set %1$s '
+            '--max-items N', quota.name, quota.max_items, used.items);
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION namespace_quota() IS 'Refuses a run, or items, beyond the quotas of the namespace.';
+CREATE TRIGGER batchrun_quota AFTER INSERT ON batchrun FOR EACH ROW EXECUTE FUNCTION namespace_quota();
+CREATE TRIGGER batchrun_items_quota AFTER UPDATE OF items ON batchrun FOR EACH ROW WHEN (NEW.items > OLD.items)
+    EXECUTE FUNCTION namespace_quota();
 COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
 COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
 COMMENT ON COLUMN batchrun.name IS 'What people call it (run start --name); null: nothing.';
@@ -132,6 +168,7 @@ COMMENT ON COLUMN batchrun.gentle IS 'No more of it is in flight than it needs t
 COMMENT ON COLUMN batchrun.at_risk IS
     'Why it will not be done by then: since when that is known, when it will end, and what would help; null: it will.';
 COMMENT ON COLUMN batchrun.schedule IS 'The schedule that started it; null: none.';
+COMMENT ON COLUMN batchrun.namespace IS 'The namespace that owns it; it never changes.';
 COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
 
 -- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
@@ -669,4 +706,4 @@ COMMENT ON COLUMN run_item.lane IS
 DROP VIEW run_item;
 DROP TABLE work_order, work_error, work_result, work_slice, run_acceptance, work_block, work_queue, step_profile, run_step,
     batchrun;
-DROP FUNCTION work_block_place();
+DROP FUNCTION work_block_place(), namespace_quota();

@@ -9,6 +9,7 @@ CREATE TABLE plan (
     created_by text        NOT NULL DEFAULT '',
     created_at timestamptz NOT NULL DEFAULT tranche_now(),
     deleted_at timestamptz,
+    namespace  text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace,
     PRIMARY KEY (name, version)
 );
 COMMENT ON TABLE plan IS 'Plans that people have put on record, in versions.';
@@ -18,6 +19,7 @@ COMMENT ON COLUMN plan.spec IS 'The plan, with all its settings.';
 COMMENT ON COLUMN plan.source IS 'The plan as it was handed in.';
 COMMENT ON COLUMN plan.created_by IS 'Who put it on record.';
 COMMENT ON COLUMN plan.created_at IS 'When.';
+COMMENT ON COLUMN plan.namespace IS 'The namespace that owns it: the same for all versions.';
 COMMENT ON COLUMN plan.deleted_at IS 'When it was taken off the record; null: it was not.';
 
 -- A row stays when a setting goes back to the default, so that nodes know to take it back from the endpoint's consumer.

@@ -3,13 +3,14 @@
 CREATE TABLE api_token (
     id           uuid        PRIMARY KEY,
     name         text        NOT NULL CHECK (name <> ''),
-    role         text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
+    role         text        NOT NULL CHECK (role IN ('none', 'watcher', 'viewer', 'operator', 'admin')),
     hash         bytea       NOT NULL UNIQUE CHECK (length(hash) = 32),
     created_at   timestamptz NOT NULL DEFAULT tranche_now(),
     created_by   text        NOT NULL DEFAULT '',
     expires_at   timestamptz,
     networks     text[]      NOT NULL DEFAULT '{}',
     makers       text[]      NOT NULL DEFAULT '{}',
+    grants       jsonb       NOT NULL DEFAULT '{}',
     last_used_at timestamptz,
     rotated_at   timestamptz,
     revoked_at   timestamptz,
@@ -21,7 +22,8 @@ COMMENT ON TABLE api_token IS
     'Who may use the API, by a token. The secret is shown once, when it is made, and is not in here.';
 COMMENT ON COLUMN api_token.id IS 'The token.';
 COMMENT ON COLUMN api_token.name IS 'Whose it is; this name stands in the audit log.';
-COMMENT ON COLUMN api_token.role IS 'What it may: viewer, operator or admin.';
+COMMENT ON COLUMN api_token.role IS 'What it may everywhere: none, watcher, viewer, operator or admin.';
+COMMENT ON COLUMN api_token.grants IS 'What it may beyond that, by namespace, like {"team-a": "operator"}.';
 COMMENT ON COLUMN api_token.hash IS 'SHA-256 of the secret.';
 COMMENT ON COLUMN api_token.created_at IS 'When it was made.';
 COMMENT ON COLUMN api_token.created_by IS 'Who made it.';
@@ -38,10 +40,11 @@ CREATE TABLE web_session (
     hash       bytea       PRIMARY KEY CHECK (length(hash) = 32),
     token_id   uuid        REFERENCES api_token ON DELETE CASCADE,
     user_name  text        NOT NULL,
-    role       text        NOT NULL CHECK (role IN ('viewer', 'operator', 'admin')),
+    role       text        NOT NULL CHECK (role IN ('none', 'watcher', 'viewer', 'operator', 'admin')),
     created_at timestamptz NOT NULL DEFAULT tranche_now(),
     active_at  timestamptz NOT NULL DEFAULT tranche_now(),
     expires_at timestamptz NOT NULL,
+    grants     jsonb       NOT NULL DEFAULT '{}',
     subject    text,
     renewal    bytea,
     checked_at timestamptz,
@@ -55,7 +58,8 @@ COMMENT ON COLUMN web_session.hash IS 'SHA-256 of the secret in its cookie.';
 COMMENT ON COLUMN web_session.token_id IS
     'The token that it logged in with (api_token.id); null: by a identity provider.';
 COMMENT ON COLUMN web_session.user_name IS 'Who it is; this name stands in the audit log.';
-COMMENT ON COLUMN web_session.role IS 'What it may: viewer, operator or admin.';
+COMMENT ON COLUMN web_session.role IS 'What it may everywhere: none, watcher, viewer, operator or admin.';
+COMMENT ON COLUMN web_session.grants IS 'What it may beyond that, by namespace.';
 COMMENT ON COLUMN web_session.created_at IS 'When it logged in.';
 COMMENT ON COLUMN web_session.active_at IS 'When it was last used, about.';
 COMMENT ON COLUMN web_session.expires_at IS 'When it ends.';

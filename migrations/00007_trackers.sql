@@ -29,7 +29,8 @@ CREATE TABLE tracker_service (
     webhook_due_at   timestamptz,
     webhook_next_at  timestamptz,
     webhook_error    text,
-    CONSTRAINT tracker_service_key UNIQUE (owner, key),
+    namespace        text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace,
+    CONSTRAINT tracker_service_key UNIQUE (namespace, owner, key),
     CONSTRAINT tracker_service_expired CHECK (expired_at IS NULL OR event_id IS NOT NULL),
     CONSTRAINT tracker_service_webhook CHECK (webhook_state = 'none'
         OR (webhook_url IS NOT NULL AND event IS NOT NULL AND webhook_due_at IS NOT NULL)),
@@ -48,6 +49,7 @@ COMMENT ON TABLE tracker_service IS
 COMMENT ON COLUMN tracker_service.batch_id IS 'The tracker (tracker_batch.id).';
 COMMENT ON COLUMN tracker_service.owner IS 'Whom it was opened for.';
 COMMENT ON COLUMN tracker_service.key IS 'The owner''s name for it; null: none, or the tracker is deleted.';
+COMMENT ON COLUMN tracker_service.namespace IS 'The namespace that owns it.';
 COMMENT ON COLUMN tracker_service.created_by IS 'Who opened it.';
 COMMENT ON COLUMN tracker_service.open_idle IS 'How long nothing may happen to it while it is open, before it expires.';
 COMMENT ON COLUMN tracker_service.sealed_idle IS 'The same when it is sealed.';

@@ -40,7 +40,8 @@ CREATE TABLE collector (
     changed_by          text        NOT NULL DEFAULT '',
     changed_at          timestamptz NOT NULL DEFAULT tranche_now(),
     paused_by           text        NOT NULL DEFAULT '',
-    paused_at           timestamptz
+    paused_at           timestamptz,
+    namespace           text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX collector_name ON collector (name) WHERE state <> 'deleting';
 CREATE INDEX collector_endpoint ON collector (endpoint);
@@ -87,6 +88,7 @@ COMMENT ON COLUMN collector.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN collector.changed_at IS 'When.';
 COMMENT ON COLUMN collector.paused_by IS 'Who paused it; empty: no one.';
 COMMENT ON COLUMN collector.paused_at IS 'When.';
+COMMENT ON COLUMN collector.namespace IS 'The namespace that owns it.';
 
 -- A key is there while it has operations. due_at is collector_due of the rest.
 CREATE TABLE collector_key (

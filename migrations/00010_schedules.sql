@@ -14,7 +14,8 @@ CREATE TABLE schedule (
     created_at timestamptz NOT NULL DEFAULT tranche_now(),
     changed_by text        NOT NULL,
     changed_at timestamptz NOT NULL DEFAULT tranche_now(),
-    deleted_at timestamptz
+    deleted_at timestamptz,
+    namespace  text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace
 );
 -- Schedules whose time has come.
 CREATE INDEX schedule_due ON schedule (next_due) WHERE state = 'active' AND deleted_at IS NULL AND next_due IS NOT NULL;
@@ -31,6 +32,7 @@ COMMENT ON COLUMN schedule.created_by IS 'Who made it.';
 COMMENT ON COLUMN schedule.created_at IS 'When.';
 COMMENT ON COLUMN schedule.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN schedule.changed_at IS 'When.';
+COMMENT ON COLUMN schedule.namespace IS 'The namespace that owns it, and its runs.';
 COMMENT ON COLUMN schedule.deleted_at IS 'When it was deleted; null: it was not.';
 
 -- The primary key is what makes a due time fire once, whoever takes it; attempts and epoch together fence those who

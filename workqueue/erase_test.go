@@ -376,11 +376,12 @@ func exemptColumns() map[string]string {
 alert.name alert_condition.alert alert_message.alert batchrun.plan batchrun.schedule collector.name collector.endpoint
 endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint endpoint_setting.canary plan.name deleted_run.plan
 run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
-schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host
+schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host namespace.name batchrun.namespace
+plan.namespace schedule.namespace collector.namespace tracker_service.namespace api_token.grants web_session.grants
 tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
 		"who did what": `
-alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.settled_by api_request.user_name api_token.name api_token.created_by
-api_token.makers api_token.revoked_by
+ alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.settled_by namespace.changed_by
+ api_request.user_name api_token.name api_token.created_by api_token.makers api_token.revoked_by
 audit_log.actor audit_log.origin batchrun.created_by batchrun.held_by collector.created_by collector.changed_by
 collector.paused_by endpoint_setting.changed_by health_ack.by plan.created_by retention.changed_by
 deleted_run.deleted_by run_acceptance.actor run_correction.actor run_step.approved_by schedule.created_by

@@ -41,8 +41,9 @@ func (h Hook) shown() string {
 // OpenRequest configures a tracker. Zero ages mean defaults.
 type OpenRequest struct {
 	ID         uuid.UUID // zero: a new one of version 7
+	Namespace  string    // that owns it; empty: default
 	Owner      string    // required
-	Key        string    // makes opening idempotent per owner; empty: none
+	Key        string    // makes opening idempotent per namespace and owner; empty: none
 	CreatedBy  string    // the caller
 	OpenIdle   time.Duration
 	SealedIdle time.Duration
@@ -63,6 +64,7 @@ func (r *OpenRequest) normalise() error {
 	if r.Webhook.URL == "" && r.Webhook.Secret != "" {
 		return &RequestError{Field: "webhook.url", Problem: "is missing, though there is a secret"}
 	}
+	r.Namespace = cmp.Or(r.Namespace, "default")
 	if r.Owner == "" {
 		return &RequestError{Field: "owner", Problem: "is missing"}
 	}
@@ -77,10 +79,10 @@ func (r *OpenRequest) normalise() error {
 // at which either age can expire.
 const insertServiceSQL = `
 INSERT INTO tracker_service (batch_id, owner, key, created_by, open_idle, sealed_idle, keep, webhook_url,
-    webhook_secret, reap_at)
+    webhook_secret, reap_at, namespace)
 VALUES ($1, $2, nullif($3, ''), $4, $5, $6, $7, nullif($8, ''), nullif($9, ''),
-    tranche_now() + least($5::interval, $6::interval))
-ON CONFLICT (owner, key) DO NOTHING`
+    tranche_now() + least($5::interval, $6::interval), $10)
+ON CONFLICT (namespace, owner, key) DO NOTHING`
 
 // dropBatchSQL removes a batch row created in this transaction, or that of a purged tracker.
 const dropBatchSQL = `DELETE FROM tracker_batch WHERE id = $1`
@@ -90,7 +92,8 @@ const findOpenedSQL = `
 SELECT batch_id, owner, coalesce(key, ''), open_idle, sealed_idle, keep,
        coalesce(webhook_url, ''), coalesce(webhook_secret, '')
 FROM tracker_service
-WHERE deleted_at IS NULL AND CASE WHEN $3 <> '' THEN owner = $2 AND key = $3 ELSE batch_id = $1 END`
+WHERE deleted_at IS NULL AND namespace = $4
+    AND CASE WHEN $3 <> '' THEN owner = $2 AND key = $3 ELSE batch_id = $1 END`
 
 // OpenTracker creates an empty tracker, or returns the one created by the same request: by owner and key, or by ID
 // without a key. A different request is a *ConflictError; an ID taken otherwise is ErrExists.
@@ -119,7 +122,7 @@ func (r *OpenRequest) insert(ctx context.Context, tx pgx.Tx) error {
 		return err
 	}
 	tag, err := tx.Exec(ctx, insertServiceSQL, r.ID, r.Owner, r.Key, r.CreatedBy, r.OpenIdle, r.SealedIdle, r.Keep,
-		r.Webhook.URL, r.Webhook.Secret)
+		r.Webhook.URL, r.Webhook.Secret, r.Namespace)
 	if err == nil && tag.RowsAffected() == 0 {
 		if _, err = tx.Exec(ctx, dropBatchSQL, r.ID); err == nil {
 			err = ErrExists
@@ -133,7 +136,7 @@ func (r *OpenRequest) before(ctx context.Context, tx pgx.Tx, asked bool) (Opened
 		return Opened{}, nil
 	}
 	was := OpenRequest{}
-	err := tx.QueryRow(ctx, findOpenedSQL, r.ID, r.Owner, r.Key).Scan(&was.ID, &was.Owner, &was.Key, &was.OpenIdle,
+	err := tx.QueryRow(ctx, findOpenedSQL, r.ID, r.Owner, r.Key, r.Namespace).Scan(&was.ID, &was.Owner, &was.Key, &was.OpenIdle,
 		&was.SealedIdle, &was.Keep, &was.Webhook.URL, &was.Webhook.Secret)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Opened{}, nil

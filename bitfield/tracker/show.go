@@ -18,6 +18,7 @@ const StateExpired State = "expired"
 // Summary is a tracker without item counts. Its fields match summaryColumns.
 type Summary struct {
 	ID          uuid.UUID
+	Namespace   string
 	Owner       string
 	Key         string // empty: none
 	State       State
@@ -59,7 +60,7 @@ type CodeCount struct {
 }
 
 const summaryColumns = `
-s.batch_id, s.owner, coalesce(s.key, ''), CASE b.state WHEN 'cancelled' THEN 'expired' ELSE b.state END,
+s.batch_id, s.namespace, s.owner, coalesce(s.key, ''), CASE b.state WHEN 'cancelled' THEN 'expired' ELSE b.state END,
 b.items, b.groups, b.open_groups, s.created_by, b.created_at, greatest(s.active_at, b.active_at), b.sealed_at,
 b.completed_at, s.expired_at, s.open_idle, s.sealed_idle, s.keep, coalesce(s.webhook_url, ''),
 coalesce(s.webhook_secret, ''), s.webhook_state, s.webhook_attempts,
@@ -110,6 +111,8 @@ type Filter struct {
 	State State     // empty: any
 	After uuid.UUID // last ID of the previous page; zero: start at the newest
 	Limit int       // page size, 1 to MaxPage
+
+	Namespaces []string // nil: any
 }
 
 // listSQL scans the primary key backwards; IDs of version 7 ascend with time.
@@ -117,13 +120,15 @@ const listSQL = `SELECT ` + summaryColumns + `
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
 WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1)
   AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
+  AND ($4::text[] IS NULL OR s.namespace = ANY ($4))
 ORDER BY s.batch_id DESC LIMIT $3`
 
 // listOwnerSQL scans tracker_service_owner backwards.
 const listOwnerSQL = `SELECT ` + summaryColumns + `
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
-WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1) AND s.owner = $4
+WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1) AND s.owner = $5
   AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
+  AND ($4::text[] IS NULL OR s.namespace = ANY ($4))
 ORDER BY s.batch_id DESC LIMIT $3`
 
 // List returns trackers, newest first if their IDs are of version 7.
@@ -140,7 +145,7 @@ func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	if err := CheckText("owner", f.Owner, MaxText); err != nil {
 		return nil, err
 	}
-	sql, args := listSQL, []any{after, string(f.State), page(f.Limit)}
+	sql, args := listSQL, []any{after, string(f.State), page(f.Limit), f.Namespaces}
 	if f.Owner != "" {
 		sql, args = listOwnerSQL, append(args, f.Owner)
 	}

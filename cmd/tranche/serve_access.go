@@ -69,11 +69,12 @@ func rolesOf(flag, what string, pairs []string) (map[string]access.Role, error) 
 	roles := map[string]access.Role{}
 	for _, pair := range pairs {
 		at := strings.LastIndexByte(pair, '=')
-		role, err := access.ParseRole(pair[at+1:])
-		if err != nil || at < 1 {
-			return nil, fmt.Errorf("%s %q is not %s=ROLE with one of the roles viewer, operator and admin", flag, pair, what)
+		_, _, err := access.ParseGrant(pair[at+1:])
+		if err != nil || at < 1 || roles[pair[:at]] != "" {
+			return nil, fmt.Errorf("%s %q is not %[3]s=ROLE or %[3]s=NAMESPACE:ROLE, with one of the roles watcher, viewer, operator "+
+				"and admin, and each %[3]s once", flag, pair, what)
 		}
-		roles[pair[:at]] = role
+		roles[pair[:at]] = access.Role(pair[at+1:])
 	}
 	return roles, nil
 }
@@ -164,8 +165,8 @@ type oidcFlags struct {
 	OIDCScopes     []string `name:"oidc-scopes" env:"TRANCHE_OIDC_SCOPES" default:"email,profile" help:"Scopes to request in addition to openid (${default})." placeholder:"NAMES"`
 	OIDCUserClaim  string   `name:"oidc-user-claim" env:"TRANCHE_OIDC_USER_CLAIM" help:"The claim by which the audit log calls people (a verified email, else the subject)." placeholder:"NAME"`
 	OIDCRoleClaim  string   `name:"oidc-role-claim" env:"TRANCHE_OIDC_ROLE_CLAIM" default:"groups" help:"Claim that gives roles; dots select a nested member (${default})." placeholder:"NAME"`
-	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Roles of the claim's values, like staff=viewer,ops=operator." placeholder:"VALUE=ROLE"`
-	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,viewer,operator,admin" default:"none" help:"The role of users with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
+	OIDCRoles      []string `name:"oidc-roles" env:"TRANCHE_OIDC_ROLES" help:"Roles of the claim's values, everywhere or in a namespace, like staff=viewer,dev=team-a:operator." placeholder:"VALUE=ROLE"`
+	OIDCDefault    string   `name:"oidc-default-role" env:"TRANCHE_OIDC_DEFAULT_ROLE" enum:"none,watcher,viewer,operator,admin" default:"none" help:"The role of users with none of these values (${default}: they may not log in)." placeholder:"ROLE"`
 	PublicURL      string   `name:"public-url" env:"TRANCHE_PUBLIC_URL" help:"URL of this server in browsers, optionally with a path prefix; used in links of alerts and for the identity provider's redirect." placeholder:"URL"`
 }
 

@@ -66,7 +66,9 @@ type BatchSealed struct {
 
 // BatchSummary is a batch without item counts.
 type BatchSummary struct {
-	ID    string `json:"id" format:"uuid"`
+	ID        string `json:"id" format:"uuid"`
+	Namespace string `json:"namespace" doc:"that owns it"`
+
 	Owner string `json:"owner"`
 	Key   string `json:"key,omitempty"`
 	State string `json:"state" enum:"open,sealed,completed,expired"`

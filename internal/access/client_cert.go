@@ -22,7 +22,7 @@ const crlLook = time.Second
 type CertificatesConfig struct {
 	CAFile  string          // the authorities, in PEM
 	CRLFile string          // revocation lists of theirs, in PEM, read again when renewed; empty: none
-	Roles   map[string]Role // by subject, as in RFC 2253
+	Roles   map[string]Role // by subject, as in RFC 2253; see [ParseGrant]
 }
 
 // Certificates authenticates callers by client certificates. It is safe for concurrent use.
@@ -125,13 +125,17 @@ func (c *Certificates) Caller(state *tls.ConnectionState) (Principal, error) {
 	if err := c.standing(cert); err != nil {
 		return Principal{}, err
 	}
-	role, ok := c.Roles[subject]
-	if !ok {
+	namespace, role, err := ParseGrant(string(c.Roles[subject]))
+	if err != nil {
 		return Principal{}, &DeniedError{Role: true, Why: fmt.Sprintf("the certificate of %.200q has no role here "+
 			"(serve --client-roles)", subject)}
 	}
-	return Principal{Name: certPrefix + subject, Role: role, ExpiresAt: &cert.NotAfter,
-		standing: func() error { return c.standing(cert) }}, nil
+	p := Principal{Name: certPrefix + subject, Role: role, ExpiresAt: &cert.NotAfter,
+		standing: func() error { return c.standing(cert) }}
+	if namespace != "" {
+		p.Role, p.Grants = None, map[string]Role{namespace: role}
+	}
+	return p, nil
 }
 
 // standing is checked with each request: a connection may be older than a revocation. Without a current list of its

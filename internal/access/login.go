@@ -51,7 +51,7 @@ func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
 // identity; if it cannot be asked again, until ProviderTime.
 func (g *Gate) LogInAs(ctx context.Context, who Identity) (cookie string, p Principal, err error) {
 	n := identity.NewWebSession{User: who.Name, Role: string(who.Role), Subject: who.Subject, Renewal: who.Renewal,
-		Life: g.config.SessionLife}
+		Grants: who.Grants, Life: g.config.SessionLife}
 	if who.Renewal == nil {
 		n.Life = min(n.Life, identity.ProviderTime)
 	}

@@ -40,7 +40,7 @@ type OIDCConfig struct {
 
 	UserClaim   string          // the actor in the audit log; empty: a verified email, else the subject
 	RoleClaim   string          // a text or a list; dots select nested members. Empty: DefaultRoleClaim
-	Roles       map[string]Role // by value of that claim
+	Roles       map[string]Role // by value of that claim; in one namespace as NAMESPACE:ROLE
 	DefaultRole Role            // without such a value; None: login refused
 }
 
@@ -145,6 +145,7 @@ func (o *OIDC) oauth(p *oidc.Provider) *oauth2.Config {
 type Identity struct {
 	Name    string
 	Role    Role
+	Grants  map[string]string // further roles, by namespace
 	Subject string
 	Renewal []byte // sealed refresh token for asking again; nil: not possible
 }
@@ -337,17 +338,22 @@ func (c *OIDCConfig) identityOf(subject string, claims map[string]any) (Identity
 	if strings.HasPrefix(strings.ToLower(name), certPrefix) {
 		return Identity{}, &DeniedError{Why: "names that begin with " + certPrefix + " are those of certificates"}
 	}
-	role := c.DefaultRole
+	role, grants := c.DefaultRole, map[string]string{}
 	for _, value := range texts(claim(claims, c.RoleClaim)) {
-		if mapped, ok := c.Roles[value]; ok && mapped.Allows(role) {
+		mapped := c.Roles[value]
+		if namespace, in, ok := strings.Cut(string(mapped), ":"); ok {
+			if Role(in).Allows(cmp.Or(Role(grants[namespace]), None)) {
+				grants[namespace] = in
+			}
+		} else if mapped != "" && mapped.Allows(role) {
 			role = mapped
 		}
 	}
-	if role == None {
+	if role == None && len(grants) == 0 {
 		return Identity{}, &DeniedError{Role: true, Why: fmt.Sprintf("%s has no role here: none of the values of the claim "+
 			"%s is one of --oidc-roles; ask an admin of this server", name, c.RoleClaim)}
 	}
-	return Identity{Name: name, Role: role, Subject: subject}, nil
+	return Identity{Name: name, Role: role, Grants: grants, Subject: subject}, nil
 }
 
 // nameOf returns the user's name for the audit log. An email counts only if the provider verified it: users could

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"sync"
 	"sync/atomic"
@@ -206,8 +207,9 @@ func (o *OIDC) renew(ctx context.Context, due *identity.DueSession, latest []byt
 	if err != nil {
 		return renewal, err
 	}
-	if who.Subject != due.Subject || who.Name != due.User || string(who.Role) != due.Role {
-		return nil, &DeniedError{Why: fmt.Sprintf("it is %s with the role %s now", who.Name, who.Role)}
+	if who.Subject != due.Subject || who.Name != due.User || string(who.Role) != due.Role ||
+		!maps.Equal(who.Grants, due.Grants) {
+		return nil, &DeniedError{Why: fmt.Sprintf("it is %s with the role %s now", who.Name, GrantsText(who.Role, who.Grants))}
 	}
 	return renewal, nil
 }

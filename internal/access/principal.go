@@ -23,6 +23,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"net/netip"
 	"regexp"
 	"slices"
@@ -75,8 +76,9 @@ func (e *RefusedError) Error() string {
 
 // Principal is the caller of a request.
 type Principal struct {
-	Name      string // the actor in the audit log
-	Role      Role
+	Name      string            // the actor in the audit log
+	Role      Role              // in every namespace, and for what belongs to none; may be None
+	Grants    map[string]Role   // further roles, by namespace
 	Token     *identity.TokenID // nil: not by token
 	Session   bool              // a browser with a cookie
 	ExpiresAt *time.Time
@@ -89,10 +91,19 @@ type Principal struct {
 
 func principalOf(c *identity.Credential, session bool, asked time.Time) (Principal, error) {
 	role, err := ParseRole(c.Role)
-	if c.State != identity.TokenActive || err != nil {
+	if c.Role == string(None) {
+		role, err = None, nil
+	}
+	grants := map[string]Role{}
+	for namespace, text := range c.Grants {
+		if granted, err := ParseRole(text); err == nil { // else of another version
+			grants[namespace] = granted
+		}
+	}
+	if c.State != identity.TokenActive || err != nil || role == None && len(grants) == 0 {
 		return Principal{}, &RefusedError{Session: session, State: c.State}
 	}
-	p := Principal{Name: c.User, Role: role, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,
+	p := Principal{Name: c.User, Role: role, Grants: grants, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,
 		hash: [sha256.Size]byte(c.Hash), checked: asked}
 	for _, text := range c.Networks {
 		network, err := netip.ParsePrefix(text)
@@ -121,6 +132,24 @@ func (p *Principal) Origin() (o workqueue.Origin) {
 		o.Session = hex.EncodeToString(p.hash[:6])
 	}
 	return o
+}
+
+// RoleIn returns the caller's role in a namespace.
+func (p *Principal) RoleIn(namespace string) Role {
+	if granted := p.Grants[namespace]; granted.Allows(p.Role) && granted != "" {
+		return granted
+	}
+	return p.Role
+}
+
+// Namespaces returns the namespaces in which the caller is granted a role.
+func (p *Principal) Namespaces(needed Role) (names []string) {
+	for _, name := range slices.Sorted(maps.Keys(p.Grants)) {
+		if p.Grants[name].Allows(needed) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 type principalKey struct{}
@@ -186,14 +215,15 @@ type Role string
 
 // The roles, and None for public routes.
 const (
-	None     Role = "none"     // of a route: open without login
+	None     Role = "none"     // of a route: open without login; of a caller: none beyond their grants
+	Watcher  Role = "watcher"  // sees states and counts, but no keys, payloads or results
 	Viewer   Role = "viewer"   // reads everything
 	Operator Role = "operator" // changes runs, items, plans, endpoints and dead letters
 	Admin    Role = "admin"    // creates and revokes tokens, deletes plans
 )
 
 // Roles lists the assignable roles, weakest first.
-func Roles() []Role { return []Role{Viewer, Operator, Admin} }
+func Roles() []Role { return []Role{Watcher, Viewer, Operator, Admin} }
 
 // Allows reports whether the role includes another. An unknown role allows nothing and is included in none.
 func (r Role) Allows(needed Role) bool {
@@ -214,6 +244,31 @@ func ParseRole(text string) (Role, error) {
 		names = append(names, string(r))
 	}
 	return "", fmt.Errorf("the role %q is none; use one of %s", text, strings.Join(names, ", "))
+}
+
+// ParseGrant parses NAMESPACE:ROLE, or a ROLE for all namespaces.
+func ParseGrant(text string) (namespace string, role Role, err error) {
+	namespace, name, in := strings.Cut(text, ":")
+	if !in {
+		role, err = ParseRole(text)
+		return "", role, err
+	}
+	if err = workqueue.CheckNamespace(namespace); err == nil {
+		role, err = ParseRole(name)
+	}
+	return namespace, role, err
+}
+
+// GrantsText writes roles like "viewer, team-a:operator".
+func GrantsText(role Role, grants map[string]string) string {
+	all := []string{}
+	if role != None || len(grants) == 0 {
+		all = append(all, string(role))
+	}
+	for _, namespace := range slices.Sorted(maps.Keys(grants)) {
+		all = append(all, namespace+":"+grants[namespace])
+	}
+	return strings.Join(all, ", ")
 }
 
 // Prefix starts every token, so that secret scanners find leaked ones.

@@ -23,11 +23,14 @@ func expected(pattern string) access.Role {
 	method, path, _ := strings.Cut(pattern, " ")
 	path = strings.TrimPrefix(path, api.Prefix)
 	switch {
+	case slices.Contains([]string{"/runs", "/runs/{run}", "/runs/{run}/planes", "/runs/{run}/timeline", "/events", "/info",
+		"/namespaces"}, path) && method == http.MethodGet, strings.Contains(path, "openapi"), path == "/schemas/{schema}":
+		return access.Watcher
 	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session",
 		pattern == "GET "+kernel.SchemaPath:
 		return access.None
 	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || strings.HasPrefix(path, "/sessions") ||
-		strings.HasPrefix(path, "/acts"), pattern == "DELETE "+api.Prefix+"/plans/{name}":
+		strings.HasPrefix(path, "/acts"), pattern == "DELETE "+api.Prefix+"/plans/{name}", path == "/namespaces/{name}":
 		return access.Admin
 	case method == http.MethodGet:
 		return access.Viewer
@@ -40,7 +43,7 @@ func expected(pattern string) access.Role {
 	}
 }
 
-// PROOF: who may do what, 2, 3 and 5.
+// PROOF: who may do what, 2, 3, 5 and 25.
 // Who may do what: every way into the server with the token of each role and without one, and one way of each role and
 // method with every kind of credential. A new route is in it by itself, and fails it until it says which role it needs.
 func TestEveryRouteAsksForItsRole(t *testing.T) {
@@ -53,6 +56,7 @@ func TestEveryRouteAsksForItsRole(t *testing.T) {
 	allowed, tried := 0, map[string]bool{}
 	for _, route := range routes {
 		testenv.Same(t, route.Role, expected(route.Pattern), "%s needs the role", route.Pattern)
+		testenv.Same(t, route.Scope, expectedScope(route.Pattern), "%s needs it where, namely in", route.Pattern)
 		if strings.HasSuffix(route.Pattern, "/session") {
 			continue // open to all; logging out would end the sessions of the others
 		}

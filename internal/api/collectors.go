@@ -62,10 +62,10 @@ func newCollectors(
 }
 
 func (s *collectorRoutes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-collectors", "/collectors",
-		"List collectors, with waiting operations"), s.listCollectors)
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.Get("list-collectors", "/collectors",
+		"List collectors, with waiting operations")), s.listCollectors)
 	registerDocuments(s.Kernel, api, &documents[struct{}, collectorstore.CollectorView]{
-		noun: "collector", most: maxCollectorBody,
+		noun: "collector", scope: kernel.Anywhere, most: maxCollectorBody,
 		gets:    "A collector, and why operations wait",
 		applies: documentWords{"Save or change a collector", applyCollectorDescription},
 		pauses: documentWords{"Pause a collector", "It still takes operations, and " +

@@ -19,7 +19,8 @@ type documents[List, View any] struct {
 	noun string // for example alert; used in its operations, path and command
 	most int64  // bytes read of a text, to report that it is too large
 
-	lists, gets                     string // summaries of operations
+	scope                           kernel.Scope // of its list; applying is Into that namespace
+	lists, gets                     string       // summaries of operations
 	applies, pauses, resumes, drops documentWords
 
 	list    func(ctx context.Context, after string, limit int) (List, error) // nil: there is no paged list
@@ -64,7 +65,7 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 			Summary: words.summary, Description: words.more})
 	}
 	if d.list != nil {
-		kernel.Register(k, api, kernel.Get("list-"+d.noun+"s", path, d.lists), func(ctx context.Context, in *struct {
+		kernel.Register(k, api, kernel.In(d.scope, kernel.Get("list-"+d.noun+"s", path, d.lists)), func(ctx context.Context, in *struct {
 			After string `query:"after" doc:"only those whose name follows this one"`
 			Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
 		},
@@ -75,6 +76,9 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 	}
 	apply := op("apply", http.MethodPost, "", d.applies)
 	apply.MaxBodyBytes = d.most
+	if d.scope != kernel.Installation {
+		apply = kernel.In(kernel.Into, apply)
+	}
 	kernel.Register(k, api, apply, func(ctx context.Context, in *documentText) (
 		none workqueue.AppliedDocument, err error,
 	) {

@@ -30,9 +30,14 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it holds, and its remedy. The status is 200 whatever it finds, also while " +
 		"PostgreSQL or NATS is unavailable: that is a condition. Programs that route requests use /healthz instead. " +
-		"Regardless of the number of callers, it is checked at most every few seconds."
-	kernel.Register(s.Kernel, api, report, func(ctx context.Context, _ *struct{}) (*Health, error) {
-		found, err := s.health.Report(ctx)
+		"Regardless of the number of callers, it is checked at most every few seconds. Callers with roles in namespaces " +
+		"only see the conditions of their runs."
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, report), func(ctx context.Context, _ *struct{}) (*Health, error) {
+		watch := s.health
+		if workqueue.Namespaces(ctx) != nil {
+			watch = s.whole // the other has no list of the runs of one namespace
+		}
+		found, err := watch.ReportFor(ctx)
 		return (*Health)(found), err
 	})
 	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",

@@ -27,9 +27,12 @@ type SessionDocument struct {
 	Auth          string      `json:"auth" enum:"off,on" doc:"off: no login; every caller is an admin"`
 	OIDC          bool        `json:"oidc" doc:"there is a login by an identity provider, at /auth/oidc/login"`
 	User          string      `json:"user" doc:"the actor in the audit log; empty for no one"`
-	Role          access.Role `json:"role" enum:"none,viewer,operator,admin"`
-	ByProvider    bool        `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin again"`
-	ExpiresAt     *time.Time  `json:"expires_at,omitempty"`
+	Role          access.Role `json:"role" enum:"none,watcher,viewer,operator,admin" doc:"in every namespace, and for all that belongs to none"`
+
+	Grants map[string]access.Role `json:"grants,omitempty" doc:"further roles, by namespace"`
+
+	ByProvider bool       `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin again"`
+	ExpiresAt  *time.Time `json:"expires_at,omitempty"`
 
 	Links map[string]string `json:"links,omitempty" doc:"URLs about a request, by name, with {run}, {slice} and {trace} (serve --link)"`
 }
@@ -72,7 +75,7 @@ func (s *adminRoutes) nobody() SessionDocument {
 }
 
 func (s *adminRoutes) sessionFor(who *access.Principal) SessionDocument {
-	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role,
+	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role, Grants: who.Grants,
 		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt, Links: s.config.Links}
 }
 
@@ -360,10 +363,11 @@ type TokenList struct {
 
 // TokenSettings describes a token to create.
 type TokenSettings struct {
-	Name      string      `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
-	Role      access.Role `json:"role" enum:"viewer,operator,admin"`
-	ExpiresIn string      `json:"expires_in,omitempty" doc:"its life; absent: as long as the server allows" example:"720h"`
-	Networks  []string    `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere" example:"[\"10.0.0.0/8\"]" maxItems:"100"`
+	Name      string                 `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
+	Role      access.Role            `json:"role" enum:"none,watcher,viewer,operator,admin" doc:"in every namespace, and for all that belongs to none"`
+	Grants    map[string]access.Role `json:"grants,omitempty" doc:"further roles, by namespace" example:"{\"team-a\":\"operator\"}"`
+	ExpiresIn string                 `json:"expires_in,omitempty" doc:"its life; absent: as long as the server allows" example:"720h"`
+	Networks  []string               `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere" example:"[\"10.0.0.0/8\"]" maxItems:"100"`
 }
 
 // TokenRotation says how long both tokens are good.
@@ -434,7 +438,16 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 
 // New is the token to be created, with a secret.
 func (t *TokenSettings) New(secret string) (identity.NewToken, error) {
-	n := identity.NewToken{Name: t.Name, Role: string(t.Role), Hash: access.HashOf(secret)}
+	n := identity.NewToken{Name: t.Name, Role: string(t.Role), Hash: access.HashOf(secret), Grants: map[string]string{}}
+	for namespace, role := range t.Grants {
+		if _, err := access.ParseRole(string(role)); err != nil {
+			return n, kernel.BadInput("grants: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
+		}
+		n.Grants[namespace] = string(role)
+	}
+	if t.Role == access.None && len(t.Grants) == 0 {
+		return n, kernel.BadInput("role is none, and there are no grants; give a role, or a role in a namespace")
+	}
 	for _, text := range t.Networks {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {

@@ -41,7 +41,7 @@ type planRoutes struct{ *kernel.Kernel }
 func (s *planRoutes) Register(api huma.API) {
 	plans := inspect.New(s.Store)
 	registerDocuments(s.Kernel, api, &documents[PlanList, *inspect.PlanView]{
-		noun: "plan", most: maxPlanBody,
+		noun: "plan", scope: kernel.Anywhere, most: maxPlanBody,
 		lists: "List saved plans", gets: "The newest version of a plan",
 		applies: documentWords{"Save a plan", applyDescription},
 		list: func(ctx context.Context, after string, limit int) (list PlanList, err error) {

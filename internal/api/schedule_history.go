@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
 	schedulestore "github.com/tranchehq/tranche/workqueue/schedule"
 )
 
@@ -41,6 +42,11 @@ func settingsOfOccurrence(spec *schedule.Spec, r *schedule.Resolved, key schedul
 // StartOccurrence implements schedule.Starter: it does what a user's start does, for an occurrence of a schedule.
 func (s *scheduleRoutes) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
 	out := schedule.Started{}
+	owner, err := identity.New(s.Store).NamespaceOf(ctx, "schedule", job.Claim.Schedule)
+	if err != nil {
+		return out, err
+	}
+	ctx = workqueue.Within(workqueue.InScope(ctx, workqueue.Scope{Into: owner}))
 	resolved, err := job.Spec.Resolve(job.Claim.Due)
 	if err != nil {
 		return out, err

@@ -62,7 +62,7 @@ type scheduleRoutes struct {
 func (s *scheduleRoutes) Register(api huma.API) {
 	store := schedulestore.New(s.Store)
 	registerDocuments(s.Kernel, api, &documents[ScheduleList, *schedulestore.ScheduleView]{
-		noun: "schedule", most: maxScheduleBody,
+		noun: "schedule", scope: kernel.Anywhere, most: maxScheduleBody,
 		lists: "List schedules by name", gets: "A schedule",
 		applies: documentWords{"Save or change a schedule", applyScheduleDescription},
 		pauses: documentWords{"Pause a schedule", "Due times meanwhile are left " +
@@ -78,11 +78,11 @@ func (s *scheduleRoutes) Register(api huma.API) {
 		get: store.Schedule, version: func(v **schedulestore.ScheduleView) int { return (*v).Version },
 		apply: s.applySchedule, set: s.set, drop: s.set,
 	})
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Into, kernel.ByOperator(huma.Operation{
 		OperationID: "preview-schedule", Method: http.MethodPost, Path: "/schedules/preview",
 		Summary:     "Preview due times without saving",
 		Description: "The body is checked as with apply-schedule.", MaxBodyBytes: maxScheduleBody,
-	}), s.previewSchedule)
+	})), s.previewSchedule)
 	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next",
 		"The next due times of a schedule"), s.scheduleTimes)
 	kernel.Register(s.Kernel, api, kernel.Get("list-occurrences", "/schedules/{name}/history",

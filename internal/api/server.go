@@ -208,7 +208,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 func (s *Server) newComponents(node *Node) (err error) {
 	k, c := s.kernel, &s.config
 	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
-		Health: s.health, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir, BasePath: c.BasePath})
+		Health: s.health, Whole: s.whole, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir, BasePath: c.BasePath})
 	if err != nil {
 		return err
 	}
@@ -281,7 +281,7 @@ func (s *Server) routes() http.Handler {
 	s.admin.RegisterOIDC(mux)
 	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
 	mux.Assign(s.document)
-	return below(s.config.BasePath, keyInQuery(s.kernel.Guard(mux)))
+	return below(s.config.BasePath, keyInQuery(namespaceInQuery(s.kernel.Guard(mux))))
 }
 
 // below removes the base path from requests that still have it.
@@ -331,6 +331,21 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 	kernel.WriteProblem(w, http.StatusNotFound, "there is nothing at "+kernel.Cut(r.URL.Path,
 		kernel.MaxEchoed)+"; the API is described at "+
 		Prefix+"/openapi.json")
+}
+
+// namespaceInQuery accepts the header of the namespace as a query parameter, which links and streams of events can have.
+func namespaceInQuery(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if query := r.URL.Query(); query.Has("namespace") && strings.HasPrefix(r.URL.Path, Prefix+"/") {
+			to := *r.URL
+			r = r.Clone(r.Context())
+			r.Header.Set(kernel.NamespaceHeader, query.Get("namespace"))
+			query.Del("namespace")
+			to.RawQuery = query.Encode()
+			r.URL = &to
+		}
+		h.ServeHTTP(w, r)
+	})
 }
 
 // Serve answers requests until ctx ends, gives those in progress the grace period, and interrupts the rest. When it

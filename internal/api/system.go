@@ -9,6 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -48,12 +49,14 @@ func (s *adminRoutes) Register(api huma.API) {
 	s.registerSystem(api)
 	s.registerSession(api)
 	s.registerTokens(api)
+	s.registerNamespaces(api)
 	s.registerSessions(api)
 	s.registerHealth(api)
 }
 
 func (s *adminRoutes) registerSystem(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("info", "/info", "Version and parts of the server"), s.info)
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ByWatcher(
+		kernel.Get("info", "/info", "Version and parts of the server"))), s.info)
 	check := kernel.ScansRun(kernel.Get("doctor", "/doctor", "Check the whole database"))
 	kernel.RegisterWithin(s.Kernel, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report,
 		error) {
@@ -61,12 +64,15 @@ func (s *adminRoutes) registerSystem(api huma.API) {
 	})
 }
 
-func (s *adminRoutes) info(context.Context, *struct{}) (Info, error) {
+func (s *adminRoutes) info(ctx context.Context, _ *struct{}) (Info, error) {
 	info := Info{
 		Version: s.config.Build.Version, Commit: s.config.Build.Commit, Date: s.config.Build.Date,
-		Session: s.Node.Session(), NATS: s.NC.ConnectedUrlRedacted(), Parts: map[string]string{},
+		Session: s.Node.Session(), Parts: map[string]string{},
 	}
-	maps.Copy(info.Parts, s.config.Info)
+	if kernel.Allows(ctx, access.Viewer) {
+		info.NATS = s.NC.ConnectedUrlRedacted()
+		maps.Copy(info.Parts, s.config.Info)
+	}
 	return info, nil
 }
 

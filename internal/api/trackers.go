@@ -56,8 +56,7 @@ func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connectio
 
 // caller returns the caller and how much of webhooks it sees: viewers do not see their paths.
 func (s *trackerRoutes) caller(ctx context.Context, actor string) trackers.Caller {
-	who, _ := access.From(ctx)
-	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(s.Access == nil || who.Role.Allows(access.Operator))}
+	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(kernel.Allows(ctx, access.Operator))}
 }
 
 func seen[In, Out any](
@@ -67,7 +66,8 @@ func seen[In, Out any](
 }
 
 func (s *trackerRoutes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first"),
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere,
+		kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first")),
 		seen(s, s.trackers.List))
 	s.registerOpenTracker(api)
 	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
@@ -109,10 +109,10 @@ type openTrackerAnswer struct {
 
 // registerOpenTracker also tells a new batch from an existing one by the status.
 func (s *trackerRoutes) registerOpenTracker(api huma.API) {
-	op := kernel.ByOperator(kernel.Bulky(huma.Operation{
+	op := kernel.In(kernel.Into, kernel.ByOperator(kernel.Bulky(huma.Operation{
 		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
 		Description: trackerDescription, DefaultStatus: http.StatusCreated,
-	}, maxTrackerBody))
+	}, maxTrackerBody)))
 	kernel.RegisterAnswer(s.Kernel, api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
 		opened, err := s.trackers.Open(ctx, in.Body, s.caller(ctx, in.Name))
 		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}

@@ -74,8 +74,11 @@ type Console struct {
 	CA       string        // a file of CAs to trust in addition to the system's; may be empty
 	Timeout  time.Duration // 0: each operation's default
 	JSON     bool
-	Token    TokenFlags
-	Answer   []byte // the server's last answer, as received
+
+	Namespace string // to act in; empty: all that the token allows
+
+	Token  TokenFlags
+	Answer []byte // the server's last answer, as received
 
 	// Say receives messages to the user, line by line; nil: they go to Err.
 	Say func(text string)
@@ -188,7 +191,7 @@ func (c *Console) Client() (*client.Client, error) {
 		}
 	}
 	options := []client.Option{client.WithActor(OSUser()), client.WithTimeout(c.Timeout), client.WithToken(secret),
-		client.WithEach(client.Raw(&c.Answer))}
+		client.WithEach(client.Raw(&c.Answer), client.Namespace(c.Namespace))}
 	flag := "--url: "
 	if c.CA != "" {
 		options = append(options, client.WithCA(c.CA))

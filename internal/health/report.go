@@ -62,6 +62,29 @@ type KindSummary struct {
 	Count    int64           `json:"count" doc:"how many items, letters, messages or operations, added up"`
 }
 
+// ReportFor is Report for a context's [workqueue.Scope]: if that is limited, it has only conditions of single runs in it.
+func (w *Watch) ReportFor(ctx context.Context) (*Report, error) {
+	found, err := w.Report(ctx)
+	if err != nil || workqueue.Namespaces(ctx) == nil {
+		return found, err
+	}
+	var ids []workqueue.RunID
+	for _, c := range slices.Concat(found.Conditions, found.Muted) {
+		var id workqueue.RunID
+		if id.UnmarshalText([]byte(c.Subject)) == nil {
+			ids = append(ids, id)
+		}
+	}
+	seen, err := inspect.New(w.cfg.Store).Visible(ctx, ids)
+	if err != nil {
+		return nil, err
+	}
+	of := func(all []health.Condition) []health.Condition {
+		return slices.DeleteFunc(slices.Clone(all), func(c health.Condition) bool { return !seen[c.Subject] })
+	}
+	return newReport(found.At, of(found.Conditions), of(found.Muted), nil), nil
+}
+
 // newReport makes a report. more is the number of unlisted conditions per kind.
 func newReport(at time.Time, conditions, muted []health.Condition, more map[health.Kind]int64) *Report {
 	for _, list := range [][]health.Condition{conditions, muted} {

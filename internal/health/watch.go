@@ -12,6 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
@@ -151,7 +152,8 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 	}
 	if w.flight == nil {
 		w.flight = make(chan struct{})
-		w.flying.Go(func() { w.fly(context.WithoutCancel(ctx)) })
+		all := workqueue.InScope(context.WithoutCancel(ctx), workqueue.Scope{}) // whoever asks first
+		w.flying.Go(func() { w.fly(all) })
 	}
 	if w.last != nil && age < staleAfter && w.last.Status != okStatus {
 		older = w.last

@@ -10,6 +10,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Get returns a batch with up to the requested number of missing ranges.
@@ -48,7 +49,7 @@ func (s *Service) Get(
 
 func summaryOf(i *tracker.Summary, sight Visibility) trackerclient.BatchSummary {
 	out := trackerclient.BatchSummary{
-		ID: i.ID.String(), Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
+		ID: i.ID.String(), Namespace: i.Namespace, Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
 		OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
 		SealedAt: i.SealedAt, CompletedAt: i.CompletedAt, ExpiredAt: i.ExpiredAt, OpenIdle: i.OpenIdle.String(),
 		SealedIdle: i.SealedIdle.String(), Keep: i.Keep.String(),
@@ -152,7 +153,8 @@ func (s *Service) List(
 	if limit < 1 || limit > trackerclient.MaxPage {
 		return out, outOfRange("limit", limit, trackerclient.MaxPage)
 	}
-	filter := tracker.Filter{Owner: in.Owner, State: tracker.State(in.State), Limit: limit + 1}
+	filter := tracker.Filter{Owner: in.Owner, State: tracker.State(in.State), Limit: limit + 1,
+		Namespaces: workqueue.Namespaces(ctx)}
 	if in.After != "" {
 		if filter.After, err = readBatch("after", in.After); err != nil {
 			return out, err

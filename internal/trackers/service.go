@@ -27,6 +27,7 @@ import (
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -96,7 +97,7 @@ const (
 func (s *Service) Open(
 	ctx context.Context, in trackerclient.BatchSettings, by Caller,
 ) (out trackerclient.BatchOpened, err error) {
-	r := tracker.OpenRequest{Owner: in.Owner, Key: in.Key, CreatedBy: strings.ToValidUTF8(by.Actor, "\uFFFD")}
+	r := tracker.OpenRequest{Namespace: workqueue.Into(ctx), Owner: in.Owner, Key: in.Key, CreatedBy: strings.ToValidUTF8(by.Actor, "\uFFFD")}
 	if in.ID != "" {
 		if r.ID, err = readBatch("id", in.ID); err != nil {
 			return out, err

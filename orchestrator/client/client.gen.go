@@ -114,6 +114,7 @@ const (
 	RoleNone     Role = "none"
 	RoleOperator Role = "operator"
 	RoleViewer   Role = "viewer"
+	RoleWatcher  Role = "watcher"
 )
 
 // Defines values for RootKind.
@@ -650,9 +651,12 @@ type BatchSettings struct {
 }
 
 type BatchSummary struct {
-	ID    string `json:"id"`
-	Owner string `json:"owner"`
-	Key   string `json:"key,omitempty"`
+	ID string `json:"id"`
+
+	// Namespace that owns it
+	Namespace string `json:"namespace"`
+	Owner     string `json:"owner"`
+	Key       string `json:"key,omitempty"`
 
 	// State one of open, sealed, completed, expired
 	State  string `json:"state"`
@@ -897,8 +901,11 @@ type CollectorSpec struct {
 }
 
 type CollectorView struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
+	Name string `json:"name"`
+
+	// Namespace that owns it
+	Namespace string `json:"namespace"`
+	Version   int    `json:"version"`
 
 	// State one of active, paused
 	State string        `json:"state"`
@@ -1255,6 +1262,10 @@ type DeleteSettings struct {
 
 	// Reason why, shown to callers of the deleted run and audited
 	Reason string `json:"reason,omitempty"`
+}
+
+type DeletedNamespace struct {
+	Name string `json:"name"`
 }
 
 type Delta struct {
@@ -2582,6 +2593,24 @@ type MuteSettings struct {
 	Reason string `json:"reason"`
 }
 
+type NamespaceList struct {
+	Namespaces []NamespaceView `json:"namespaces"`
+}
+
+type NamespaceView struct {
+	Quotas
+
+	Name string `json:"name"`
+
+	// Runs that have not ended
+	Runs int64 `json:"runs"`
+
+	// Items of those
+	Items     int64     `json:"items"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
+}
+
 type NodeRun struct {
 	ID     string `json:"id"`
 	Name   string `json:"name,omitempty"`
@@ -3121,8 +3150,11 @@ type PlanList struct {
 }
 
 type PlanSummary struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
+	Name string `json:"name"`
+
+	// Namespace that owns it
+	Namespace string `json:"namespace"`
+	Version   int    `json:"version"`
 
 	// Steps their names, in order
 	Steps []string `json:"steps"`
@@ -3224,6 +3256,14 @@ type QuarantinedView struct {
 
 	// Size bytes of the body that are kept
 	Size int `json:"size"`
+}
+
+type Quotas struct {
+	// MaxRuns runs that have not ended; absent: no limit
+	MaxRuns *int64 `json:"max_runs,omitempty"`
+
+	// MaxItems items of those runs; absent: no limit
+	MaxItems *int64 `json:"max_items,omitempty"`
 }
 
 type RefusedLetter struct {
@@ -4014,7 +4054,10 @@ type RunSettings struct {
 type RunSummary struct {
 	ID   string `json:"id"`
 	Name string `json:"name,omitempty"`
-	Plan string `json:"plan"`
+
+	// Namespace that owns it
+	Namespace string `json:"namespace"`
+	Plan      string `json:"plan"`
 
 	// PlanVersion of a saved plan; absent if the plan came with the run
 	PlanVersion int `json:"plan_version,omitempty"`
@@ -4117,8 +4160,11 @@ type ScheduleList struct {
 }
 
 type ScheduleSummary struct {
-	Name    string `json:"name"`
-	Version int    `json:"version"`
+	Name string `json:"name"`
+
+	// Namespace that owns it, and its runs
+	Namespace string `json:"namespace"`
+	Version   int    `json:"version"`
 
 	// State one of active, paused
 	State string `json:"state"`
@@ -4213,7 +4259,12 @@ type SessionDocument struct {
 
 	// User the actor in the audit log; empty for no one
 	User string `json:"user"`
-	Role Role   `json:"role"`
+
+	// Role in every namespace, and for all that belongs to none
+	Role Role `json:"role"`
+
+	// Grants further roles, by namespace
+	Grants map[string]string `json:"grants,omitempty"`
 
 	// ByProvider the login is by that provider, where it can begin again
 	ByProvider bool       `json:"by_provider,omitempty"`
@@ -4785,7 +4836,14 @@ type TokenSettings struct {
 	//
 	// Examples: ci
 	Name string `json:"name"`
-	Role Role   `json:"role"`
+
+	// Role in every namespace, and for all that belongs to none
+	Role Role `json:"role"`
+
+	// Grants further roles, by namespace
+	//
+	// Examples: {"team-a":"operator"}
+	Grants map[string]string `json:"grants,omitempty"`
 
 	// ExpiresIn its life; absent: as long as the server allows
 	//
@@ -4807,11 +4865,14 @@ type TokenView struct {
 	// Name the actor in the audit log of what is done with it
 	Name string `json:"name"`
 
-	// Role one of viewer, operator, admin
-	Role      string     `json:"role"`
-	State     TokenState `json:"state"`
-	CreatedAt time.Time  `json:"created_at"`
-	CreatedBy string     `json:"created_by"`
+	// Role in every namespace, and for all that belongs to none; one of none, watcher, viewer, operator, admin
+	Role string `json:"role"`
+
+	// Grants further roles, by namespace
+	Grants    map[string]string `json:"grants,omitempty"`
+	State     TokenState        `json:"state"`
+	CreatedAt time.Time         `json:"created_at"`
+	CreatedBy string            `json:"created_by"`
 
 	// ExpiresAt absent: never
 	ExpiresAt *time.Time `json:"expires_at,omitempty"`
@@ -4887,8 +4948,11 @@ type WebSessionView struct {
 	// User the actor in the audit log
 	User string `json:"user"`
 
-	// Role one of viewer, operator, admin
+	// Role one of none, watcher, viewer, operator, admin
 	Role string `json:"role"`
+
+	// Grants further roles, by namespace
+	Grants map[string]string `json:"grants,omitempty"`
 
 	// Token by which it logged in; absent: by a identity provider
 	Token     *string   `json:"token,omitempty"`
@@ -6043,7 +6107,7 @@ func (c *Client) Erase(ctx context.Context, body EraseSettings, options ...CallO
 // A stream of server-sent events: each topic immediately, and after each change, at most once a second. Every event
 // is whole, so there is nothing to resume. A comment comes at least every 15 seconds.
 //
-// It is GET /events, for role viewer.
+// It is GET /events, for role watcher.
 func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallOption) iter.Seq2[Event, error] {
 	ask := request{operation: "watch", method: http.MethodGet, path: path("/events")}
 	ask.add("topic", params.Topic, true)
@@ -6054,8 +6118,8 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 //
 // Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its severity, since when it has
 // been so, and what helps. It answers with status 200 whatever it finds, also while PostgreSQL or NATS is
-// unavailable: that is a condition then. Programs that route requests ask /healthz instead. However many ask, it is
-// looked at most every few seconds.
+// unavailable: that is a condition then. Programs that route requests ask /readyz instead. However many ask, it is
+// looked at most every few seconds. Who has roles in namespaces only sees the conditions of their runs.
 //
 // It is GET /health, for role viewer.
 func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, error) {
@@ -6095,7 +6159,7 @@ func (c *Client) MuteCondition(ctx context.Context, body MuteSettings, options .
 
 // Info: Version and parts of the server.
 //
-// It is GET /info, for role viewer.
+// It is GET /info, for role watcher.
 func (c *Client) Info(ctx context.Context, options ...CallOption) (Info, error) {
 	return exchange[Info](ctx, c, request{operation: "info", method: http.MethodGet, path: path("/info")}, options)
 
@@ -6120,6 +6184,32 @@ func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, co
 	ask.add("types", params.Types, true)
 	ask.add("truncated", params.Truncated, false)
 	return exchange[Preview](ctx, c, ask, options)
+}
+
+// ListNamespaces: List the namespaces that the caller sees, with quotas.
+//
+// It is GET /namespaces, for role watcher.
+func (c *Client) ListNamespaces(ctx context.Context, options ...CallOption) (NamespaceList, error) {
+	return exchange[NamespaceList](ctx, c, request{operation: "list-namespaces", method: http.MethodGet, path: path("/namespaces")}, options)
+
+}
+
+// DeleteNamespace: Delete an empty namespace.
+//
+// It is DELETE /namespaces/{name}, for role admin.
+func (c *Client) DeleteNamespace(ctx context.Context, name string, options ...CallOption) (DeletedNamespace, error) {
+	return exchange[DeletedNamespace](ctx, c, request{operation: "delete-namespace", method: http.MethodDelete, path: path("/namespaces/%s", name)}, options)
+
+}
+
+// SetNamespace: Create a namespace, or change its quotas.
+//
+// The quotas replace those that it had. They hold from the next start on.
+//
+// It is PUT /namespaces/{name}, for role admin.
+func (c *Client) SetNamespace(ctx context.Context, name string, body Quotas, options ...CallOption) (NamespaceList, error) {
+	return exchange[NamespaceList](ctx, c, request{operation: "set-namespace", method: http.MethodPut, path: path("/namespaces/%s", name), document: body}, options)
+
 }
 
 // ListNodes: Nodes, the leader, and what each holds.
@@ -6265,7 +6355,7 @@ func (c *Client) SetRetention(ctx context.Context, kind string, body RetentionSe
 
 // ListRuns: List runs.
 //
-// It is GET /runs, for role viewer.
+// It is GET /runs, for role watcher.
 func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ...CallOption) (RunList, error) {
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
@@ -6402,7 +6492,7 @@ func (c *Client) ResumeAllRuns(ctx context.Context, body ControlAll, options ...
 
 // GetRun: Everything about a run.
 //
-// It is GET /runs/{run}, for role viewer.
+// It is GET /runs/{run}, for role watcher.
 func (c *Client) GetRun(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
 	return exchange[RunDocument](ctx, c, request{operation: "get-run", method: http.MethodGet, path: path("/runs/%s", run)}, options)
 
@@ -6734,7 +6824,7 @@ func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings,
 // at all; else it shows the step that is furthest. Attempts and latency are the highest of its steps, and the age is
 // that of its latest move. To follow a run, open its events first, then ask for this, then apply what the events say.
 //
-// It is GET /runs/{run}/planes, for role viewer.
+// It is GET /runs/{run}/planes, for role watcher.
 func (c *Client) GetPlanes(ctx context.Context, run string, params GetPlanesParams, options ...CallOption) (*Stream, error) {
 	ask := request{operation: "get-planes", method: http.MethodGet, path: path("/runs/%s/planes", run)}
 	ask.add("step", params.Step, false)
@@ -6830,7 +6920,7 @@ func (c *Client) AllSlices(ctx context.Context, run string, params ListSlicesPar
 // the present generation until now or the end of the run. Items count where their last request of the generation
 // ended. It may be two seconds old.
 //
-// It is GET /runs/{run}/timeline, for role viewer.
+// It is GET /runs/{run}/timeline, for role watcher.
 func (c *Client) GetTimeline(ctx context.Context, run string, params GetTimelineParams, options ...CallOption) (Timeline, error) {
 	ask := request{operation: "get-timeline", method: http.MethodGet, path: path("/runs/%s/timeline", run)}
 	ask.add("step", params.Step, false)
@@ -7199,4 +7289,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 78198c94de76df55896e7d7765e23975, is d644c6430eac745165e6d44095cc0558adce861d893a79719c17e6c83f0fb238.
+// Of cd12cf0291581d6bd46e606cf62bc316, is 02ec95e5465320506c099ead320d3d11028a0c24f5bb4ceebdb0f5929fa34d83.

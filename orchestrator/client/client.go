@@ -186,6 +186,9 @@ func ResponseHeader(into *http.Header) CallOption { return func(c *call) { c.hea
 // IfNoneMatch returns [ErrNotModified] instead of an answer that still has this ETag.
 func IfNoneMatch(etag string) CallOption { return with("If-None-Match", etag) }
 
+// Namespace limits a request to a namespace, and what it makes is owned by it. Empty: all that the token allows.
+func Namespace(name string) CallOption { return with("Tranche-Namespace", name) }
+
 // IdempotencyKey makes a change happen once, however often it is requested with the same key within a day. A key used
 // for another change is refused.
 func IdempotencyKey(key string) CallOption { return with("Idempotency-Key", key) }

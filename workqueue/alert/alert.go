@@ -31,7 +31,7 @@ func kind() ledger.Kind {
 		Name: "alert",
 		Hold: `
 SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3, spec, NULL::timestamptz, changed_by,
-    changed_at
+    changed_at, 'default'
 FROM alert WHERE name = $1
 FOR NO KEY UPDATE`,
 		Left: `SELECT count(*), 0 FROM alert_message WHERE alert = $1 AND state = 'waiting'`,

@@ -34,7 +34,8 @@ func kind() ledger.Kind {
 	return ledger.Kind{
 		Name: "collector",
 		Hold: `
-SELECT version, state, false, spec = $2::jsonb AND source = $3, spec, NULL::timestamptz, changed_by, changed_at
+SELECT version, state, false, spec = $2::jsonb AND source = $3, spec, NULL::timestamptz, changed_by, changed_at,
+    namespace
 FROM collector WHERE name = $1 AND state <> 'deleting'
 FOR NO KEY UPDATE`,
 		Left: `
@@ -46,9 +47,9 @@ FROM collector_key k JOIN collector c ON c.id = k.collector WHERE c.name = $1 AN
 const (
 	insertCollector = `
 INSERT INTO collector (name, run_id, spec, source, endpoint, min_size, max_size, max_age, in_flight, rate, timeout,
-    dedupe, strict, levels, created_by, changed_by)
+    dedupe, strict, levels, created_by, changed_by, namespace)
 VALUES ($1, $15, $2, $3, $4, $5, $6, $7, $8, nullif($9::float8, 0), $10, $11, $12, $13, $14,
-    $14)
+    $14, $16)
 RETURNING version, changed_at`
 
 	// updateCollector makes keys of the old key version due immediately, since new ones must wait for them.
@@ -60,7 +61,7 @@ SET version = version + 1, spec = $2, source = $3, endpoint = $4, min_size = $5,
     levels = greatest(levels, $13), key_version = key_version + $15,
     drain_at = CASE WHEN $15 > 0 THEN tranche_now() ELSE drain_at END,
     timing = timing + 1, failures = 0, backoff_until = NULL, refused_since = NULL,
-    changed_by = $14, changed_at = tranche_now()
+    changed_by = $14, changed_at = tranche_now(), namespace = $16
 WHERE name = $1 AND state <> 'deleting'
 RETURNING version, changed_at`
 
@@ -97,7 +98,7 @@ func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out wo
 					last = 1
 				}
 			}
-			return tx.QueryRow(ctx, write, append(args, last)...).Scan(&out.Version, &out.ChangedAt)
+			return tx.QueryRow(ctx, write, append(args, last, workqueue.Into(ctx))...).Scan(&out.Version, &out.ChangedAt)
 		})
 	if err == nil && out.Previous > 0 {
 		err = s.retime(ctx, c.Name)

@@ -18,6 +18,7 @@ import (
 // CollectorView is a collector as shown to users.
 type CollectorView struct {
 	Name       string        `json:"name"`
+	Namespace  string        `json:"namespace" doc:"that owns it"`
 	Version    int           `json:"version"`
 	State      string        `json:"state" enum:"active,paused"`
 	Spec       CollectorSpec `json:"spec"`
@@ -82,7 +83,7 @@ type flushedEndpoint struct {
 
 const (
 	collectorColumns = `
-SELECT c.id, c.name, c.version, c.state, c.spec, c.source, c.key_version, c.created_by, c.created_at, c.changed_by,
+SELECT c.id, c.name, c.namespace, c.version, c.state, c.spec, c.source, c.key_version, c.created_by, c.created_at, c.changed_by,
        c.changed_at, c.paused_by, c.paused_at, c.drain_at, c.failures, c.failed_at, c.failure_code, c.failure_message,
        CASE WHEN c.backoff_until > t.now AND NOT EXISTS (
            SELECT FROM endpoint_pace p
@@ -104,7 +105,7 @@ CROSS JOIN LATERAL (
     FROM collector_key k WHERE k.collector = c.id) k
 WHERE c.state <> 'deleting'`
 
-	listCollectors = collectorColumns + ` ORDER BY c.name`
+	listCollectors = collectorColumns + ` AND ($1::text[] IS NULL OR c.namespace = ANY ($1)) ORDER BY c.name`
 	oneCollector   = collectorColumns + ` AND c.name = $1`
 
 	// endpointOfFlushes reads what claims of flushes use.
@@ -122,7 +123,7 @@ LEFT JOIN endpoint_pace p ON p.endpoint = at.endpoint LEFT JOIN endpoint_setting
 
 // Collectors returns all collectors by name. It counts the keys of each.
 func (s Store) Collectors(ctx context.Context) ([]CollectorView, error) {
-	all, err := pg.Collect(ctx, s.db.Pool, scanCollector, listCollectors)
+	all, err := pg.Collect(ctx, s.db.Pool, scanCollector, listCollectors, workqueue.Namespaces(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("read collectors: %w", err)
 	}
@@ -161,7 +162,7 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 
 func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	var spec []byte
-	err = row.Scan(&v.id, &v.Name, &v.Version, &v.State, &spec, &v.Source, &v.KeyVersion, &v.CreatedBy, &v.CreatedAt,
+	err = row.Scan(&v.id, &v.Name, &v.Namespace, &v.Version, &v.State, &spec, &v.Source, &v.KeyVersion, &v.CreatedBy, &v.CreatedAt,
 		&v.ChangedBy, &v.ChangedAt, &v.PausedBy, &v.PausedAt, &v.DrainAt, &v.Failures, &v.FailedAt, &v.FailureCode,
 		&v.FailureMessage, &v.BackoffUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
 		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue,

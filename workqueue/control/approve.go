@@ -37,7 +37,7 @@ WHERE id = $1 AND state = 'running' AND canary_state IN ('sampling', 'waiting')`
 
 const (
 	runsThatWait = `
-SELECT id FROM batchrun WHERE state = 'running' AND canary_state = 'waiting' ORDER BY id`
+SELECT id FROM batchrun WHERE state = 'running' AND canary_state = 'waiting'` + inSight + ` ORDER BY id`
 )
 
 // Approve releases the held items of runs whose canary waits for approval, or starts a step: see approveStep.
@@ -50,7 +50,8 @@ func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err erro
 	}
 	runs := []workqueue.RunID{c.Run}
 	if c.All {
-		runs, err = pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsThatWait)
+		runs, err = pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsThatWait,
+			workqueue.Namespaces(ctx))
 		if err != nil {
 			return out, fmt.Errorf("look for runs to approve: %w", err)
 		}

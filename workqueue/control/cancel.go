@@ -74,10 +74,10 @@ func (s Store) Cancel(ctx context.Context, c Control) (out Cancelled, err error)
 	return out, nil
 }
 
-const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running') ORDER BY id`
+const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running')` + inSight + ` ORDER BY id`
 
 func (s Store) runsUnderWay(ctx context.Context) ([]workqueue.RunID, error) {
-	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], idsUnderWay)
+	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], idsUnderWay, workqueue.Namespaces(ctx))
 	if err != nil {
 		return nil, fmt.Errorf("look for runs in progress: %w", err)
 	}

@@ -68,9 +68,12 @@ FROM batchrun `
 
 	readRun          = runHolds + `WHERE id = $1`
 	lockRun          = readRun + ` FOR NO KEY UPDATE`
-	lockRunsUnderWay = runHolds + `WHERE state IN ('loading', 'running') ORDER BY id FOR NO KEY UPDATE`
-	lockRunsHeld     = runHolds + `WHERE hold IS NOT NULL AND state IN ('loading', 'running')
+	lockRunsUnderWay = runHolds + `WHERE state IN ('loading', 'running')` + inSight + ` ORDER BY id FOR NO KEY UPDATE`
+	lockRunsHeld     = runHolds + `WHERE hold IS NOT NULL AND state IN ('loading', 'running')` + inSight + `
 ORDER BY id FOR NO KEY UPDATE`
+	// inSight limits runs to the namespaces $1, unless NULL.
+	inSight = ` AND ($1::text[] IS NULL OR namespace = ANY ($1))`
+
 	outOfRuns = `
 SELECT count(*), coalesce(sum(bit_count(remaining)), 0)::bigint FROM work_slice
 WHERE run_id = ANY ($1) AND state IN ('claimed', 'sent')`
@@ -78,7 +81,7 @@ WHERE run_id = ANY ($1) AND state IN ('claimed', 'sent')`
 
 // LockHolds locks the named run, or with All the runs of a statement.
 func LockHolds(ctx context.Context, tx pgx.Tx, c *Control, all string) ([]*RunHold, error) {
-	statement, args := all, []any{}
+	statement, args := all, []any{workqueue.Namespaces(ctx)}
 	if !c.All {
 		statement, args = lockRun, []any{c.Run}
 	}

@@ -26,8 +26,9 @@ func New(db *database.DB) Store { return Store{db: db} }
 type Credential struct {
 	Hash      []byte
 	User      string
-	Role      string
-	Token     *TokenID // nil: a session begun without a token
+	Role      string            // everywhere
+	Grants    map[string]string // further roles, by namespace
+	Token     *TokenID          // nil: a session begun without a token
 	ExpiresAt *time.Time
 	State     TokenState
 	Unnoted   bool     // its use has not been recorded for a minute
@@ -39,7 +40,7 @@ const useNote = time.Minute
 
 // The unique index of hash.
 const tokenCredential = `
-SELECT hash, name, role, id, expires_at,
+SELECT hash, name, role, grants, id, expires_at,
     CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= tranche_now() THEN 'expired'
          ELSE 'active' END,
     last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval, networks
@@ -56,7 +57,7 @@ const vouchedFor = `CASE WHEN s.token_id IS NULL THEN coalesce(s.checked_at, s.c
 
 // A session is as valid as the token that began it, or its identity provider's confirmation. By primary keys.
 const sessionCredential = `
-SELECT s.hash, s.user_name, s.role, s.token_id, least(s.expires_at, t.expires_at),
+SELECT s.hash, s.user_name, s.role, s.grants, s.token_id, least(s.expires_at, t.expires_at),
     CASE WHEN t.revoked_at IS NOT NULL THEN 'revoked'
          WHEN least(s.expires_at, t.expires_at, s.active_at + $3::interval, ` + vouchedFor + ` + $4::interval)
              <= tranche_now() THEN 'expired'
@@ -71,7 +72,7 @@ func (s Store) SessionCredential(ctx context.Context, hash [32]byte, idle time.D
 }
 
 func scanCredential(row pgx.Row) (c Credential, err error) {
-	err = row.Scan(&c.Hash, &c.User, &c.Role, &c.Token, &c.ExpiresAt, &c.State, &c.Unnoted, &c.Networks)
+	err = row.Scan(&c.Hash, &c.User, &c.Role, &c.Grants, &c.Token, &c.ExpiresAt, &c.State, &c.Unnoted, &c.Networks)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return c, ErrNoCredential
 	}

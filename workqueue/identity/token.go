@@ -41,49 +41,51 @@ const (
 
 // TokenView is a token without its secret, which only its holder knows.
 type TokenView struct {
-	ID         TokenID    `json:"id"`
-	Name       string     `json:"name" doc:"the actor in the audit log of what is done with it"`
-	Role       string     `json:"role" enum:"viewer,operator,admin"`
-	State      TokenState `json:"state" enum:"active,expired,revoked"`
-	CreatedAt  time.Time  `json:"created_at"`
-	CreatedBy  string     `json:"created_by"`
-	ExpiresAt  *time.Time `json:"expires_at,omitempty" doc:"absent: never"`
-	Networks   []string   `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere"`
-	RotatedAt  *time.Time `json:"rotated_at,omitempty" doc:"when another took its place"`
-	LastUsedAt *time.Time `json:"last_used_at,omitempty" doc:"to the minute; absent: it has not been used"`
-	RevokedAt  *time.Time `json:"revoked_at,omitempty"`
-	RevokedBy  string     `json:"revoked_by,omitempty"`
+	ID         TokenID           `json:"id"`
+	Name       string            `json:"name" doc:"the actor in the audit log of what is done with it"`
+	Role       string            `json:"role" enum:"none,watcher,viewer,operator,admin" doc:"in every namespace, and for all that belongs to none"`
+	Grants     map[string]string `json:"grants,omitempty" doc:"further roles, by namespace"`
+	State      TokenState        `json:"state" enum:"active,expired,revoked"`
+	CreatedAt  time.Time         `json:"created_at"`
+	CreatedBy  string            `json:"created_by"`
+	ExpiresAt  *time.Time        `json:"expires_at,omitempty" doc:"absent: never"`
+	Networks   []string          `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere"`
+	RotatedAt  *time.Time        `json:"rotated_at,omitempty" doc:"when another took its place"`
+	LastUsedAt *time.Time        `json:"last_used_at,omitempty" doc:"to the minute; absent: it has not been used"`
+	RevokedAt  *time.Time        `json:"revoked_at,omitempty"`
+	RevokedBy  string            `json:"revoked_by,omitempty"`
 }
 
 // NewToken is a token to be created.
 type NewToken struct {
 	Name, Role string
-	Hash       [32]byte      // of its secret
-	ExpiresIn  time.Duration // 0: never
-	Networks   []string      // as CIDR, where it may be used from; none: anywhere
-	Makers     []string      // see [Eyes]; none: it is made in the database
-	replaces   *TokenID      // whose makers are its, too
+	Hash       [32]byte          // of its secret
+	ExpiresIn  time.Duration     // 0: never
+	Networks   []string          // as CIDR, where it may be used from; none: anywhere
+	Grants     map[string]string // further roles, by namespace
+	Makers     []string          // see [Eyes]; none: it is made in the database
+	replaces   *TokenID          // whose makers are its, too
 }
 
 // MaxTokens bounds what Tokens lists.
 const MaxTokens = 1000
 
-const tokenColumns = ` id, name, role,
+const tokenColumns = ` id, name, role, grants,
     CASE WHEN revoked_at IS NOT NULL THEN 'revoked' WHEN expires_at <= tranche_now() THEN 'expired'
          ELSE 'active' END,
     created_at, created_by, expires_at, networks, rotated_at, last_used_at, revoked_at, revoked_by`
 
 func scanToken(row pgx.CollectableRow) (t TokenView, err error) {
-	err = row.Scan(&t.ID, &t.Name, &t.Role, &t.State, &t.CreatedAt, &t.CreatedBy, &t.ExpiresAt, &t.Networks,
+	err = row.Scan(&t.ID, &t.Name, &t.Role, &t.Grants, &t.State, &t.CreatedAt, &t.CreatedBy, &t.ExpiresAt, &t.Networks,
 		&t.RotatedAt, &t.LastUsedAt, &t.RevokedAt, &t.RevokedBy)
 	return t, err
 }
 
 // A person who is logged in by an identity provider has their name alone.
 const insertToken = `
-INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks, makers)
-SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[]),
-    coalesce($8, '{}'::text[]) || coalesce((SELECT makers FROM api_token WHERE id = $9), '{}')
+INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks, grants, makers)
+SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[]), $8,
+    coalesce($9, '{}'::text[]) || coalesce((SELECT makers FROM api_token WHERE id = $10), '{}')
 WHERE NOT EXISTS (SELECT FROM web_session WHERE subject IS NOT NULL AND lower(user_name) = lower($2)
     AND expires_at > tranche_now())
 ON CONFLICT (lower(name)) WHERE revoked_at IS NULL AND rotated_at IS NULL DO NOTHING
@@ -97,13 +99,25 @@ func (e *NameTakenError) Error() string {
 		"tranche token rotate", e.Name)
 }
 
+const strayGrant = `
+SELECT k FROM jsonb_object_keys($1::jsonb) k
+WHERE NOT EXISTS (SELECT FROM namespace WHERE name = k) ORDER BY k LIMIT 1`
+
 func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenView, error) {
 	var life *time.Duration
 	if n.ExpiresIn > 0 {
 		life = &n.ExpiresIn
 	}
+	var stray string
+	err := tx.QueryRow(ctx, strayGrant, orNone(n.Grants)).Scan(&stray)
+	if err == nil {
+		return TokenView{}, &workqueue.UnknownNamespaceError{Name: stray}
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return TokenView{}, err
+	}
 	out, err := pg.One(ctx, tx, scanToken, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life,
-		n.Networks, n.Makers, n.replaces)
+		n.Networks, orNone(n.Grants), n.Makers, n.replaces)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = &NameTakenError{n.Name}
 	}
@@ -131,6 +145,9 @@ func (t *TokenView) audited() map[string]any {
 	if t.ExpiresAt != nil {
 		doc["expires_at"] = t.ExpiresAt
 	}
+	if len(t.Grants) > 0 {
+		doc["grants"] = t.Grants
+	}
 	if len(t.Networks) > 0 {
 		doc["networks"] = t.Networks
 	}
@@ -142,7 +159,7 @@ UPDATE api_token SET rotated_at = tranche_now(), expires_at = least(expires_at, 
 WHERE id = $1
 RETURNING` + tokenColumns
 
-// RotateToken saves a token of the same name, role, networks and life (at most maxLife, unless 0) as another, which ends
+// RotateToken saves a token of the same name, roles, networks and life (at most maxLife, unless 0) as another, which ends
 // after the overlap, with an audit entry. The reference is that of [Store.RevokeToken].
 func (s Store) RotateToken(ctx context.Context, ref string, hash [32]byte, overlap, maxLife time.Duration,
 	actor string, makers []string) (out TokenView, err error) {
@@ -152,7 +169,7 @@ func (s Store) RotateToken(ctx context.Context, ref string, hash [32]byte, overl
 			return err
 		}
 		n := NewToken{Name: before.Name, Role: before.Role, Hash: hash, ExpiresIn: maxLife, Networks: before.Networks,
-			Makers: makers, replaces: &before.ID}
+			Grants: before.Grants, Makers: makers, replaces: &before.ID}
 		if before.ExpiresAt != nil {
 			n.ExpiresIn = before.ExpiresAt.Sub(before.CreatedAt)
 		}

@@ -22,26 +22,27 @@ type NewWebSession struct {
 	User  string
 	Role  string
 
-	Subject string // the user's name at the identity provider
-	Renewal []byte // sealed data for asking the provider again; nil: it cannot be asked
+	Grants  map[string]string // further roles, by namespace
+	Subject string            // the user's name at the identity provider
+	Renewal []byte            // sealed data for asking the provider again; nil: it cannot be asked
 }
 
 // An invalid token begins none. FOR KEY SHARE keeps the token from being deleted meanwhile.
 const beginTokenSession = `
 WITH t AS (
-    SELECT id, name, role, expires_at, networks FROM api_token
+    SELECT id, name, role, grants, expires_at, networks FROM api_token
     WHERE id = $2 AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > tranche_now()) FOR KEY SHARE)
-INSERT INTO web_session (hash, token_id, user_name, role, expires_at)
-SELECT $1, id, name, role, least(expires_at, tranche_now() + $3::interval) FROM t
-RETURNING user_name, role, expires_at, (SELECT networks FROM t)`
+INSERT INTO web_session (hash, token_id, user_name, role, grants, expires_at)
+SELECT $1, id, name, role, grants, least(expires_at, tranche_now() + $3::interval) FROM t
+RETURNING user_name, role, grants, expires_at, (SELECT networks FROM t)`
 
 // A person with the name of a token begins none: api_token_name.
 const beginWebSession = `
-INSERT INTO web_session (hash, user_name, role, expires_at, subject, renewal, checked_at)
-SELECT $1, $2, $3, tranche_now() + $4::interval, $5, $6, CASE WHEN $6::bytea IS NOT NULL THEN tranche_now() END
+INSERT INTO web_session (hash, user_name, role, expires_at, subject, renewal, checked_at, grants)
+SELECT $1, $2, $3, tranche_now() + $4::interval, $5, $6, CASE WHEN $6::bytea IS NOT NULL THEN tranche_now() END, $7
 WHERE NOT EXISTS (
     SELECT FROM api_token WHERE lower(name) = lower($2) AND revoked_at IS NULL AND rotated_at IS NULL)
-RETURNING user_name, role, expires_at, '{}'::text[]`
+RETURNING user_name, role, grants, expires_at, '{}'::text[]`
 
 // web_session_expires. A few at a time, so that logins do not wait for it.
 const clearWebSessions = `
@@ -57,11 +58,12 @@ func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential
 		if _, err := tx.Exec(ctx, clearWebSessions); err != nil {
 			return err
 		}
-		statement, args := beginWebSession, []any{n.Hash[:], pg.Plain(n.User), n.Role, n.Life, pg.Plain(n.Subject), n.Renewal}
+		statement, args := beginWebSession, []any{n.Hash[:], pg.Plain(n.User), n.Role, n.Life, pg.Plain(n.Subject), n.Renewal,
+			orNone(n.Grants)}
 		if n.Token != nil {
 			statement, args = beginTokenSession, []any{n.Hash[:], *n.Token, n.Life}
 		}
-		err := tx.QueryRow(ctx, statement, args...).Scan(&out.User, &out.Role, &out.ExpiresAt, &out.Networks)
+		err := tx.QueryRow(ctx, statement, args...).Scan(&out.User, &out.Role, &out.Grants, &out.ExpiresAt, &out.Networks)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return ErrNoCredential
 		}
@@ -78,6 +80,9 @@ func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential
 
 func (c *Credential) audited() map[string]any {
 	doc := map[string]any{"role": c.Role, "expires_at": c.ExpiresAt}
+	if len(c.Grants) > 0 {
+		doc["grants"] = c.Grants
+	}
 	if c.Token != nil {
 		doc["token"] = c.Token
 	}
@@ -113,11 +118,12 @@ type DueSession struct {
 	Hash                []byte
 	User, Role, Subject string
 	Renewal             []byte // sealed
+	Grants              map[string]string
 }
 
 // The longest waiting first; there are as many rows as logged-in browsers. Expired and idle ones are left out.
 const sessionsToRenew = `
-SELECT hash, user_name, role, subject, renewal FROM web_session
+SELECT hash, user_name, role, subject, renewal, grants FROM web_session
 WHERE renewal IS NOT NULL AND checked_at < tranche_now() - $1::interval AND expires_at > tranche_now()
     AND active_at > tranche_now() - $2::interval
 ORDER BY checked_at LIMIT $3`
@@ -163,8 +169,11 @@ func (s Store) EndDueSession(ctx context.Context, due *DueSession, why string) e
 
 // WebSessionView is a logged-in browser.
 type WebSessionView struct {
-	User      string    `json:"user" doc:"the actor in the audit log"`
-	Role      string    `json:"role" enum:"viewer,operator,admin"`
+	User string `json:"user" doc:"the actor in the audit log"`
+	Role string `json:"role" enum:"none,watcher,viewer,operator,admin"`
+
+	Grants map[string]string `json:"grants,omitempty" doc:"further roles, by namespace"`
+
 	Token     *TokenID  `json:"token,omitempty" doc:"by which it logged in; absent: by a identity provider"`
 	CreatedAt time.Time `json:"created_at"`
 	ActiveAt  time.Time `json:"active_at" doc:"when it was last used, to the minute"`
@@ -178,7 +187,7 @@ const MaxWebSessions = 1000
 
 // Sessions of revoked tokens are deleted; idle ones are listed until they expire.
 const listWebSessions = `
-SELECT user_name, role, token_id, created_at, active_at, expires_at, checked_at FROM web_session
+SELECT user_name, role, grants, token_id, created_at, active_at, expires_at, checked_at FROM web_session
 WHERE expires_at > tranche_now() ORDER BY active_at DESC, hash LIMIT $1`
 
 // WebSessions lists the MaxWebSessions most recently used sessions.

@@ -253,7 +253,7 @@ func (e *GoneError) Is(target error) bool { return target == workqueue.ErrNotFou
 // gone returns a GoneError if ref is the ID of a deleted run, or the start of one.
 func (s Store) gone(ctx context.Context, ref string) error {
 	low, high, ok := pg.PrefixRange(ref)
-	if !ok {
+	if !ok || workqueue.Namespaces(ctx) != nil { // whose it was is not kept
 		return nil
 	}
 	found, err := s.GoneRuns(ctx, goneInRange, low, high)
@@ -266,25 +266,28 @@ func (s Store) gone(ctx context.Context, ref string) error {
 // LastRun is the reference to the run created last.
 const LastRun = "last"
 
-const lastRun = `SELECT id FROM batchrun ORDER BY id DESC LIMIT 1` // the primary key, backwards
+// The primary key, or batchrun_namespace, backwards.
+const lastRun = `
+SELECT id FROM batchrun WHERE $1::text[] IS NULL OR namespace = ANY ($1) ORDER BY id DESC LIMIT 1`
 
 // Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null if ref cannot start one.
 const matchingRuns = `
-SELECT id FROM batchrun WHERE name = $1
+SELECT id FROM batchrun WHERE name = $1 AND ($5::text[] IS NULL OR namespace = ANY ($5))
 UNION
-SELECT id FROM batchrun WHERE id BETWEEN $2 AND $3
+SELECT id FROM batchrun WHERE id BETWEEN $2 AND $3 AND ($5::text[] IS NULL OR namespace = ANY ($5))
 ORDER BY id DESC
 LIMIT $4`
 
 // Reads all runs; no index fits.
 const runsWithPiece = `
-SELECT id FROM batchrun WHERE position($1 IN replace(id::text, '-', '')) > 0
+SELECT id FROM batchrun WHERE position($1 IN replace(id::text, '-', '')) > 0 AND ($3::text[] IS NULL OR namespace = ANY ($3))
 ORDER BY id DESC
 LIMIT $2`
 
 // Resolve finds the run that ref means: LastRun, an ID, a name, the start of an ID, or else any part of an ID (at
 // least MinPrefix digits, hyphens optional). It returns an AmbiguousError with the newest matches if several runs
-// fit. Otherwise the error wraps ErrNotFound, and is a GoneError if the run was deleted.
+// fit. Otherwise the error wraps ErrNotFound, and is a GoneError if the run was deleted. Runs out of the context's
+// [workqueue.Scope] do not exist.
 func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error) {
 	ids, err := s.matches(ctx, strings.TrimSpace(ref))
 	switch {
@@ -305,9 +308,23 @@ func (s Store) Resolve(ctx context.Context, ref string) (workqueue.RunID, error)
 	}
 }
 
+// Visible returns which runs are in the context's [workqueue.Scope], by their IDs as text.
+func (s Store) Visible(ctx context.Context, ids []workqueue.RunID) (map[string]bool, error) {
+	const visible = `SELECT id FROM batchrun WHERE id = ANY ($1) AND ($2::text[] IS NULL OR namespace = ANY ($2))`
+	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], visible, ids, workqueue.Namespaces(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("look for runs: %w", err)
+	}
+	all := map[string]bool{}
+	for _, id := range found {
+		all[id.String()] = true
+	}
+	return all, nil
+}
+
 func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, error) {
 	if ref == LastRun {
-		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], lastRun)
+		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], lastRun, workqueue.Namespaces(ctx))
 	}
 	if !pg.ValidText(ref) {
 		return nil, nil
@@ -316,9 +333,11 @@ func (s Store) matches(ctx context.Context, ref string) ([]workqueue.RunID, erro
 	if lo, hi, ok := pg.PrefixRange(ref); ok {
 		low, high = &lo, &hi
 	}
-	ids, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], matchingRuns, ref, low, high, pg.MaxMatches)
+	ids, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], matchingRuns, ref, low, high, pg.MaxMatches,
+		workqueue.Namespaces(ctx))
 	if piece, ok := pg.Piece(ref); ok && err == nil && len(ids) == 0 {
-		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsWithPiece, piece, pg.MaxMatches)
+		return pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsWithPiece, piece, pg.MaxMatches,
+			workqueue.Namespaces(ctx))
 	}
 	return ids, err
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// RunFilter selects runs.
+// RunFilter selects runs of the context's [workqueue.Scope].
 type RunFilter struct {
 	States   []string        // none: every state
 	Words    []string        // each in the name, plan, source or starter, in any case, or the start of the ID
@@ -80,7 +80,7 @@ const runFilter = `
             AND (length(w.word) < 4 OR position(lower(w.word) IN r.id::text) = 0))
     AND ($9 = '' OR EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $9))
     AND ($10 = '' OR r.state = 'completed' AND (r.failed > r.accepted) = ($10 = 'failed'))
-    AND ($11 = '' OR r.schedule = $11)`
+    AND ($11 = '' OR r.schedule = $11) AND ($12::text[] IS NULL OR r.namespace = ANY ($12))`
 
 // A page of any list but the newest first begins behind the run $2, wherever that stands now. What sorts runs that have
 // not completed is read of each of them (batchrun_uncompleted); of the rest, from the index of the order.
@@ -146,11 +146,12 @@ ORDER BY r.by DESC, r.id DESC`
 	listFolded = `
 WITH chosen AS MATERIALIZED (
     SELECT * FROM (
-        (SELECT * FROM batchrun r WHERE r.schedule IS NULL AND ($1::uuid IS NULL OR r.id < $1) ORDER BY r.id DESC LIMIT $2)
+        (SELECT * FROM batchrun r WHERE r.schedule IS NULL AND ($1::uuid IS NULL OR r.id < $1)
+            AND ($3::text[] IS NULL OR r.namespace = ANY ($3)) ORDER BY r.id DESC LIMIT $2)
         UNION ALL
         SELECT r.* FROM schedule s CROSS JOIN LATERAL (
             SELECT * FROM batchrun r WHERE r.schedule = s.name ORDER BY r.id DESC LIMIT 1) r
-        WHERE $1::uuid IS NULL OR r.id < $1
+        WHERE ($1::uuid IS NULL OR r.id < $1) AND ($3::text[] IS NULL OR s.namespace = ANY ($3))
     ) r ORDER BY r.id DESC LIMIT $2
 )` + runSummaries + `
 ORDER BY r.id DESC`
@@ -161,21 +162,21 @@ WITH chosen AS MATERIALIZED (
     SELECT * FROM batchrun r
     WHERE r.state IN ('loading', 'running') AND ` + runFilter + ` AND ($2::uuid IS NULL OR r.id < $2)
         AND (r.hold IS NOT NULL OR r.sealed_at IS NULL AND r.overdue_at IS NOT NULL OR r.state = 'running' AND (
-            $12 OR r.at_risk IS NOT NULL OR r.id = ANY ($13)
+            $13 OR r.at_risk IS NOT NULL OR r.id = ANY ($14)
             OR EXISTS (SELECT FROM run_step st WHERE st.run_id = r.id AND (st.gate_since IS NOT NULL
-                OR st.endpoint = ANY ($14) AND ` + hasWork + `))))
+                OR st.endpoint = ANY ($15) AND ` + hasWork + `))))
     ORDER BY r.id DESC LIMIT $3
 )` + runSummaries + `
 ORDER BY r.id DESC`
 )
 
 // page returns the statement and its values.
-func (f *RunFilter) page(limit int) (sql string, values []any) {
+func (f *RunFilter) page(limit int, in []string) (sql string, values []any) {
 	values = []any{f.States, unlessZero(f.Before), limit, f.Plan, f.Version, unlessZero(f.Since), unlessZero(f.Until),
-		append([]string{}, f.Words...), f.Endpoint, f.Result, f.Schedule}
+		append([]string{}, f.Words...), f.Endpoint, f.Result, f.Schedule, in}
 	switch {
 	case f.Fold:
-		return listFolded, []any{unlessZero(f.Before), limit}
+		return listFolded, []any{unlessZero(f.Before), limit, in}
 	case f.Attention != nil:
 		return listAttention, append(values, f.Attention.All, f.Attention.Runs, f.Attention.Endpoints)
 	}
@@ -203,7 +204,7 @@ func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
 // the order needs it.
 func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, more bool, err error) {
 	limit := pg.Limit(f.Limit, DefaultRuns, MaxRuns)
-	sql, values := f.page(limit + 1)
+	sql, values := f.page(limit+1, workqueue.Namespaces(ctx))
 	runs, err = pg.Collect(ctx, s.db.Pool, scanSummary, sql, values...)
 	if err == nil && len(runs) == 0 && f.Sort != SortNewest && f.Before != (workqueue.RunID{}) {
 		_, err = ReadSummary(ctx, s.db.Pool, f.Before)

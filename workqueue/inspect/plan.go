@@ -18,6 +18,7 @@ import (
 // PlanSummary is the newest or another version of a saved plan, for lists.
 type PlanSummary struct {
 	Name      string     `json:"name"`
+	Namespace string     `json:"namespace" doc:"that owns it"`
 	Version   int        `json:"version"`
 	Steps     []string   `json:"steps" nullable:"false" doc:"their names, in order"`
 	Endpoints []string   `json:"endpoints" nullable:"false" doc:"those of the steps, in order; may be empty"`
@@ -51,7 +52,7 @@ const (
 )
 
 const (
-	planColumns = `p.name, p.version,
+	planColumns = `p.name, p.namespace, p.version,
     ARRAY(SELECT coalesce(s->>'name', '') FROM jsonb_array_elements(p.spec->'steps') s),
     ARRAY(SELECT coalesce(s->>'endpoint', s->>'direct', '') FROM jsonb_array_elements(p.spec->'steps') s),
     (SELECT coalesce(jsonb_agg(coalesce(s.value->'needs', '[]') ORDER BY s.ordinality), '[]')
@@ -62,6 +63,7 @@ const (
 	listPlans = `
 SELECT ` + planColumns + `
 FROM (SELECT DISTINCT ON (name) * FROM plan WHERE deleted_at IS NULL AND name > $1
+          AND ($3::text[] IS NULL OR namespace = ANY ($3))
       ORDER BY name, version DESC LIMIT $2) p
 LEFT JOIN (
     SELECT plan, count(*) AS runs, count(*) FILTER (WHERE state IN ('loading', 'running')) AS running
@@ -80,6 +82,7 @@ LEFT JOIN (
 SELECT ` + planColumns + `
 FROM plan p ` + versionUse + `
 WHERE p.name = $1 AND p.deleted_at IS NULL AND ($2 = 0 OR p.version < $2)
+    AND ($4::text[] IS NULL OR p.namespace = ANY ($4))
 ORDER BY p.version DESC
 LIMIT $3`
 
@@ -88,6 +91,7 @@ SELECT ` + planColumns + `, p.spec, p.source,
     (SELECT max(version) FROM plan WHERE name = $1 AND deleted_at IS NULL)
 FROM plan p ` + versionUse + `
 WHERE p.name = $1 AND p.deleted_at IS NULL AND ($2 = 0 OR p.version = $2)
+    AND ($3::text[] IS NULL OR p.namespace = ANY ($3))
 ORDER BY p.version DESC
 LIMIT 1`
 )
@@ -101,9 +105,9 @@ func (s Store) Plans(ctx context.Context, f PlanFilter) (plans []PlanSummary, mo
 	}
 	var rows pgx.Rows
 	if f.Name == "" {
-		rows = pg.Rows(ctx, s.db.Pool, listPlans, f.After, limit+1)
+		rows = pg.Rows(ctx, s.db.Pool, listPlans, f.After, limit+1, workqueue.Namespaces(ctx))
 	} else {
-		rows = pg.Rows(ctx, s.db.Pool, listPlanVersions, f.Name, f.Before, limit+1)
+		rows = pg.Rows(ctx, s.db.Pool, listPlanVersions, f.Name, f.Before, limit+1, workqueue.Namespaces(ctx))
 	}
 	plans, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (PlanSummary, error) { return scanPlan(row) })
 	switch {
@@ -124,7 +128,7 @@ func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, e
 	}
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows := pg.Rows(ctx, s.db.Pool, onePlan, name, version)
+	rows := pg.Rows(ctx, s.db.Pool, onePlan, name, version, workqueue.Namespaces(ctx))
 	view, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (*PlanView, error) {
 		var v PlanView
 		var err error
@@ -142,7 +146,7 @@ func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, e
 
 func scanPlan(row pgx.CollectableRow, more ...any) (PlanSummary, error) {
 	var p PlanSummary
-	err := row.Scan(append([]any{&p.Name, &p.Version, &p.Steps, &p.Endpoints, &p.Needs, &p.CreatedBy, &p.CreatedAt,
+	err := row.Scan(append([]any{&p.Name, &p.Namespace, &p.Version, &p.Steps, &p.Endpoints, &p.Needs, &p.CreatedBy, &p.CreatedAt,
 		&p.Runs, &p.Running}, more...)...)
 	return p, err
 }

@@ -21,7 +21,10 @@ import (
 type RunSummary struct {
 	ID   workqueue.RunID `json:"id"`
 	Name string          `json:"name,omitempty"`
-	Plan string          `json:"plan"`
+
+	Namespace string `json:"namespace" doc:"that owns it"`
+
+	Plan string `json:"plan"`
 
 	Version int `json:"plan_version,omitempty" doc:"of a saved plan; absent if the plan came with the run"`
 
@@ -143,7 +146,7 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
     r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id ORDER BY o.id), r.done_by, r.gentle,
     CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, ''),
-    coalesce(counts.done + counts.failed - counts.settled, 0)
+    r.namespace, coalesce(counts.done + counts.failed - counts.settled, 0)
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
@@ -247,7 +250,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.settling)
+		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.Namespace, &r.settling)
 	if isOpen {
 		r.Open = &open
 	}

@@ -37,7 +37,8 @@ func kind() ledger.Kind {
 	return ledger.Kind{
 		Name: "schedule",
 		Hold: `
-SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3, spec, next_due, changed_by, changed_at
+SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3, spec, next_due, changed_by, changed_at,
+    namespace
 FROM schedule WHERE name = $1
 FOR NO KEY UPDATE`,
 		Left: `
@@ -47,8 +48,8 @@ SELECT count(*), 0 FROM schedule_occurrence WHERE schedule = $1 AND state IN ('d
 
 // A deleted schedule starts again, except for its version.
 const writeSchedule = `
-INSERT INTO schedule AS s (name, spec, source, zone, next_due, created_by, changed_by)
-VALUES ($1, $2, $3, $4, $5, $6, $6)
+INSERT INTO schedule AS s (name, spec, source, zone, next_due, created_by, changed_by, namespace)
+VALUES ($1, $2, $3, $4, $5, $6, $6, $7)
 ON CONFLICT (name) DO UPDATE
 SET version = s.version + 1, spec = $2, source = $3, zone = $4, next_due = $5, changed_by = $6,
     changed_at = tranche_now(), state = CASE WHEN s.deleted_at IS NULL THEN s.state ELSE 'active' END,
@@ -64,7 +65,8 @@ func (s Store) ApplySchedule(ctx context.Context, text Text, actor string) (work
 			if out.NextDue, err = text.nextDue(ctx, tx, was); err != nil {
 				return err
 			}
-			return tx.QueryRow(ctx, writeSchedule, text.Name, text.Spec, text.Source, text.Zone, out.NextDue, out.ChangedBy).
+			return tx.QueryRow(ctx, writeSchedule, text.Name, text.Spec, text.Source, text.Zone, out.NextDue, out.ChangedBy,
+				workqueue.Into(ctx)).
 				Scan(&out.Version, &out.ChangedAt)
 		})
 }

@@ -18,6 +18,7 @@ import (
 // ScheduleSummary is a schedule in a list.
 type ScheduleSummary struct {
 	Name      string      `json:"name"`
+	Namespace string      `json:"namespace" doc:"that owns it, and its runs"`
 	Version   int         `json:"version"`
 	State     string      `json:"state" enum:"active,paused"`
 	Zone      string      `json:"zone" doc:"in which its due times are meant"`
@@ -50,7 +51,7 @@ const (
 
 const (
 	// Occurrences by the primary key and schedule_occurrence_waiting; runs by batchrun_active and schedule_occurrence_run.
-	scheduleColumns = `s.name, s.version, s.state, s.zone,
+	scheduleColumns = `s.name, s.namespace, s.version, s.state, s.zone,
     coalesce(nullif(s.spec->>'cron', ''), 'every ' || nullif(s.spec->>'every', ''), ''),
     coalesce(nullif(s.spec->>'plan', ''), s.spec->>'endpoint', ''), s.next_due, s.last_due,
     (SELECT count(*) FROM schedule_occurrence f WHERE f.schedule = s.name AND f.state IN ('due', 'queued', 'starting')),
@@ -60,7 +61,8 @@ const (
 
 	listSchedules = `
 SELECT ` + scheduleColumns + `
-FROM schedule s WHERE s.deleted_at IS NULL AND s.name > $1 ORDER BY s.name LIMIT $2`
+FROM schedule s WHERE s.deleted_at IS NULL AND s.name > $1
+    AND ($3::text[] IS NULL OR s.namespace = ANY ($3)) ORDER BY s.name LIMIT $2`
 
 	oneSchedule = `
 SELECT ` + scheduleColumns + `
@@ -81,7 +83,7 @@ func (s Store) Schedules(
 	if !pg.ValidText(after) {
 		return nil, "", fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
 	}
-	views, err := pg.Collect(ctx, s.db.Pool, scanSchedule, listSchedules, after, limit+1)
+	views, err := pg.Collect(ctx, s.db.Pool, scanSchedule, listSchedules, after, limit+1, workqueue.Namespaces(ctx))
 	if err != nil {
 		return nil, "", fmt.Errorf("list schedules: %w", err)
 	}
@@ -132,7 +134,7 @@ func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
 }
 
 func scanSchedule(row pgx.CollectableRow) (v ScheduleView, err error) {
-	err = row.Scan(&v.Name, &v.Version, &v.State, &v.Zone, &v.When, &v.Plan, &v.NextDue, &v.LastDue, &v.Waiting,
+	err = row.Scan(&v.Name, &v.Namespace, &v.Version, &v.State, &v.Zone, &v.When, &v.Plan, &v.NextDue, &v.LastDue, &v.Waiting,
 		&v.Running, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Spec, &v.Source, &v.Now)
 	return v, err
 }

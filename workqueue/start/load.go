@@ -35,6 +35,7 @@ const (
 // LoadRequest describes a run to be loaded.
 type LoadRequest struct {
 	Name              string // may be empty; need not be unique
+	Namespace         string // that owns it; empty: that of the context
 	Plan              string
 	Spec              json.RawMessage   // the complete plan, stored unchanged
 	Params            map[string]string // sent to the service with every request; at most MaxParamBytes as JSON
@@ -88,6 +89,7 @@ const maxItems = math.MaxInt32 / bitfield.Size * bitfield.Size
 // number of items. It is all or nothing: after an error neither the run nor any item exists. A load of up to one
 // batch is a single transaction; a larger one is visible in state "loading" until it is sealed.
 func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
+	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
 	if req.OnDuplicate == "" {
 		req.OnDuplicate = DuplicateError
 	}
@@ -120,6 +122,7 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 // LoadTx is [Store.Load] within a caller's transaction: the run exists once that is committed. After an error nothing of
 // it is left in the transaction, which can go on. Of two with the same idempotency key, the second waits for the first.
 func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
+	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
 	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
 	if err := req.validate(); err != nil {
 		return Loaded{}, err
@@ -236,7 +239,8 @@ func validateParams(params map[string]string) error {
 }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun WHERE idempotency_key = $1`
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun
+WHERE idempotency_key = $1 AND namespace = $2`
 
 func (s Store) byIdempotencyKey(ctx context.Context, from pg.RowQuerier, l *loader) (Loaded, error) {
 	req := &l.req
@@ -247,7 +251,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, from pg.RowQuerier, l *load
 	defer cancel()
 	out := Loaded{Existing: true}
 	var unsealed, opened bool
-	err := from.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey).
+	err := from.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey, req.Namespace).
 		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -282,13 +286,13 @@ func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMess
 }
 
 const planByIdempotencyKey = `
-SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1`
+SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
 
 // KeyedPlan returns the plan of the run started with an idempotency key, and its version if it is saved, else 0.
 func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	err = s.db.Pool.QueryRow(ctx, planByIdempotencyKey, key).Scan(&plan, &version)
+	err = s.db.Pool.QueryRow(ctx, planByIdempotencyKey, key, workqueue.Into(ctx)).Scan(&plan, &version)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = workqueue.ErrNotFound
 	}
@@ -327,6 +331,7 @@ type TriedStep struct {
 // of the database. The run is made without items, checked by the schema, and rolled back. Concurrent changes can
 // alter the outcome: another run may take the idempotency key, or a service may learn to take larger chunks.
 func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next func(*LoadItem) error) (Tried, error) {
+	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
 	if req.OnDuplicate == "" {
 		req.OnDuplicate = DuplicateError
 	}

@@ -1,6 +1,7 @@
 package start
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -68,6 +69,7 @@ const makeGate = `INSERT INTO run_add (run_id, key, digest, ordinal, items) VALU
 // OpenRun makes a run without items that takes them until it is sealed. It is running from the start: full blocks
 // become ready immediately, the rest with the seal. A canary is refused, since its population is unknown.
 func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
+	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
 	if err := req.check(); err != nil {
 		return Opened{}, err
 	}
@@ -167,7 +169,7 @@ func limitWhileOpen(maxFailed string) (*int64, error) {
 
 const openedByKey = `
 SELECT id, opened, seal_deadline, plan, spec = $2 AND params = $3
-FROM batchrun WHERE idempotency_key = $1`
+FROM batchrun WHERE idempotency_key = $1 AND namespace = $4`
 
 func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error) {
 	if req.IdempotencyKey == "" {
@@ -177,7 +179,7 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	var opened, same bool
 	var plan string
 	var sealDeadline *time.Time
-	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params()).
+	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params(), req.Namespace).
 		Scan(&out.Run, &opened, &sealDeadline, &plan, &same)
 	op := fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey)
 	switch {

@@ -15,7 +15,7 @@ func planKind() ledger.Kind {
 		Name: "plan",
 		Hold: `
 SELECT version, 'active', deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3, spec, NULL::timestamptz, created_by,
-    created_at
+    created_at, namespace
 FROM plan WHERE name = $1
 ORDER BY version DESC
 LIMIT 1
@@ -25,7 +25,7 @@ FOR NO KEY UPDATE`,
 
 const (
 	insertPlan = `
-INSERT INTO plan (name, version, spec, source, created_by) VALUES ($1, $2, $3, $4, $5)
+INSERT INTO plan (name, version, spec, source, created_by, namespace) VALUES ($1, $2, $3, $4, $5, $6)
 RETURNING version, created_at`
 
 	deletePlan = `UPDATE plan SET deleted_at = tranche_now() WHERE name = $1 AND deleted_at IS NULL`
@@ -37,7 +37,8 @@ func (s Store) ApplyPlan(
 ) (workqueue.AppliedDocument, error) {
 	return planKind().Apply(ctx, s.db, &doc, actor,
 		func(ctx context.Context, tx pgx.Tx, was *ledger.Held, out *workqueue.AppliedDocument) error {
-			return tx.QueryRow(ctx, insertPlan, doc.Name, was.Version+1, doc.Spec, doc.Source, out.ChangedBy).
+			return tx.QueryRow(ctx, insertPlan, doc.Name, was.Version+1, doc.Spec, doc.Source, out.ChangedBy,
+				workqueue.Into(ctx)).
 				Scan(&out.Version, &out.ChangedAt)
 		})
 }

@@ -80,12 +80,12 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		r.Header.Del(ActorHeader) // no caller was identified
 	}
 	if s.Access != nil && !route.anonymous {
-		who, err := s.permitted(w, r, route.Role)
+		who, scoped, err := s.permitted(w, r, &route)
 		if err != nil {
 			s.Deny(w, r, err)
 			return
 		}
-		if who != nil {
+		if r = r.WithContext(scoped); who != nil {
 			ctx, done := s.Access.Admit(r.Context(), *who)
 			defer done()
 			allow := refuseBody(ctx, r)
@@ -96,6 +96,13 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		} else {
 			r.Header.Del(ActorHeader)
 		}
+	} else if !route.anonymous {
+		scoped, err := s.enter(r, &route, nil)
+		if err != nil {
+			s.Deny(w, r, err)
+			return
+		}
+		r = r.WithContext(scoped)
 	}
 	r = s.withOrigin(w, r)
 	if s.Access != nil && (user != "" || belowPrefix(r.URL.Path)) { // not pages and probes
@@ -220,27 +227,22 @@ func (s *Kernel) noteRefused(t *timedWriter, r *http.Request) {
 	}
 }
 
-// permitted returns the caller if permitted; nil for an anonymous caller of a public route.
-func (s *Kernel) permitted(w http.ResponseWriter, r *http.Request, needed access.Role) (*access.Principal, error) {
+// permitted returns the caller if permitted, and the context of the request; no caller for an anonymous one of a public
+// route.
+func (s *Kernel) permitted(w http.ResponseWriter, r *http.Request, route *Route) (*access.Principal, context.Context, error) {
 	who, err := s.whoAsks(r)
-	switch {
-	case err == nil:
-	case needed != access.None:
-		return nil, err
-	case refused(err):
-		return nil, nil //nolint:nilnil // what needs no one gets no one
-	default: // a public route, which reports what is wrong
-		return nil, nil //nolint:nilnil // as above
+	if err != nil {
+		if route.Role == access.None { // what needs no one gets no one
+			err = nil
+		}
+		return nil, r.Context(), err
 	}
 	noteCaller(w, who.Name)
-	if !who.Role.Allows(needed) {
-		return nil, &deniedError{http.StatusForbidden, "this needs the role " + string(needed) + ", and " + who.Name +
-			" has the role " + string(who.Role) + "; an admin makes tokens: tranche token create --role " + string(needed)}
+	scoped, err := s.enter(r, route, &who)
+	if err == nil {
+		err = checkCookieUse(r, &who)
 	}
-	if err := checkCookieUse(r, &who); err != nil {
-		return nil, err
-	}
-	return &who, nil
+	return &who, scoped, err
 }
 
 func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
@@ -256,13 +258,6 @@ func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 		return s.Access.Session(r.Context(), s.CallerAddress(r), cookie.Value)
 	}
 	return s.config.Certificates.Caller(r.TLS)
-}
-
-// refused reports whether an error means that the credentials are invalid, not that checking them failed.
-func refused(err error) bool {
-	_, secret := errors.AsType[*access.RefusedError](err)
-	_, denied := errors.AsType[*deniedError](err)
-	return secret || denied || errors.Is(err, access.ErrNobody)
 }
 
 // checkSite refuses requests that a page of another site makes a browser send. That page could not read the answer,
@@ -401,6 +396,7 @@ func (s *Kernel) CookieName() string {
 // Keys of an operation's metadata.
 const (
 	MetaRole       = "role"        // the required access.Role; without it the operation is closed
+	metaScope      = "scope"       // in which namespaces; see Scope
 	MetaScansRun   = "heavy"       // true: limited concurrency
 	metaScansRunIf = "heavy if"    // string: limited concurrency if this parameter is true
 	metaReadsMany  = "broad"       // true: limited concurrency, others wait
@@ -416,6 +412,9 @@ const (
 
 // ByAnyone opens an operation to callers that are not logged in.
 func ByAnyone(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.None) }
+
+// ByWatcher requires the lowest role: the answer has no keys, payloads or results.
+func ByWatcher(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Watcher) }
 
 func byViewer(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Viewer) }
 

@@ -90,6 +90,14 @@ func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Re
 	s.once(next, w, r, key)
 }
 
+func operationOf(r *http.Request) string {
+	operation := r.Method + " " + Cut(r.URL.Path, maxDetail)
+	if in := r.Header.Get(NamespaceHeader); in != "" {
+		operation += " in " + Cut(in, MaxEchoed)
+	}
+	return operation
+}
+
 func checkRequestKey(keys []string, user string) error {
 	if len(keys) > 1 {
 		return BadInput("the header " + IdempotencyHeader + " stands more than once; send one")
@@ -110,9 +118,7 @@ func refuseUnderWay(w http.ResponseWriter) {
 
 func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
-	claim, known, err := session.New(s.Store).ClaimRequest(r.Context(), key, r.Method+" "+Cut(r.URL.Path, maxDetail),
-		body.head,
-		s.Node.Session())
+	claim, known, err := session.New(s.Store).ClaimRequest(r.Context(), key, operationOf(r), body.head, s.Node.Session())
 	switch {
 	case err != nil:
 		SendProblem(w, s.Problem(r.Context(), err))
@@ -154,8 +160,7 @@ func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 }
 
 func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *session.KeptRequest) {
-	operation := r.Method + " " + Cut(r.URL.Path, maxDetail)
-	same := known.Operation == operation
+	same := known.Operation == operationOf(r)
 	if same {
 		var err error
 		if same, err = body.matches(known.Fingerprint); err != nil {

@@ -151,6 +151,9 @@ func Told(err error) (status int, found error) {
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
 		{as[*identity.RevokedTokenError], http.StatusConflict},
 		{as[*identity.NameTakenError], http.StatusConflict},
+		{quotaReached, http.StatusConflict}, {as[*identity.NamespaceUsedError], http.StatusConflict},
+		{as[*workqueue.ElsewhereError], http.StatusConflict},
+		{as[*workqueue.UnknownNamespaceError], http.StatusUnprocessableEntity},
 		{as[*workqueue.StateError], http.StatusConflict}, {as[*workqueue.ActError], http.StatusConflict},
 		{as[*erasure.UnderWayError], http.StatusConflict},
 		{as[*controlstore.FourEyesError], http.StatusForbidden},
@@ -171,6 +174,14 @@ func Told(err error) (status int, found error) {
 		}
 	}
 	return 0, nil
+}
+
+// quotaReached returns what the function namespace_quota says.
+func quotaReached(err error) error {
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code == "TRQ01" {
+		return errors.New(said.Message)
+	}
+	return nil
 }
 
 func as[T error](err error) error {

@@ -19,6 +19,9 @@ import (
 type Route struct {
 	Pattern string      // as in http.ServeMux
 	Role    access.Role // empty: closed to all
+	Scope   Scope       // in which namespaces the caller needs it
+
+	kind string // of the object in the path, with OfObject
 
 	heavy       bool
 	heavyIf     string // a parameter; empty: none makes it heavy
@@ -64,7 +67,7 @@ func plainRoutes() []Route {
 	}
 	for _, described := range []string{"openapi.json", "openapi.yaml", "openapi-3.0.json", "openapi-3.0.yaml",
 		"schemas/{schema}"} {
-		routes = append(routes, Route{Pattern: "GET " + Prefix + "/" + described, Role: access.Viewer})
+		routes = append(routes, Route{Pattern: "GET " + Prefix + "/" + described, Role: access.Watcher, Scope: Anywhere})
 	}
 	return routes
 }
@@ -83,8 +86,9 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 			heavyIf, _ := op.Metadata[metaScansRunIf].(string)
 			broadIf, _ := op.Metadata[metaBroadIf].([]string)
 			fourEyes, _ := op.Metadata[metaFourEyes].(string)
+			scope, kind := scopeOf(path, op)
 			known = append(known, Route{
-				Pattern: op.Method + " " + Prefix + path, Role: role, heavy: IsSet(op, MetaScansRun),
+				Pattern: op.Method + " " + Prefix + path, Role: role, Scope: scope, kind: kind, heavy: IsSet(op, MetaScansRun),
 				heavyIf: heavyIf, broad: IsSet(op, metaReadsMany), broadIf: broadIf, credentials: IsSet(op, metaCredent),
 				streamed: op.Metadata[MetaStreamed] != nil, held: IsSet(op, metaHeld),
 				unstored: IsSet(op, metaUnstored), bulk: bulk, fourEyes: fourEyes,
@@ -101,7 +105,7 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 func (m *RouteMux) route(r *http.Request) Route {
 	_, pattern := m.Handler(r)
 	if pattern == CatchAll && belowPrefix(r.URL.Path) {
-		return Route{Pattern: pattern, Role: access.Viewer} // hides which paths exist
+		return Route{Pattern: pattern, Role: access.Watcher, Scope: Anywhere} // hides which paths exist
 	}
 	return m.routes[pattern]
 }

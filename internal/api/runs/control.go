@@ -77,8 +77,8 @@ func (s changes) registerControl(api huma.API) {
 }
 
 func (s changes) registerAll(api huma.API, action, summary string, do control) {
-	kernel.Register(s.Kernel, api, kernel.Post(action+"-all-runs", "/runs/"+action,
-		summary, ""), func(ctx context.Context, in *struct {
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.Post(action+"-all-runs", "/runs/"+action,
+		summary, "")), func(ctx context.Context, in *struct {
 		kernel.Changer
 		Body ControlAll
 	},

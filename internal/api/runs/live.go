@@ -7,6 +7,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"slices"
 	"strconv"
@@ -60,14 +61,19 @@ func (s *Routes) watchRuns() (err error) {
 		},
 		Explain: s.Detail,
 	})
-	s.topics = s.newTopics()
+	s.topics = map[string]*live.Topics{}
 	return err
 }
 
 // Close ends all event streams, which otherwise run indefinitely.
 func (s *Routes) Close() {
 	s.hubs.Close()
-	s.topics.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.closed = true
+	for _, topics := range s.topics {
+		topics.Close()
+	}
 }
 
 func (s *Routes) registerEvents(api huma.API) {
@@ -163,7 +169,8 @@ type topicsInput struct {
 }
 
 func (s *Routes) registerTopics(api huma.API) {
-	op := kernel.Get("watch", "/events", "Follow the list of runs, or the system's health")
+	op := kernel.In(kernel.Anywhere, kernel.ByWatcher(
+		kernel.Get("watch", "/events", "Follow the list of runs, or the system's health")))
 	op.Description = "A stream of server-sent events: each topic immediately, and after each change, at most " +
 		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
 	op.Responses = kernel.EventStream("The state of the system, as it changes.",
@@ -173,9 +180,25 @@ func (s *Routes) registerTopics(api huma.API) {
 	kernel.RegisterAnswer(s.Kernel, api, op, s.watchTopics)
 }
 
-func (s *Routes) newTopics() *live.Topics {
-	return live.NewTopics(s.Log, s.Detail,
-		live.Topic{Name: topicRuns, Look: s.lookAtRuns}, live.Topic{Name: topicHealth, Look: s.lookAtHealth})
+// topicsFor returns the topics of a context's scope, which all that have it share. Those without watchers cost nothing.
+func (s *Routes) topicsFor(ctx context.Context) *live.Topics {
+	names := workqueue.Namespaces(ctx)
+	in := func(look func(context.Context) ([]byte, error)) func(context.Context) ([]byte, error) {
+		return func(ctx context.Context) ([]byte, error) {
+			return look(workqueue.InScope(ctx, workqueue.Scope{Namespaces: names}))
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	key := fmt.Sprintf("%q", names)
+	if s.topics[key] == nil {
+		s.topics[key] = live.NewTopics(s.Log, s.Detail,
+			live.Topic{Name: topicRuns, Look: in(s.lookAtRuns)}, live.Topic{Name: topicHealth, Look: in(s.lookAtHealth)})
+		if s.closed {
+			s.topics[key].Close()
+		}
+	}
+	return s.topics[key]
 }
 
 func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
@@ -183,7 +206,7 @@ func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.Stream
 	if err != nil {
 		return nil, err
 	}
-	watcher, err := s.topics.Watch(in.Topic)
+	watcher, err := s.topicsFor(ctx).Watch(in.Topic)
 	if err != nil {
 		leave()
 		return nil, stopping(err)
@@ -217,7 +240,11 @@ func (s *Routes) lookAtRuns(ctx context.Context) ([]byte, error) {
 }
 
 func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
-	report, err := s.config.Health.Report(ctx)
+	watch := s.config.Health
+	if workqueue.Namespaces(ctx) != nil {
+		watch = s.config.Whole
+	}
+	report, err := watch.ReportFor(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -239,7 +266,7 @@ type planesInput struct {
 }
 
 func (s *Routes) registerPlanes(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("get-planes", "/runs/{run}/planes", "The state of each item, as bytes"))
+	op := kernel.ReadsMany(kernel.ByWatcher(kernel.Get("get-planes", "/runs/{run}/planes", "The state of each item, as bytes")))
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +
@@ -316,7 +343,8 @@ type timelineInput struct {
 }
 
 func (s *Routes) registerTimeline(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time"))
+	op := kernel.ReadsMany(kernel.ByWatcher(
+		kernel.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time")))
 	op.Description = "Items done and failed, requests and their durations, in equal intervals, " +
 		"from the start of the current generation until now or the end of the run. Items count where their last request " +
 		"of the generation ended. It may be two seconds old."

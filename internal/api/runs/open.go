@@ -68,8 +68,8 @@ it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
 func (s *Starts) registerOpen(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[OpenSettings](api, kernel.Post("open-run", "/runs/open",
-		"Open a run for items over time", openDescription), maxSettings), s.openRun)
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Into, kernel.ReadsJSON[OpenSettings](api, kernel.Post(
+		"open-run", "/runs/open", "Open a run for items over time", openDescription), maxSettings)), s.openRun)
 	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-items", "/runs/{run}/items",
 		"Add items to an open run", addDescription), kernel.Files(itemTypes()...)), s.addItems)
 	kernel.Register(s.Kernel, api, kernel.Post("seal-run", "/runs/{run}/seal",

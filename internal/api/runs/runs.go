@@ -7,16 +7,20 @@ package runs
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"reflect"
+	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
@@ -84,8 +88,8 @@ type Config struct {
 	Redo     Redo
 	Controls Controls
 
-	// Health reports problems of the runs in a list.
-	Health *health.Watch
+	// Health reports problems of the runs in a list; Whole has full lists.
+	Health, Whole *health.Watch
 	// RestsUntil returns until when the node sends nothing to a pace key; nil: unknown.
 	RestsUntil func(paceKey string) time.Time
 	// Connections are the sources that items may be queried from; nil: none.
@@ -100,9 +104,13 @@ type Config struct {
 type Routes struct {
 	*kernel.Kernel
 
-	config    Config
-	hubs      *live.Hubs // of followed runs
-	topics    *live.Topics
+	config Config
+	hubs   *live.Hubs // of followed runs
+
+	mu     sync.Mutex
+	topics map[string]*live.Topics // by scope
+	closed bool
+
 	timelines recent[report.TimelineRequest, *report.Timeline]
 }
 
@@ -130,9 +138,10 @@ func (s *Starts) Register(api huma.API) {
 }
 
 func (s *Routes) registerRuns(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.BroadIf(kernel.Get("list-runs", "/runs", "List runs"), "q",
-		"endpoint"), s.listRuns)
-	kernel.RegisterTagged(s.Kernel, api, kernel.Get("get-run", "/runs/{run}", "Everything about a run"), s.getRun, runTag)
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ByWatcher(kernel.BroadIf(
+		kernel.Get("list-runs", "/runs", "List runs"), "q", "endpoint"))), s.listRuns)
+	kernel.RegisterTagged(s.Kernel, api, kernel.ByWatcher(kernel.Get("get-run", "/runs/{run}",
+		"Everything about a run")), s.getRun, runTag)
 	kernel.RegisterTagged(s.Kernel, api, kernel.ReadsItems(kernel.Held(kernel.Get("get-item",
 		"/runs/{run}/items/{key}", "An item, with every attempt"))), s.getItem, itemsTag)
 	op := kernel.ScansRun(kernel.Get("get-forecast", "/runs/{run}/forecast",
@@ -142,6 +151,11 @@ func (s *Routes) registerRuns(api huma.API) {
 		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
 		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
 	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
+		if workqueue.Namespaces(ctx) != nil && slices.ContainsFunc(in.Change, func(change string) bool {
+			return strings.HasPrefix(change, "without=") // it tells of other runs
+		}) {
+			return out, kernel.BadInput("change: without=RUN needs a role in the whole installation; leave it out")
+		}
 		found, err := inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
 		if err != nil {
 			return out, err
@@ -278,7 +292,11 @@ type runInput struct {
 }
 
 func (s *Routes) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
-	return s.runDocument(ctx, in.ID)
+	run, err := s.runDocument(ctx, in.ID)
+	if !kernel.Allows(ctx, access.Viewer) { // what may hold data
+		run.Params, run.Spec, run.IdempotencyKey, run.Warnings = map[string]string{}, json.RawMessage("{}"), "", []string{}
+	}
+	return run, err
 }
 
 func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocument, error) {

@@ -219,7 +219,7 @@ func (s *Starts) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 			return nil, 0, err
 		}
 	}
-	view, err := inspect.New(s.Store).Plan(ctx, name, version)
+	view, err := inspect.New(s.Store).Plan(workqueue.Within(ctx), name, version)
 	if err != nil {
 		return nil, 0, kernel.Seen(err, kernel.SeePlans)
 	}

@@ -119,7 +119,7 @@ func (s *Starts) registerStart(api huma.API) {
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartRun, PartItems}, Properties: map[string]*huma.Schema{
 			PartRun: kernel.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
-	kernel.RegisterAnswer(s.Kernel, api, kernel.Streamed(kernel.ByOperator(huma.Operation{
+	kernel.RegisterAnswer(s.Kernel, api, kernel.In(kernel.Into, kernel.Streamed(kernel.ByOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve checks them
 		Description: startDescription, DefaultStatus: http.StatusCreated,
@@ -135,7 +135,7 @@ func (s *Starts) registerStart(api huma.API) {
 				kernel.SchemaOf[DryRun](api),
 			}}}},
 		}},
-	}), body), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
+	}), body)), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
 		return &huma.StreamResponse{Body: func(ctx huma.Context) {
 			r, w := humago.Unwrap(ctx)
 			s.start(w, r, in)

@@ -20,6 +20,7 @@ type Commands struct {
 	DLQ         deadLetterCommands `cmd:"" name:"dlq" help:"Dead letters: requests that no service could handle."`
 	Quarantine  quarantineCommands `cmd:"" help:"List and show unreadable messages."`
 	Token       tokenCommands      `cmd:"" help:"Tokens: who may use the API, the command line and the dashboard."`
+	Namespaces  namespaceCommands  `cmd:"" name:"namespace" help:"Namespaces: who shares the installation, and how much of it."`
 	Session     sessionCommands    `cmd:"" help:"Sessions: who is logged in to the dashboard."`
 	Act         actCommands        `cmd:"" help:"Acts of administrators that another one must confirm: serve --four-eyes."`
 	Erase       eraseCommand       `cmd:"" help:"Erase the data of a person's key."`

@@ -275,8 +275,12 @@ func (s *storedTokens) CreateToken(
 	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
 ) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
+	grants := map[string]access.Role{}
+	for namespace, role := range set.Grants {
+		grants[namespace] = access.Role(role)
+	}
 	n, err := (&api.TokenSettings{Name: set.Name, Role: access.Role(set.Role), ExpiresIn: set.ExpiresIn,
-		Networks: set.Networks}).New(secret)
+		Networks: set.Networks, Grants: grants}).New(secret)
 	if err != nil {
 		return none, err
 	}
@@ -307,16 +311,20 @@ func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.
 }
 
 type tokenCreate struct {
-	Name      string     `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
-	Role      string     `required:"" enum:"viewer,operator,admin" help:"viewer looks; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
-	ExpiresIn daysOrTime `help:"Lifetime, such as 30d or 12h; by default until it is revoked, or the server's --token-max-age." placeholder:"TIME"`
-	From      []string   `help:"Addresses it may be used from, like 10.0.0.0/8; repeatable." placeholder:"ADDRESS/BITS"`
+	Name      string            `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
+	Role      string            `enum:"none,watcher,viewer,operator,admin" default:"none" help:"In every namespace: watcher sees states and counts; viewer also keys, payloads and results; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
+	Grant     map[string]string `help:"A further role in a namespace, like team-a=operator; repeatable." placeholder:"NAMESPACE=ROLE"`
+	ExpiresIn daysOrTime        `help:"Lifetime, such as 30d or 12h; by default until it is revoked, or the server's --token-max-age." placeholder:"TIME"`
+	From      []string          `help:"Addresses it may be used from, like 10.0.0.0/8; repeatable." placeholder:"ADDRESS/BITS"`
 	tokenPlace
 }
 
 func (t *tokenCreate) Validate() error {
 	if err := api.CheckTokenName(t.Name); err != nil { // the error names the field
 		return err
+	}
+	if t.Role == "none" && len(t.Grant) == 0 {
+		return errors.New("give --role, for every namespace, or --grant NAMESPACE=ROLE")
 	}
 	if t.ExpiresIn != 0 {
 		return api.CheckTokenLife(time.Duration(t.ExpiresIn))
@@ -326,7 +334,7 @@ func (t *tokenCreate) Validate() error {
 
 // Run creates a token. Standard output has only its secret, for scripts.
 func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
-	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role), Networks: t.From}
+	set := client.TokenSettings{Name: t.Name, Role: client.Role(t.Role), Networks: t.From, Grants: t.Grant}
 	if t.ExpiresIn != 0 {
 		set.ExpiresIn = time.Duration(t.ExpiresIn).String()
 	}
@@ -339,10 +347,18 @@ func secretOf(term *cli.Console) func(*client.CreatedToken) string {
 	return func(made *client.CreatedToken) string {
 		until := cmp.Or(cli.If(made.ExpiresAt != nil, "%v", made.ExpiresAt), "it is revoked")
 		term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
-			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, made.Role,
+			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, rolesOf(made.Role, made.Grants),
 			until)
 		return made.Secret
 	}
+}
+
+func rolesOf[R, G ~string](role R, grants map[string]G) string {
+	all := map[string]string{}
+	for namespace, granted := range grants {
+		all[namespace] = string(granted)
+	}
+	return access.GrantsText(access.Role(role), all)
 }
 
 type tokenRotate struct {
@@ -369,7 +385,7 @@ func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
 		return (&cli.List[client.TokenView]{
 			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
 			Row: func(k *client.TokenView) []any {
-				return []any{k.ID[:8], k.Name, k.Role, k.State, cli.MomentOrNever(k.ExpiresAt), cli.MomentOrNever(k.LastUsedAt),
+				return []any{k.ID[:8], k.Name, rolesOf(k.Role, k.Grants), k.State, cli.MomentOrNever(k.ExpiresAt), cli.MomentOrNever(k.LastUsedAt),
 					k.CreatedAt, k.CreatedBy}
 			},
 			Empty: "there is no token; make one with: tranche token create --name NAME --role ROLE",

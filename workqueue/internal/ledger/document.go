@@ -23,7 +23,7 @@ type Kind struct {
 	Name string // plan: in audited actions and messages
 
 	// Hold reads and locks the document named $1: version, state, whether it is deleted, whether it has the spec $2
-	// and the source $3, spec, next due time, last author and time of change.
+	// and the source $3, spec, next due time, last author, time of change and namespace.
 	Hold string
 	// Left counts what waits for the document named $1, and what of it is parked; empty: never anything.
 	Left string
@@ -39,6 +39,7 @@ type Held struct {
 	NextDue   *time.Time
 	ChangedBy string
 	ChangedAt time.Time
+	Namespace string
 }
 
 // Serializes changes and deletions of a name, even if it does not exist.
@@ -55,14 +56,14 @@ func (k Kind) hold(ctx context.Context, tx pgx.Tx, doc *workqueue.Document, alon
 		spec = json.RawMessage("null")
 	}
 	err = tx.QueryRow(ctx, k.Hold, doc.Name, spec, doc.Source).Scan(&h.Version, &h.State, &h.Deleted, &h.Same, &h.Spec,
-		&h.NextDue, &h.ChangedBy, &h.ChangedAt)
+		&h.NextDue, &h.ChangedBy, &h.ChangedAt, &h.Namespace)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Held{Deleted: true}, nil
 	}
 	return h, err
 }
 
-// Find returns a document with its row locked. The error wraps ErrNotFound if it does not exist.
+// Find returns a document with its row locked. The error wraps ErrNotFound if it does not exist in the context's scope.
 func (k Kind) Find(ctx context.Context, tx pgx.Tx, name string) (Held, error) {
 	return k.find(ctx, tx, name, false)
 }
@@ -73,6 +74,7 @@ func (k Kind) find(ctx context.Context, tx pgx.Tx, name string, alone bool) (was
 	}
 	was, err = k.hold(ctx, tx, &workqueue.Document{Name: name}, alone)
 	switch {
+	case err == nil && was.Version > 0 && !workqueue.Sees(ctx, was.Namespace): // as if it had never existed
 	case err != nil || !was.Deleted:
 		return was, err
 	case was.Version > 0:
@@ -81,12 +83,22 @@ func (k Kind) find(ctx context.Context, tx pgx.Tx, name string, alone bool) (was
 	return was, fmt.Errorf("%s %q: %w", k.Name, name, workqueue.ErrNotFound)
 }
 
+func (k Kind) elsewhere(ctx context.Context, name, namespace string) error {
+	if !workqueue.Sees(ctx, namespace) {
+		namespace = ""
+	}
+	return &workqueue.ElsewhereError{Kind: k.Name, Name: name, Namespace: namespace}
+}
+
 // Apply creates or changes a document with write, and an audit entry. An identical text and meaning changes nothing.
 func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, actor string,
 	write func(ctx context.Context, tx pgx.Tx, was *Held, out *workqueue.AppliedDocument) error,
 ) (out workqueue.AppliedDocument, err error) {
 	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := k.hold(ctx, tx, doc, true)
+		if err == nil && was.Version > 0 && was.Namespace != workqueue.Into(ctx) { // also a deleted one, for its history
+			err = k.elsewhere(ctx, doc.Name, was.Namespace)
+		}
 		if err != nil {
 			return err
 		}

@@ -14,12 +14,12 @@ import (
 
 const planTrace = `
 SELECT coalesce(max(version), 0), coalesce(max(version) FILTER (WHERE deleted_at IS NULL), 0)
-FROM plan WHERE name = $1`
+FROM plan WHERE name = $1 AND ($2::text[] IS NULL OR namespace = ANY ($2))`
 
 // AbsentPlan returns why a plan, or a version of it, does not exist.
 func AbsentPlan(ctx context.Context, q pg.RowQuerier, name string, version int) error {
 	var ever, newest int
-	if err := q.QueryRow(ctx, planTrace, name).Scan(&ever, &newest); err != nil {
+	if err := q.QueryRow(ctx, planTrace, name, workqueue.Namespaces(ctx)).Scan(&ever, &newest); err != nil {
 		return fmt.Errorf("look for plan %s: %w", name, err)
 	}
 	switch {

@@ -1,0 +1,199 @@
+package api_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/testing/apitest"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/identity"
+)
+
+// expectedScope is where a route must need its role: stated here again, apart from the code. What is not named here
+// needs it in the whole installation.
+func expectedScope(pattern string) kernel.Scope {
+	for _, object := range []string{"/runs/{run}", "/plans/{name}", "/schedules/{name}", "/collectors/{name}", "/trackers/{id}"} {
+		if _, path, _ := strings.Cut(pattern, api.Prefix); path == object || strings.HasPrefix(path, object+"/") {
+			return kernel.OfObject
+		}
+	}
+	switch method, path, _ := strings.Cut(pattern, " "+api.Prefix); {
+	case method == http.MethodPost && slices.Contains([]string{"/runs", "/runs/open", "/plans", "/schedules",
+		"/schedules/preview", "/collectors", "/trackers"}, path):
+		return kernel.Into
+	case method == http.MethodGet && slices.Contains([]string{"/runs", "/plans", "/schedules", "/collectors", "/trackers",
+		"/events", "/health", "/info", "/namespaces", "/schemas/{schema}"}, path), strings.HasPrefix(path, "/openapi"),
+		method == http.MethodPost && slices.Contains([]string{"/items/preview", "/runs/pause", "/runs/resume", "/runs/cancel",
+			"/runs/approve"}, path):
+		return kernel.Anywhere
+	default:
+		return kernel.Installation
+	}
+}
+
+const (
+	ourTracker   = "0198c5f2-7a3e-7c11-9d0e-00000000000a"
+	theirTracker = "0198c5f2-7a3e-7c11-9d0e-00000000000b"
+)
+
+// shared sets two namespaces up that have one object of each kind, and returns a token that is granted roles.
+func shared(b *apitest.Bench) (granted func(name string, wide access.Role, grants map[string]string) []string) {
+	b.Helper()
+	for namespace, name := range map[string]string{"team-a": "ours", "team-b": "theirs"} {
+		testenv.NoError(b, identity.New(b.Store).SetNamespace(b.Context(), namespace, identity.Quotas{}, "the test"))
+		in := "&namespace=" + namespace
+		b.Start("name=" + name + in)
+		b.Apply("steps: [{endpoint: echo}]", "name="+name+in)
+		for path, text := range map[string]string{
+			"/schedules?name=" + name + in:  "cron: '0 0 1 1 *'\nzone: UTC\nendpoint: echo\nitems: {url: 'https://example.com/x'}",
+			"/collectors?name=" + name + in: "endpoint: echo\nmin_size: 5\nmax_size: 10\nmax_age: 10m",
+			"/trackers?namespace=" + namespace: `{"owner":"` + name + `","id":"` +
+				map[string]string{"ours": ourTracker, "theirs": theirTracker}[name] + `"}`,
+		} {
+			if code, answer := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type",
+				apitest.ContentTypeOf(text)); code > http.StatusCreated {
+				b.Fatalf("POST %s: %d %s", path, code, answer)
+			}
+		}
+	}
+	return func(name string, wide access.Role, grants map[string]string) []string {
+		secret := access.NewSecret()
+		testenv.Must(identity.New(b.Store).CreateToken(b.Context(), identity.NewToken{Name: name, Role: string(wide),
+			Hash: access.HashOf(secret), Grants: grants}, "the test"))(b)
+		return []string{"Authorization", "Bearer " + secret}
+	}
+}
+
+func at(pattern, name, tracker string) (method, path string) {
+	return concrete(strings.NewReplacer("{run}", name, "/plans/{name}", "/plans/"+name, "/schedules/{name}", "/schedules/"+name,
+		"/collectors/{name}", "/collectors/"+name, "/trackers/{id}", "/trackers/"+tracker).Replace(pattern))
+}
+
+// PROOF: who may do what, 25.
+// Route × role × namespace: what one is granted in a namespace holds there; what others own does not exist.
+func TestNamespacesAreApart(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	granted := shared(b)
+	b.Locked()
+	for _, role := range access.Roles() {
+		only := granted("only "+string(role), access.None, map[string]string{"team-a": string(role)})
+		seer := granted("seer "+string(role), access.Viewer, map[string]string{"team-a": string(role)})
+		for _, route := range b.Server.Routes() {
+			if route.Role == access.None {
+				continue
+			}
+			ask := func(who []string, name, tracker string) int {
+				method, path := at(route.Pattern, name, tracker)
+				if method != http.MethodGet || strings.HasSuffix(path, "/events") {
+					return b.Send(method, path, "", who...).StatusCode
+				}
+				code, text := b.Ask(method, path, nil, who...)
+				if name == "ours" && strings.Contains(string(text), "theirs") && slices.Equal(who, only) {
+					t.Errorf("%s tells of another namespace: %s", route.Pattern, text)
+				}
+				return code
+			}
+			in := func(code int) bool { return code != http.StatusUnauthorized && code != http.StatusForbidden }
+			here := role.Allows(route.Role) && route.Scope != kernel.Installation
+			testenv.Same(t, in(ask(only, "ours", ourTracker)), here, "%s as %s of team-a; let in", route.Pattern, role)
+			testenv.Same(t, in(ask(seer, "ours", ourTracker)), here || access.Viewer.Allows(route.Role),
+				"%s as %s of team-a and viewer of all; let in", route.Pattern, role)
+			if route.Scope != kernel.OfObject {
+				continue
+			}
+			testenv.Same(t, ask(only, "theirs", theirTracker), http.StatusNotFound, "%s of team-b as %s of team-a", route.Pattern, role)
+			if got := ask(seer, "theirs", theirTracker); access.Viewer.Allows(route.Role) != in(got) {
+				t.Errorf("%s of team-b as a viewer of all: %d", route.Pattern, got)
+			}
+		}
+	}
+}
+
+// PROOF: who may do what, 25.
+// What is made belongs to a namespace, and refers to what is there.
+func TestWorkStaysInItsNamespace(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	granted := shared(b)
+	b.Locked()
+	who := granted("op", access.None, map[string]string{"team-a": "operator"})
+	both := granted("both", access.None, map[string]string{"team-a": "operator", "team-b": "operator"})
+	admin := granted("root", access.Admin, nil)
+	items, start := apitest.Three, api.Prefix+"/runs?endpoint=echo&idempotency_key=k"
+	for _, c := range []struct {
+		who              []string
+		method, path     string
+		body             string
+		status           int
+		text, namespaced string
+	}{
+		{who, "POST", start, items, 201, "", "team-a"},
+		{who, "POST", start, items, 200, `"existing":true`, ""},
+		{both, "POST", start + "&namespace=team-b", items, 201, "", "team-b"}, // the key is another one there
+		{both, "POST", start, items, 422, "say in which namespace: team-a, team-b", ""},
+		{who, "POST", start + "&namespace=team-b", items, 403, "in namespace team-b", ""},
+		{admin, "POST", start + "&namespace=team-x", items, 422, "there is no namespace", ""},
+		{admin, "POST", start, items, 201, "", "default"},
+		{who, "POST", api.Prefix + "/runs?plan_ref=theirs", items, 404, `plan \"theirs\": not found`, ""},
+		{admin, "POST", api.Prefix + "/runs?plan_ref=ours", items, 404, `plan \"ours\": not found`, ""},
+		{who, "POST", api.Prefix + "/runs?from_run=theirs", "", 404, "no run has ID or name", ""},
+		{who, "POST", api.Prefix + "/plans?name=theirs", "steps: [{endpoint: echo}]", 409, "taken in another namespace", ""},
+		{admin, "POST", api.Prefix + "/plans?name=ours", "steps: [{endpoint: echo}]", 409, "add --namespace team-a", ""},
+		{who, "GET", api.Prefix + "/runs/ours/comparison?against=theirs", "", 404, "no run has ID or name", ""},
+		{who, "GET", api.Prefix + "/runs/ours/forecast?change=without%3Dtheirs", "", 422, "whole installation", ""},
+		{who, "POST", api.Prefix + "/runs/pause", `{"all":true}`, 200, `"action":"pause"`, ""},
+		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":2}`, 200, `"max_runs":2`, ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "namespace team-a may have 2 runs", ""},
+		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_items":8}`, 200, `"max_items":8`, ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "these would be 9", ""},
+		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":99}`, 200, "", ""},
+		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
+		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422, "there is no namespace", ""},
+	} {
+		kind := "application/json"
+		if c.body == items {
+			kind = "text/csv"
+		} else if strings.Contains(c.path, "/plans") {
+			kind = "application/yaml"
+		}
+		code, text := b.Ask(c.method, c.path, strings.NewReader(c.body), append(slices.Clone(c.who), "Content-Type", kind)...)
+		if code != c.status || !strings.Contains(string(text), c.text) {
+			t.Errorf("%s %s: %d %s; want %d %s", c.method, c.path, code, text, c.status, c.text)
+		}
+		var owner string
+		if c.namespaced != "" {
+			testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT namespace FROM batchrun ORDER BY id DESC LIMIT 1`).Scan(&owner))
+			testenv.Same(t, owner, c.namespaced, "%s makes a run in", c.path)
+		}
+	}
+	var all sync.WaitGroup
+	for range 20 { // small starts share transactions
+		all.Go(func() {
+			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=a", items, append(slices.Clone(who), "Content-Type", "text/csv")...)
+		})
+		all.Go(func() {
+			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=b&namespace=team-b", items, append(slices.Clone(both), "Content-Type", "text/csv")...)
+		})
+	}
+	all.Wait()
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE 'team-' || name = namespace`), 40, "runs where they were started")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL AND namespace <> 'team-a'`), 0, "runs paused elsewhere")
+	if runs := b.Follow("/events?topic=runs", who...).Next("runs"); strings.Contains(runs, "theirs") || !strings.Contains(runs, "ours") {
+		t.Errorf("the stream of runs tells of %s", runs)
+	}
+	watcher := granted("watcher", access.None, map[string]string{"team-a": "watcher"})
+	b.Exec(`UPDATE batchrun SET params = '{"secret":"canary"}'`)
+	if _, text := b.Ask(http.MethodGet, api.Prefix+"/runs/ours", nil, watcher...); strings.Contains(string(text), "canary") {
+		t.Errorf("a watcher sees parameters: %s", text)
+	}
+	schedule := workqueue.InScope(t.Context(), workqueue.Scope{Into: "team-b"})
+	testenv.Same(t, workqueue.Namespaces(workqueue.Within(schedule))[0], "team-b", "a scheduled start is within")
+}

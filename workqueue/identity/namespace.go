@@ -1,0 +1,194 @@
+package identity
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
+)
+
+// Quotas limit what a namespace uses at a time; nil: no limit.
+type Quotas struct {
+	MaxRuns  *int64 `json:"max_runs,omitempty" doc:"runs that have not ended; absent: no limit"`
+	MaxItems *int64 `json:"max_items,omitempty" doc:"items of those runs; absent: no limit"`
+}
+
+func (q *Quotas) audited() map[string]any {
+	doc := map[string]any{}
+	for name, quota := range map[string]*int64{"max_runs": q.MaxRuns, "max_items": q.MaxItems} {
+		if quota != nil {
+			doc[name] = *quota
+		}
+	}
+	return doc
+}
+
+// NamespaceView is a namespace.
+type NamespaceView struct {
+	Name string `json:"name"`
+	Quotas
+	Runs      int64     `json:"runs" doc:"that have not ended"`
+	Items     int64     `json:"items" doc:"of those"`
+	ChangedBy string    `json:"changed_by"`
+	ChangedAt time.Time `json:"changed_at"`
+}
+
+// Few rows. Runs by batchrun_active.
+const listNamespaces = `
+SELECT n.name, n.max_runs, n.max_items, coalesce(r.runs, 0), coalesce(r.items, 0)::bigint,
+    n.changed_by, n.changed_at
+FROM namespace n LEFT JOIN (
+    SELECT namespace, count(*) AS runs, sum(items) AS items FROM batchrun WHERE state IN ('loading', 'running')
+    GROUP BY namespace) r ON r.namespace = n.name
+WHERE $1::text[] IS NULL OR n.name = ANY ($1)
+ORDER BY n.name`
+
+// Namespaces lists the namespaces of the context's scope by name.
+func (s Store) Namespaces(ctx context.Context) ([]NamespaceView, error) {
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[NamespaceView], listNamespaces, workqueue.Namespaces(ctx))
+	if err != nil {
+		return nil, fmt.Errorf("list namespaces: %w", err)
+	}
+	return all, nil
+}
+
+const (
+	holdNamespace = `
+SELECT max_runs, max_items FROM namespace WHERE name = $1 FOR UPDATE`
+
+	setNamespace = `
+INSERT INTO namespace (name, max_runs, max_items, changed_by) VALUES ($1, $2, $3, $4)
+ON CONFLICT (name) DO UPDATE SET max_runs = $2, max_items = $3, changed_by = $4, changed_at = tranche_now()`
+
+	// What still belongs to it; foreign keys cover what is made meanwhile.
+	usesOfNamespace = `
+SELECT what FROM (
+    SELECT 'runs' AS what WHERE EXISTS (SELECT FROM batchrun WHERE namespace = $1)
+    UNION ALL SELECT 'plans' WHERE EXISTS (SELECT FROM plan WHERE namespace = $1)
+    UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT FROM schedule WHERE namespace = $1)
+    UNION ALL SELECT 'collectors' WHERE EXISTS (SELECT FROM collector WHERE namespace = $1)
+    UNION ALL SELECT 'trackers' WHERE EXISTS (SELECT FROM tracker_service WHERE namespace = $1)
+    UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM api_token WHERE revoked_at IS NULL AND grants ? $1)) u LIMIT 1`
+)
+
+// SetNamespace makes a namespace, or changes its quotas, with an audit entry.
+func (s Store) SetNamespace(ctx context.Context, name string, q Quotas, actor string) error {
+	if err := workqueue.CheckNamespace(name); err != nil {
+		return err
+	}
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var was Quotas
+		change := ledger.Action{Actor: actor, Name: "namespace_set", Subject: name, After: q.audited()}
+		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems)
+		if err == nil {
+			change.Before = was.audited()
+		} else if !errors.Is(err, pgx.ErrNoRows) {
+			return err
+		}
+		if _, err := tx.Exec(ctx, setNamespace, name, q.MaxRuns, q.MaxItems, pg.Plain(actor)); err != nil {
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, change)
+	})
+	if err != nil {
+		return fmt.Errorf("set namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// NamespaceUsedError is returned for a namespace that cannot be deleted.
+type NamespaceUsedError struct{ Name, By string }
+
+func (e *NamespaceUsedError) Error() string {
+	if e.Name == workqueue.DefaultNamespace {
+		return "the namespace default cannot be deleted: it owns what is made without naming a namespace"
+	}
+	return fmt.Sprintf("namespace %s still has %s, deleted ones included while a record of them is kept; only an empty one "+
+		"can be deleted", e.Name, e.By)
+}
+
+// DeleteNamespace deletes a namespace that owns nothing, with an audit entry.
+func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
+	if name == workqueue.DefaultNamespace {
+		return &NamespaceUsedError{Name: name}
+	}
+	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+		var was Quotas
+		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return fmt.Errorf("namespace %q: %w", name, workqueue.ErrNotFound)
+		}
+		used := &NamespaceUsedError{Name: name}
+		if err == nil {
+			err = tx.QueryRow(ctx, usesOfNamespace, name).Scan(&used.By)
+		}
+		switch {
+		case err == nil:
+			return used
+		case !errors.Is(err, pgx.ErrNoRows):
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM namespace WHERE name = $1`, name); err != nil {
+			return err
+		}
+		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "namespace_delete", Subject: name,
+			Before: was.audited()})
+	})
+	if err != nil {
+		return fmt.Errorf("delete namespace %s: %w", name, err)
+	}
+	return nil
+}
+
+// HasNamespace reports whether a namespace exists.
+func (s Store) HasNamespace(ctx context.Context, name string) (has bool, err error) {
+	err = s.db.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM namespace WHERE name = $1)`, name).Scan(&has)
+	if err != nil {
+		return false, fmt.Errorf("look for namespace %s: %w", name, err)
+	}
+	return has, nil
+}
+
+// owner finds the namespace of an object, by its primary key or the index of names.
+func owner(kind string) string {
+	switch kind {
+	case "run":
+		return `SELECT namespace FROM batchrun WHERE id = $1::text::uuid`
+	case "plan":
+		return `SELECT namespace FROM plan WHERE name = $1 ORDER BY version DESC LIMIT 1`
+	case "schedule":
+		return `SELECT namespace FROM schedule WHERE name = $1`
+	case "collector":
+		return `SELECT namespace FROM collector WHERE name = $1 AND state <> 'deleting'`
+	default: // tracker
+		return `SELECT namespace FROM tracker_service WHERE batch_id = $1::text::uuid`
+	}
+}
+
+// NamespaceOf returns the namespace of a run or tracker by ID, or of a plan, schedule or collector by name. The error
+// wraps ErrNotFound if it does not exist.
+func (s Store) NamespaceOf(ctx context.Context, kind, ref string) (namespace string, err error) {
+	if _, bad := uuid.Parse(ref); !pg.ValidText(ref) || bad != nil && (kind == "run" || kind == "tracker") {
+		return "", workqueue.ErrNotFound
+	}
+	err = s.db.Pool.QueryRow(ctx, owner(kind), ref).Scan(&namespace)
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrNotFound
+	}
+	return namespace, err
+}
+
+// orNone is never NULL.
+func orNone(grants map[string]string) map[string]string {
+	if grants == nil {
+		return map[string]string{}
+	}
+	return grants
+}
