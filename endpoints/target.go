@@ -1,6 +1,7 @@
 package endpoints
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -91,9 +92,7 @@ func decodeAnswer(slot wire.Slot, answer any) error {
 	switch to := answer.(type) {
 	case *wire.Binary:
 		to.ContentType, to.Data = slot.ContentType, slot.Data
-		if to.ContentType == "" {
-			to.ContentType = wire.ContentTypeJSON
-		}
+		to.ContentType = cmp.Or(to.ContentType, wire.ContentTypeJSON)
 		return nil
 	case *json.RawMessage:
 		*to = slot.Data

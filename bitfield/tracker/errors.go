@@ -1,6 +1,7 @@
 package tracker
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -149,9 +150,7 @@ func CheckText(field, value string, limit int) error {
 
 // age applies the default and checks the bounds, in PostgreSQL's microseconds.
 func age(field string, d *time.Duration, def time.Duration) error {
-	if *d == 0 {
-		*d = def
-	}
+	*d = cmp.Or(*d, def)
 	*d = d.Truncate(time.Microsecond)
 	if *d < MinAge || *d > MaxAge {
 		return &RequestError{Field: field, Problem: fmt.Sprintf("is %v; it must be from %v to %v", *d, MinAge, MaxAge)}

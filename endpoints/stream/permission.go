@@ -1,6 +1,7 @@
 package stream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -321,9 +322,7 @@ func ReadViolation(text, inboxPrefix string) (found *PermissionError, subject st
 	if rest, nodes := strings.CutPrefix(subject, wire.NodesAPIPrefix); nodes {
 		subject = wire.APIPrefix + rest // the original subject
 	}
-	if inboxPrefix == "" {
-		inboxPrefix = nats.InboxPrefix
-	}
+	inboxPrefix = cmp.Or(inboxPrefix, nats.InboxPrefix)
 	inboxPrefix = strings.TrimSuffix(inboxPrefix, ".") + "."
 	if found.inbox = found.Op == OpSubscribe && strings.HasPrefix(subject, inboxPrefix); found.inbox {
 		found.Subject = inboxPrefix + ">"

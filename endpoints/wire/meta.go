@@ -10,6 +10,7 @@
 package wire
 
 import (
+	"cmp"
 	"errors"
 	"strconv"
 	"strings"
@@ -77,9 +78,7 @@ func (m Meta) Request() nats.Header {
 // Reply returns the headers of the reply.
 func (m Meta) Reply() nats.Header {
 	mode := m.Mode
-	if mode == "" {
-		mode = ModeBatch
-	}
+	mode = cmp.Or(mode, ModeBatch)
 	return nats.Header{
 		HeaderVersion:    {ProtocolVersion},
 		HeaderRun:        {m.Run.String()},

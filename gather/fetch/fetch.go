@@ -17,6 +17,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -284,9 +285,7 @@ func Typed[In, Out any](f func(ctx context.Context, in In, item *Item) (Out, err
 }
 
 func binary(b wire.Binary) Part {
-	if b.ContentType == "" {
-		b.ContentType = wire.DefaultBinaryType
-	}
+	b.ContentType = cmp.Or(b.ContentType, wire.DefaultBinaryType)
 	return Part{Data: b.Data, ContentType: b.ContentType}
 }
 

@@ -14,6 +14,7 @@
 package alerts
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -87,9 +88,7 @@ func New(cfg TaskConfig) (*LeaderTask, error) {
 	if cfg.Store == nil || cfg.Receivers == nil || cfg.Health == nil {
 		return nil, errors.New("alerts: a store, receivers and the health are needed")
 	}
-	if cfg.Log == nil {
-		cfg.Log = zap.NewNop()
-	}
+	cfg.Log = cmp.Or(cfg.Log, zap.NewNop())
 	if cfg.Wake == nil {
 		cfg.Wake = func(string) {}
 	}

@@ -14,6 +14,7 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -63,9 +64,7 @@ type Producers struct {
 
 // New returns Producers. A nil log means none.
 func New(definitions Definitions, adder Adder, sources Sources, log *zap.Logger) *Producers {
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log = cmp.Or(log, zap.NewNop())
 	return &Producers{definitions: definitions, adder: adder, sources: sources, log: log, lanes: map[string]*lane{},
 		specs: map[string]knownSpec{}, noted: map[string]noted{}}
 }

@@ -145,9 +145,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() Config {
-	if c.MaxFieldBytes == 0 {
-		c.MaxFieldBytes = DefaultMaxFieldBytes
-	}
+	c.MaxFieldBytes = cmp.Or(c.MaxFieldBytes, DefaultMaxFieldBytes)
 	if c.MaxRowBytes == 0 {
 		c.MaxRowBytes = max(DefaultMaxRowBytes, c.MaxFieldBytes)
 	}

@@ -51,14 +51,10 @@ type topic struct {
 
 // NewTopics returns topics without watchers. explain describes a failed poll for users.
 func NewTopics(log *zap.Logger, explain func(error) string, topics ...Topic) *Topics {
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log = cmp.Or(log, zap.NewNop())
 	t := &Topics{log: log, explain: explain, changed: make(chan struct{}), all: map[string]*topic{}}
 	for _, one := range topics {
-		if one.Every == 0 {
-			one.Every = DefaultTopicInterval
-		}
+		one.Every = cmp.Or(one.Every, DefaultTopicInterval)
 		t.all[one.Name] = &topic{Topic: one}
 	}
 	return t

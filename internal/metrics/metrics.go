@@ -82,9 +82,7 @@ var _ core.Meter = (*Metrics)(nil)
 // New returns a Metrics. Until Bind it has only recorded metrics.
 func New(config Config) (*Metrics, error) {
 	m := &Metrics{log: config.Log, reasons: newNames(maxReasons), requests: newNames(maxRequests)}
-	if m.log == nil {
-		m.log = zap.NewNop()
-	}
+	m.log = cmp.Or(m.log, zap.NewNop())
 	if config.Endpoints < 0 || config.Every < 0 {
 		return nil, errors.New("metrics: Config.Endpoints and Config.Every must not be negative")
 	}

@@ -96,8 +96,10 @@ func (s *system) look(from *Sources, epoch int64) seen {
 	begun := time.Now()
 	now := seen{}
 	var others sync.WaitGroup
-	others.Go(func() { now.streams = s.lookAtStreams(ctx, from) })
-	others.Go(func() { now.calls = callsIn(ctx, from) })
+	if js, err := jetstream.New(from.NC); err == nil && from.NC.IsConnected() {
+		others.Go(func() { now.streams = s.lookAtStreams(ctx, js) })
+		others.Go(func() { now.calls = callsIn(ctx, js) })
+	}
 	others.Go(func() { now.conditions = s.conditionsOf(ctx) })
 	others.Go(func() { now.ends = s.lastEnds(ctx) })
 	var err error
@@ -162,14 +164,7 @@ func (s *system) conditionsOf(ctx context.Context) []healthstore.Condition {
 	return report.Conditions
 }
 
-func (s *system) lookAtStreams(ctx context.Context, from *Sources) (all []streamUse) {
-	if !from.NC.IsConnected() {
-		return nil
-	}
-	js, err := jetstream.New(from.NC)
-	if err != nil {
-		return nil
-	}
+func (s *system) lookAtStreams(ctx context.Context, js jetstream.JetStream) (all []streamUse) {
 	list := js.ListStreams(ctx)
 	for info := range list.Info() {
 		name := info.Config.Name
@@ -184,14 +179,7 @@ func (s *system) lookAtStreams(ctx context.Context, from *Sources) (all []stream
 	return all
 }
 
-func callsIn(ctx context.Context, from *Sources) map[string]uint64 {
-	if !from.NC.IsConnected() {
-		return nil
-	}
-	js, err := jetstream.New(from.NC)
-	if err != nil {
-		return nil
-	}
+func callsIn(ctx context.Context, js jetstream.JetStream) map[string]uint64 {
 	work, err := js.Stream(ctx, wire.StreamWork)
 	if err != nil {
 		return nil

@@ -58,9 +58,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.Service = cmp.Or(c.Service, DefaultService)
-	if c.Log == nil {
-		c.Log = zap.NewNop()
-	}
+	c.Log = cmp.Or(c.Log, zap.NewNop())
 	return c
 }
 

@@ -95,9 +95,7 @@ func NewWebhooks(db *database.DB, config WebhooksConfig) (*Webhooks, error) {
 	}
 	w := &Webhooks{db: db, sender: sender, log: config.Log,
 		retry: httpfetch.Retry{First: cmp.Or(max(config.FirstRetry, 0), firstRetry), Longest: longestRetry}}
-	if w.log == nil {
-		w.log = zap.NewNop()
-	}
+	w.log = cmp.Or(w.log, zap.NewNop())
 	return w, nil
 }
 

@@ -13,6 +13,7 @@
 package trackers
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -56,9 +57,7 @@ func New(db *database.DB, config Config) *Service {
 	if s.ended == nil {
 		s.ended = func() {}
 	}
-	if s.log == nil {
-		s.log = zap.NewNop()
-	}
+	s.log = cmp.Or(s.log, zap.NewNop())
 	s.acks = newCombiner(func(ctx context.Context, acks []tracker.ItemsAck) (acked []tracker.Acked, err error) {
 		err = s.tx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 			acked, err = tracker.AckItems(ctx, tx, acks)

@@ -2,6 +2,7 @@ package serve
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/sha256"
 	"fmt"
 	"strings"
@@ -210,9 +211,7 @@ func (a *Writer) shipLarge(r *largeResult) {
 	size := a.pieceSize()
 	whole := wire.Whole{Ordinal: r.ordinal, Pieces: (len(r.data) + size - 1) / size, Bytes: int64(len(r.data)),
 		SHA256: sha256.Sum256(r.data), ContentType: r.contentType}
-	if whole.ContentType == "" {
-		whole.ContentType = wire.ContentTypeJSON
-	}
+	whole.ContentType = cmp.Or(whole.ContentType, wire.ContentTypeJSON)
 	for n := 1; n <= whole.Pieces && a.err == nil; n++ {
 		data := r.data[(n-1)*size : min(n*size, len(r.data))]
 		if err := a.Out.Reserve(a.Ctx, pieceRoom*len(data)); err != nil {

@@ -1,6 +1,7 @@
 package parquet
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -134,9 +135,7 @@ func (p *Reader) nodes(next *int, n, rep, def, depth int, top string) ([]*node, 
 
 func (p *Reader) node(e *format.SchemaElement, next *int, rep, def, depth int, top string) (*node, error) {
 	made := &node{SchemaElement: e, logical: logicalOf(e), rep: rep, def: def}
-	if top == "" {
-		top = e.Name
-	}
+	top = cmp.Or(top, e.Name)
 	if _, variant := made.logical.(*format.VariantType); variant {
 		return nil, bad("column %s is a Variant, which is not read; write it as JSON text, or leave it out",
 			row.Quote(top))
