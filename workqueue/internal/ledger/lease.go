@@ -18,8 +18,11 @@ const (
 SELECT 1 FROM leader
 WHERE name = $1 AND session_id = $2 AND epoch = $3 AND expires_at > tranche_now()`
 
-	// HoldLease prevents a takeover of the lease until the commit, see [session.Store.AsLeader].
-	HoldLease = LeaseHolds + ` FOR KEY SHARE`
+	// HoldLease prevents a takeover of the lease until the commit, see [session.Store.AsLeader]. A transaction that wrote
+	// nothing need not: its lock alone would make the commit wait for the disk, ten times a second on an idle node.
+	HoldLease = `
+WITH held AS MATERIALIZED (` + LeaseHolds + ` AND pg_current_xact_id_if_assigned() IS NOT NULL FOR KEY SHARE)
+SELECT FROM held UNION ALL SELECT WHERE pg_current_xact_id_if_assigned() IS NULL`
 )
 
 // HoldLeaseIn prevents a takeover of the lease until the transaction ends. It comes last in one.
