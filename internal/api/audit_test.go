@@ -106,6 +106,8 @@ func mutations() []mutation {
 			`"ops": 1`},
 		{"POST /collectors/{name}/drop", "/collectors/parking/drop", `{"keys":["b"]}`, "collector_drop", ``, `"ops": 1`},
 		{"DELETE /collectors/{name}", "/collectors/c", "", "collector_delete", `"version": 1`, ``},
+		{"PUT /namespaces/{name}", "/namespaces/team-a", `{"max_runs":2}`, "namespace_set", ``, `"max_runs": 2`},
+		{"DELETE /namespaces/{name}", "/namespaces/team-a", "", "namespace_delete", `"max_runs": 2`, ``},
 		{"PUT /retention/{kind}", "/retention/runs", `{"age":"90d"}`, "retention_set", `"age": null`, `"age": "90d"`},
 		{"POST /acts/{id}/confirm", "/acts/" + actHere + "/confirm", "", "retention_set", `"age": "90d"`, `"age": "80d"`},
 		{"POST /acts/{id}/reject", "/acts/" + actHere + "/reject", "", "act_reject", ``, ``},

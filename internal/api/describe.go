@@ -230,6 +230,7 @@ func bodyExamples() map[string]any {
 		"run-retention":        fields{"dry_run": true},
 		"rotate-token":         fields{"overlap": "24h"},
 		"create-token":         fields{"name": "nightly", "role": "operator", "expires_in": "720h"},
+		"set-namespace":        fields{"max_runs": 20, "max_items": 5_000_000},
 	}
 }
 

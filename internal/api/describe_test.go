@@ -50,7 +50,7 @@ func checkWords(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
 		t.Errorf("tags %q are not one of the document's", op.Tags)
 	}
 	role, _ := op.Extensions["x-tranche-role"].(string)
-	if !slices.Contains([]string{"none", "viewer", "operator", "admin"}, role) {
+	if !slices.Contains([]string{"none", "watcher", "viewer", "operator", "admin"}, role) {
 		t.Errorf("role %q: say in its registration who may do it", role)
 	}
 	if role != "none" && len(op.Security) == 0 {

@@ -7289,4 +7289,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of cd12cf0291581d6bd46e606cf62bc316, is 02ec95e5465320506c099ead320d3d11028a0c24f5bb4ceebdb0f5929fa34d83.
+// Of 33a3c3e4be93c6819adc0a276bf009ee, is 02ec95e5465320506c099ead320d3d11028a0c24f5bb4ceebdb0f5929fa34d83.
