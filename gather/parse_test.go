@@ -175,7 +175,7 @@ func TestParseErrorsNameThePlace(t *testing.T) {
 			"hello",
 			"1:1: want fields: " + fields + `; this is the text "hello"`,
 		},
-		{"stops:\n- a\n", `1:1: unknown field "stops"; there are ` + fields},
+		{"stops:\n- a\n", `1:1: unknown field "stops", did you mean steps?; there are ` + fields},
 		{"steps:\n- x\n", `2:3: steps[0]: want fields: name, endpoint, direct, http, sql, local, needs`},
 		{"steps:\n- {}\n", "2:3: steps[0].endpoint: a step needs an endpoint"},
 		{"steps: {a: b}\n", "1:9: steps: want a list, each entry after a dash; this is a group of fields"},

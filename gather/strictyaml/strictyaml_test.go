@@ -74,7 +74,7 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 		{strings.Repeat("a", 201),
 			"it has 201 bytes; a form has at most 200"},
 		{"name: x\nnme: y\n",
-			"f.yaml:2:1: unknown field \"nme\"; there are name, order, size"},
+			"f.yaml:2:1: unknown field \"nme\", did you mean name?; there are name, order, size"},
 		{"names: x\n",
 			"f.yaml:1:1: unknown field \"names\", did you mean name?; there are name"},
 		{"name: x\nname: y\n",
