@@ -113,7 +113,7 @@ func (v *servicesSeen) away(g *health.MissingGroup) {
 	const cannot = "this node cannot reach NATS"
 	if g.State == "sent" {
 		if v.alone && g.Owner != health.OwnerOperator {
-			g.Why += "; " + cannot + ", so replies wait until it does, and the listeners are unknown"
+			g.Why += "; " + cannot + ", so replies wait until it does, and listeners cannot be looked up"
 			g.Advice = append(g.Advice, health.NATS.Advice(""))
 		}
 		return
@@ -188,7 +188,7 @@ func (v *servicesSeen) listening(endpoint string) string {
 	there := v.listeners[endpoint]
 	switch {
 	case !v.connected || !v.asked:
-		return "the services of endpoint " + endpoint + "; the listeners are unknown, since NATS does not answer"
+		return "the services of endpoint " + endpoint + "; its listeners cannot be looked up, since NATS does not answer"
 	case len(there) == 0 && v.nobody(endpoint):
 		g := health.MissingGroup{Endpoint: endpoint}
 		g.Say(health.NoListeners, v.slip(&g, health.Row{}))

@@ -20,6 +20,7 @@ const actions = [
   "schedule_run_now", "schedule_delete", "collector_apply", "collector_pause", "collector_resume", "collector_drain",
   "collector_requeue", "collector_drop", "collector_delete", "tracker_open", "tracker_seal", "tracker_delete",
   "alert_apply", "alert_pause", "alert_resume", "alert_test", "alert_delete", "health_mute", "health_ack", "health_clear", "retention_set", "retention_run", "dead_letter_requeue", "dead_letter_drop", "token_create", "token_rotate", "token_revoke",
+  "act_ask", "act_reject", "namespace_set", "namespace_delete",
   "login", "login_failed", "request_refused", "read", "logout", "session_revoke", "session_end",
 ];
 const tones = {
