@@ -94,6 +94,9 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 			return config, errors.New("--four-eyes needs to know who asks; add --auth on")
 		}
 	}
+	if slices.Contains(s.FourEyes, "delete") && !slices.Contains(s.FourEyes, "retention") {
+		return config, errors.New("--four-eyes delete: retention deletes runs, too; use delete,retention")
+	}
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
 	if !exposure.Auth {
 		return config, nil

@@ -160,7 +160,7 @@ func TestEveryMutationIsAudited(t *testing.T) {
 		m.body = strings.ReplaceAll(m.body, secretHere, secret)
 		if strings.Contains(m.path, actHere) {
 			act := testenv.Must(identity.New(b.Store).AskAct(t.Context(), identity.Act{Kind: "retention", Method: "PUT",
-				Path: api.Prefix + "/retention/runs", Input: []byte(`{"age":"80d"}`), AskedBy: "ann"}, []string{"zoe"}))(t)
+				Path: api.Prefix + "/retention/runs", Input: []byte(`{"age":"80d"}`), AskedBy: "ann"}, identity.Asker{Eyes: []string{"zoe"}}))(t)
 			m.path = strings.ReplaceAll(m.path, actHere, act.ID)
 		}
 		mutate(b, method, m, secret)
