@@ -82,7 +82,7 @@ func TestActsNeedFourEyes(t *testing.T) {
 		}
 		confirm(act.ID, http.StatusConflict, "it is done already, by bob", by(ann)...)
 	}
-	confirm(again.ID, http.StatusConflict, `changed since, and is {"present":{"age":"9d"}}`, by(bob)...)
+	confirm(again.ID, http.StatusConflict, "changed since, and is", by(bob)...)
 	testenv.Same(t, b.Number(`SELECT count(*) FROM deleted_run`), 1, "runs deleted")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'retention_set' AND actor = 'ann'
 		AND origin->>'confirmed_by' = 'bob' AND origin->>'act' = $1`, acts[2].ID), 1, "rows name both")

@@ -164,7 +164,7 @@ type AcceptSettings struct {
 	// States done or failed, at the step
 	States []string `json:"states,omitempty"`
 
-	// Service who made it: name, name@version, or with the instance
+	// Service by this service: name, name@version, or with the instance
 	//
 	// Examples: statements@2.1.0
 	Service string `json:"service,omitempty"`
@@ -175,21 +175,21 @@ type AcceptSettings struct {
 	// Until recorded before
 	Until *time.Time `json:"until,omitempty"`
 
-	// Where a path of SQL/JSON that holds for the payload
+	// Where a SQL/JSON path that the payload matches
 	//
 	// Examples: $.branch == "12"
 	Where string `json:"where,omitempty"`
 
-	// WhereResult or for the result
+	// WhereResult a SQL/JSON path that the result matches
 	WhereResult string `json:"where_result,omitempty"`
 
 	// Corrected only items whose payload was corrected
 	Corrected bool `json:"corrected,omitempty"`
 
-	// Withdraw no longer accept them
+	// Withdraw withdraw their acceptance
 	Withdraw bool `json:"withdraw,omitempty"`
 
-	// DryRun change nothing, and say what would be done
+	// DryRun change nothing; show what would be done
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Reason why; required unless it withdraws
@@ -256,18 +256,15 @@ type Act struct {
 	// Input body of that request; absent: none, or the act is settled
 	Input json.RawMessage `json:"input,omitempty"`
 
-	// Preview what a dry run answered; absent: there is none
+	// Preview what a dry run answered, or what it would change; absent: unknown
 	Preview json.RawMessage `json:"preview,omitempty"`
-
-	// Hash SHA-256 of the request, also in the audit log
-	Hash    string    `json:"hash"`
-	AskedBy string    `json:"asked_by"`
-	AskedAt time.Time `json:"asked_at"`
+	AskedBy string          `json:"asked_by"`
+	AskedAt time.Time       `json:"asked_at"`
 
 	// ExpiresAt until when it can be confirmed
 	ExpiresAt time.Time `json:"expires_at"`
 
-	// State one of pending, expired, done, rejected
+	// State one of pending, expired, running, done, rejected
 	State string `json:"state"`
 
 	// SettledBy who confirmed or rejected it
@@ -282,7 +279,7 @@ type ActList struct {
 	// FourEyes kinds of acts that need it here (serve --four-eyes)
 	FourEyes []string `json:"four_eyes"`
 
-	// Acts newest first; settled ones for 30 days
+	// Acts those to be confirmed first, then the newest; settled ones for 30 days
 	Acts []Act `json:"acts"`
 }
 
@@ -307,7 +304,7 @@ type AddedItems struct {
 	// Key the column or field that the keys came from
 	Key string `json:"key,omitempty"`
 
-	// Warnings what was found out about the input
+	// Warnings findings about the input
 	Warnings []string `json:"warnings,omitempty"`
 }
 
@@ -464,7 +461,7 @@ type ApproveSettings struct {
 	// Reason why, shown with the run and in the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// Step let this step begin, which waits; absent: the canary is meant
+	// Step start this waiting step; absent: approve the canary
 	Step string `json:"step,omitempty"`
 
 	// IfWaitingSince since of the gate as read; 409 if older
@@ -1017,7 +1014,7 @@ type Condition struct {
 	Detail string    `json:"detail"`
 	Since  time.Time `json:"since"`
 
-	// Remedy what helps; commands stand between backquotes
+	// Remedy the remedy; commands are in backquotes
 	Remedy string `json:"remedy"`
 
 	// Link path of the dashboard's page about it
@@ -1026,7 +1023,7 @@ type Condition struct {
 	// Count how many items, dead letters, messages or operations it is about, or 1
 	Count int64 `json:"count"`
 
-	// Of how many runs, endpoints and so on it stands for, mostly 1
+	// Of how many runs, endpoints and so on it represents, mostly 1
 	Of int64 `json:"of"`
 
 	// Resets a step must be reset, as remedy says: a re-run would fail again
@@ -1070,7 +1067,7 @@ type ControlAll struct {
 	// Reason why, shown with the run and in the audit log
 	Reason string `json:"reason,omitempty"`
 
-	// All must be true: every run that is in progress is meant
+	// All must be true: applies to every run in progress
 	All bool `json:"all"`
 }
 
@@ -1083,7 +1080,7 @@ type Controlled struct {
 	// Action one of pause, resume, approve, cancel
 	Action string `json:"action"`
 
-	// Run when one run was meant
+	// Run of a change of one run
 	Run *string `json:"run,omitempty"`
 
 	// Runs those that changed
@@ -1092,10 +1089,10 @@ type Controlled struct {
 	// Skipped of all runs, those that could not change
 	Skipped []SkippedRun `json:"skipped"`
 
-	// Items paused: out; approved: let go; cancelled, resumed: without outcome
+	// Items paused: in flight; approved: released; cancelled, resumed: no outcome
 	Items int64 `json:"items"`
 
-	// Slices paused: requests that are out; cancelled: requests called back
+	// Slices paused: requests in flight; cancelled: requests withdrawn
 	Slices int64 `json:"slices"`
 }
 
@@ -1257,7 +1254,7 @@ type DeadLetterPage struct {
 }
 
 type DeleteSettings struct {
-	// DryRun change nothing, and say what would go
+	// DryRun change nothing; show what would be deleted
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Reason why, shown to callers of the deleted run and audited
@@ -1303,7 +1300,7 @@ type Digests struct {
 type Drained struct {
 	Keys int64 `json:"keys"`
 
-	// Ops operations that need not wait for min_size or max_age any more
+	// Ops operations that no longer wait for min_size or max_age
 	Ops int64 `json:"ops"`
 
 	// Paused nothing is flushed until the collector is resumed
@@ -1367,7 +1364,7 @@ type DryRun struct {
 	First    []PreviewRow `json:"first"`
 	Warnings []string     `json:"warnings"`
 
-	// Forecast if it started now; absent: it is there already
+	// Forecast if it started now; absent: the run exists already
 	Forecast *Forecast `json:"forecast,omitempty"`
 }
 
@@ -1378,7 +1375,7 @@ type DryRunStep struct {
 	// Endpoint or another target: http:HOST, sql:SOURCE, local:FUNCTION
 	Endpoint string `json:"endpoint"`
 
-	// Needs steps that come first, item by item
+	// Needs steps that it needs
 	Needs []string `json:"needs,omitempty"`
 
 	// Chunk items in a request; of an automatic chunk, now
@@ -1431,7 +1428,7 @@ type EarlierRun struct {
 }
 
 type Endpoint struct {
-	// Name or what else steps ask: http:HOST, sql:SOURCE, local:FUNCTION
+	// Name or another target: http:HOST, sql:SOURCE, local:FUNCTION
 	Name string `json:"name"`
 
 	// Kind direct: called in plain requests only; one of endpoint, direct, http, sql, local
@@ -1446,13 +1443,13 @@ type Endpoint struct {
 	// Runs running runs that use it
 	Runs int `json:"runs"`
 
-	// Waiting items that other steps come before, or that are held back
+	// Waiting items that wait for other steps, or are held
 	Waiting int64 `json:"waiting"`
 
 	// Ready items that could be sent
 	Ready int64 `json:"ready"`
 
-	// InFlight items asked for and not answered
+	// InFlight items in flight
 	InFlight int64 `json:"in_flight"`
 
 	// Scheduled items that wait to be retried
@@ -1608,10 +1605,10 @@ type EndpointSettings struct {
 	// Canary sends a share of runs' requests to a new version
 	Canary *EndpointCanary `json:"canary,omitempty"`
 
-	// ChunkCap 0 forgets above which size whole chunks fail
+	// ChunkCap 0 forgets the size above which chunks fail
 	ChunkCap *int `json:"chunk_cap,omitempty"`
 
-	// Breaker closes the breaker, and keeps it so for 10 minutes; one of closed
+	// Breaker keeps the breaker closed for 10 minutes; one of closed
 	Breaker *string `json:"breaker,omitempty"`
 
 	// IfWas expected current values of the settings in this request, as text (of canary, its share); 409 if one differs
@@ -1645,7 +1642,7 @@ type EraseSettings struct {
 	// Run out of this run only: ID, part of an ID, name, or last
 	Run string `json:"run,omitempty"`
 
-	// DryRun change nothing, and say what would be erased
+	// DryRun change nothing; show what would be erased
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Reason why, for the audit log; do not name the key in it
@@ -1913,7 +1910,7 @@ type Forecast struct {
 type Forecasts struct {
 	Run string `json:"run"`
 
-	// At the database's clock when it looked
+	// At the database's time of this answer
 	At       time.Time `json:"at"`
 	Variants []Variant `json:"variants"`
 }
@@ -2177,10 +2174,10 @@ type ItemCorrection struct {
 	// Payload a JSON object, whole
 	Payload json.RawMessage `json:"payload"`
 
-	// Cascade redo the steps after in any case, not only on change
+	// Cascade redo the dependent steps in any case, not only on change
 	Cascade bool `json:"cascade,omitempty"`
 
-	// DryRun change nothing, and say what would be done
+	// DryRun change nothing; show what would be done
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Reason why, for the audit log
@@ -2394,13 +2391,13 @@ type LeftOut struct {
 }
 
 type LetterSelection struct {
-	// IDs ids, or pieces of them
+	// IDs IDs, or parts of them
 	IDs []string `json:"ids,omitempty"`
 
-	// Endpoint all that wait of this endpoint
+	// Endpoint all waiting ones of this endpoint
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// All all that wait
+	// All all waiting ones
 	All bool `json:"all,omitempty"`
 }
 
@@ -2425,7 +2422,7 @@ type Listener struct {
 	// InFlight chunks it holds
 	InFlight int `json:"in_flight"`
 
-	// Lane calls are read apart from chunks
+	// Lane it reads the lane of calls
 	Lane bool `json:"lane,omitempty"`
 
 	// Stages of a flow
@@ -2445,7 +2442,7 @@ type Listener struct {
 	P50Millis float64 `json:"p50_millis"`
 	P99Millis float64 `json:"p99_millis"`
 
-	// Redelivered requests that came not for the first time
+	// Redelivered redelivered requests
 	Redelivered int64 `json:"redelivered"`
 
 	// GivenUp requests that were delivered too often
@@ -2454,7 +2451,7 @@ type Listener struct {
 	// Dead requests that were dead-lettered
 	Dead int64 `json:"dead"`
 
-	// Rebinds how often it has lost its consumer and found it again
+	// Rebinds how often it bound its consumer again
 	Rebinds int64 `json:"rebinds"`
 }
 
@@ -2506,7 +2503,7 @@ type MarkedCondition struct {
 	// Until absent: until it gets worse
 	Until *time.Time `json:"until,omitempty"`
 
-	// Unchanged nothing had been said of it: nothing was done
+	// Unchanged it was neither muted nor acknowledged
 	Unchanged bool `json:"unchanged"`
 }
 
@@ -2536,7 +2533,7 @@ type MissingGroup struct {
 	Answered int64  `json:"answered,omitempty"`
 	Step     string `json:"step,omitempty"`
 
-	// Steps instead of step, when the items of several say the same
+	// Steps instead of step, when the items of several have the same reason
 	Steps    []StepPart `json:"steps,omitempty"`
 	Endpoint string     `json:"endpoint,omitempty"`
 
@@ -2546,7 +2543,7 @@ type MissingGroup struct {
 	// Who the owner by name
 	Who string `json:"who"`
 
-	// Abnormal something is amiss: they would not wait if all were well
+	// Abnormal abnormal: they would not wait if all were well
 	Abnormal bool `json:"abnormal,omitempty"`
 
 	// Why the reason in a sentence
@@ -2781,12 +2778,12 @@ type OpenSettings struct {
 	// Key the column or field that is the item's key; absent: key, then id, then the first column
 	Key string `json:"key,omitempty"`
 
-	// Format recognised when absent; one of csv, ndjson, parquet
+	// Format detected when absent; one of csv, ndjson, parquet
 	Format         string `json:"format,omitempty"`
 	Name           string `json:"name,omitempty"`
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 
-	// OnDuplicate what to do with a key that stands twice; one of error, skip, allow
+	// OnDuplicate what to do with a duplicate key; one of error, skip, allow
 	//
 	// Examples: error
 	OnDuplicate string `json:"on_duplicate,omitempty"`
@@ -2797,7 +2794,7 @@ type OpenSettings struct {
 	// SQL a query whose rows are the items, instead of a body
 	SQL string `json:"sql,omitempty"`
 
-	// SQLSource where to ask: a source of serve --connections
+	// SQLSource source to query, from serve --connections
 	SQLSource string `json:"sql_source,omitempty"`
 
 	// Stream a JetStream stream whose messages are the items, instead of a body
@@ -2809,7 +2806,7 @@ type OpenSettings struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
-	// FromRun an earlier run to carry on; a body corrects items of it
+	// FromRun an earlier run to continue; a body corrects items of it
 	FromRun string `json:"from_run,omitempty"`
 
 	// FromStates which items: failed, missing, cancelled; absent: all these
@@ -2818,7 +2815,7 @@ type OpenSettings struct {
 	// Plan a plan in YAML
 	Plan string `json:"plan,omitempty"`
 
-	// PlanName its name, when it does not give itself one
+	// PlanName its name, if the document has none
 	PlanName string            `json:"plan_name,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
 
@@ -3217,7 +3214,7 @@ type Preview struct {
 }
 
 type PreviewRow struct {
-	// Line where it stands: a line, or the number of a row
+	// Line its place: a line, or the number of a row
 	Line    int             `json:"line"`
 	Key     string          `json:"key"`
 	Payload json.RawMessage `json:"payload"`
@@ -3233,7 +3230,7 @@ type QuarantinePage struct {
 type QuarantinedDocument struct {
 	QuarantinedView
 
-	// Body of its first 64 KiB, which is what is kept
+	// Body of its first 64 KiB, the part that is stored
 	Body Content `json:"body"`
 }
 
@@ -3362,7 +3359,7 @@ type RequestReport struct {
 	// ByCause why they were sent
 	ByCause []CauseReport `json:"by_cause"`
 
-	// TriedAgain items that a step asked for more than once, be it in a re-run
+	// TriedAgain items that a step sent more than once, reruns included
 	TriedAgain int64 `json:"tried_again"`
 
 	// Retries requests that repeat one that failed or was not answered
@@ -3384,16 +3381,16 @@ type Requeue struct {
 }
 
 type RequeueSettings struct {
-	// IDs ids, or pieces of them
+	// IDs IDs, or parts of them
 	IDs []string `json:"ids,omitempty"`
 
-	// Endpoint all that wait of this endpoint
+	// Endpoint all waiting ones of this endpoint
 	Endpoint string `json:"endpoint,omitempty"`
 
-	// All all that wait
+	// All all waiting ones
 	All bool `json:"all,omitempty"`
 
-	// Force also those that have been requeued three times and died each time
+	// Force also those requeued three times without success
 	Force bool `json:"force,omitempty"`
 }
 
@@ -3457,7 +3454,7 @@ type RerunSettings struct {
 	// States done or failed, at the step
 	States []string `json:"states,omitempty"`
 
-	// Service who made it: name, name@version, or with the instance
+	// Service by this service: name, name@version, or with the instance
 	//
 	// Examples: statements@2.1.0
 	Service string `json:"service,omitempty"`
@@ -3468,12 +3465,12 @@ type RerunSettings struct {
 	// Until recorded before
 	Until *time.Time `json:"until,omitempty"`
 
-	// Where a path of SQL/JSON that holds for the payload
+	// Where a SQL/JSON path that the payload matches
 	//
 	// Examples: $.branch == "12"
 	Where string `json:"where,omitempty"`
 
-	// WhereResult or for the result
+	// WhereResult a SQL/JSON path that the result matches
 	WhereResult string `json:"where_result,omitempty"`
 
 	// Corrected only items whose payload was corrected
@@ -3498,7 +3495,7 @@ type RerunSettings struct {
 	// CanaryAutoApprove a sample within max_failed releases the rest
 	CanaryAutoApprove bool `json:"canary_auto_approve,omitempty"`
 
-	// DryRun change nothing, and say what would be done
+	// DryRun change nothing; show what would be done
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Reason why, for the audit log
@@ -3557,7 +3554,7 @@ type ResetSettings struct {
 	// States done or failed, at the step
 	States []string `json:"states,omitempty"`
 
-	// Service who made it: name, name@version, or with the instance
+	// Service by this service: name, name@version, or with the instance
 	//
 	// Examples: statements@2.1.0
 	Service string `json:"service,omitempty"`
@@ -3568,21 +3565,21 @@ type ResetSettings struct {
 	// Until recorded before
 	Until *time.Time `json:"until,omitempty"`
 
-	// Where a path of SQL/JSON that holds for the payload
+	// Where a SQL/JSON path that the payload matches
 	//
 	// Examples: $.branch == "12"
 	Where string `json:"where,omitempty"`
 
-	// WhereResult or for the result
+	// WhereResult a SQL/JSON path that the result matches
 	WhereResult string `json:"where_result,omitempty"`
 
 	// Corrected only items whose payload was corrected
 	Corrected bool `json:"corrected,omitempty"`
 
-	// Cascade redo the steps after in any case, not only where a part changes
+	// Cascade redo the dependent steps in any case, not only where a part changes
 	Cascade bool `json:"cascade,omitempty"`
 
-	// DryRun change nothing, and say what would be done
+	// DryRun change nothing; show what would be done
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Reason why, for the audit log
@@ -3609,7 +3606,7 @@ type RetentionKind struct {
 
 	Kind string `json:"kind"`
 
-	// ChangedBy absent: the limits are as they came
+	// ChangedBy absent: the limits are the defaults
 	ChangedBy string    `json:"changed_by,omitempty"`
 	ChangedAt time.Time `json:"changed_at"`
 
@@ -3631,12 +3628,12 @@ type RetentionList struct {
 }
 
 type RetentionRun struct {
-	// DryRun change nothing, and say what would go
+	// DryRun change nothing; show what would be deleted
 	DryRun bool `json:"dry_run,omitempty"`
 }
 
 type RetentionSettings struct {
-	// Age kept for so long; absent: any time
+	// Age kept for this long; absent: no limit
 	//
 	// Examples: 90d
 	Age string `json:"age,omitempty"`
@@ -3644,7 +3641,7 @@ type RetentionSettings struct {
 	// MaxCount how many are kept; absent: no limit
 	MaxCount int64 `json:"max_count,omitempty"`
 
-	// MaxBytes so much is kept, roughly; absent: any size
+	// MaxBytes roughly this much is kept; absent: no limit
 	MaxBytes int64 `json:"max_bytes,omitempty"`
 
 	// KeepAll there is no limit: everything of the kind is kept
@@ -3847,12 +3844,12 @@ type RunSettings struct {
 	// Key the column or field that is the item's key; absent: key, then id, then the first column
 	Key string `json:"key,omitempty"`
 
-	// Format recognised when absent; one of csv, ndjson, parquet
+	// Format detected when absent; one of csv, ndjson, parquet
 	Format         string `json:"format,omitempty"`
 	Name           string `json:"name,omitempty"`
 	IdempotencyKey string `json:"idempotency_key,omitempty"`
 
-	// OnDuplicate what to do with a key that stands twice; one of error, skip, allow
+	// OnDuplicate what to do with a duplicate key; one of error, skip, allow
 	//
 	// Examples: error
 	OnDuplicate string `json:"on_duplicate,omitempty"`
@@ -3863,7 +3860,7 @@ type RunSettings struct {
 	// SQL a query whose rows are the items, instead of a body
 	SQL string `json:"sql,omitempty"`
 
-	// SQLSource where to ask: a source of serve --connections
+	// SQLSource source to query, from serve --connections
 	SQLSource string `json:"sql_source,omitempty"`
 
 	// Stream a JetStream stream whose messages are the items, instead of a body
@@ -3875,7 +3872,7 @@ type RunSettings struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
-	// FromRun an earlier run to carry on; a body corrects items of it
+	// FromRun an earlier run to continue; a body corrects items of it
 	FromRun string `json:"from_run,omitempty"`
 
 	// FromStates which items: failed, missing, cancelled; absent: all these
@@ -3884,7 +3881,7 @@ type RunSettings struct {
 	// Plan a plan in YAML
 	Plan string `json:"plan,omitempty"`
 
-	// PlanName its name, when it does not give itself one
+	// PlanName its name, if the document has none
 	PlanName string            `json:"plan_name,omitempty"`
 	Params   map[string]string `json:"params,omitempty"`
 
@@ -4142,7 +4139,7 @@ type RunsTopic struct {
 }
 
 type SampledOperation struct {
-	// ID absent: it would be given one
+	// ID absent: one would be generated
 	ID  string `json:"id,omitempty"`
 	Key string `json:"key"`
 
@@ -4254,7 +4251,7 @@ type SessionDocument struct {
 	// Auth off: no login; every caller is an admin; one of off, on
 	Auth string `json:"auth"`
 
-	// OIDC there is a login by a identity provider, at /auth/oidc/login
+	// OIDC there is a login by an identity provider, at /auth/oidc/login
 	OIDC bool `json:"oidc"`
 
 	// User the actor in the audit log; empty for no one
@@ -4747,7 +4744,7 @@ type StreamView struct {
 	// Behind servers whose copy is missing or lags
 	Behind []string `json:"behind"`
 
-	// Differs in what it differs from its settings
+	// Differs how it differs from its settings
 	Differs []string `json:"differs"`
 
 	// Why why it is not
@@ -4756,10 +4753,10 @@ type StreamView struct {
 }
 
 type Streams struct {
-	// Auto no one has said how many replicas: three in a cluster, else one
+	// Auto replicas is not set: three in a cluster, else one
 	Auto bool `json:"auto"`
 
-	// Replicas wanted; with auto, what that comes to; 0: not known without NATS
+	// Replicas wanted; with auto, the result; 0: not known without NATS
 	Replicas   int   `json:"replicas"`
 	WorkBytes  int64 `json:"work_bytes"`
 	ReplyBytes int64 `json:"reply_bytes"`
@@ -4778,17 +4775,17 @@ type Streams struct {
 	ChangedBy string    `json:"changed_by"`
 	ChangedAt time.Time `json:"changed_at"`
 
-	// Applied the leader has made the streams so
+	// Applied the streams have these settings
 	Applied   bool       `json:"applied"`
 	AppliedAt *time.Time `json:"applied_at,omitempty"`
 
-	// Trouble why it could not; it goes on trying
+	// Trouble why not yet; the leader keeps trying
 	Trouble *StreamTrouble `json:"trouble,omitempty"`
 
 	// Cluster of the NATS that this server is connected to; absent: it is alone
 	Cluster string `json:"cluster,omitempty"`
 
-	// Unknown why it is not known what the streams have; absent: it is
+	// Unknown why the state of the streams is unknown; absent: it is known
 	Unknown string `json:"unknown,omitempty"`
 
 	// Streams as they are; empty: see unknown
@@ -4798,7 +4795,7 @@ type Streams struct {
 type TestedAlert struct {
 	Name string `json:"name"`
 
-	// Message its id; the list of messages says what becomes of it
+	// Message its ID; the list of messages has its outcome
 	Message string `json:"message"`
 }
 
@@ -5014,12 +5011,12 @@ type ListAlertsParams struct {
 }
 
 type ApplyAlertParams struct {
-	// Name its name, when it does not give itself one
+	// Name its name, if the document has none
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
 type ListAlertMessagesParams struct {
-	// Before only messages that were made before
+	// Before only messages created before
 	Before time.Time `form:"before,omitempty" json:"before,omitempty"`
 
 	// Limit how many at most
@@ -5027,19 +5024,19 @@ type ListAlertMessagesParams struct {
 }
 
 type ListAuditParams struct {
-	// Run only what is about this run: ID, part of an ID, name, or last
+	// Run only actions on this run: ID, part of an ID, name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
 
-	// Actor only what this one did; tranche is what nodes did by themselves
+	// Actor only actions of this actor; tranche: those of nodes
 	Actor string `form:"actor,omitempty" json:"actor,omitempty"`
 
 	// Action only actions of this name
 	Action string `form:"action,omitempty" json:"action,omitempty"`
 
-	// Since only what was done then or later
+	// Since only actions then or later
 	Since time.Time `form:"since,omitempty" json:"since,omitempty"`
 
-	// Before the value of next of the page before
+	// Before next of the previous page
 	Before int64 `form:"before,omitempty" json:"before,omitempty"`
 
 	// Limit how many at most
@@ -5047,7 +5044,7 @@ type ListAuditParams struct {
 }
 
 type ExportAuditParams struct {
-	// After only what has a greater seal; 0: from the oldest
+	// After only rows after this seal; 0: from the oldest
 	After int64 `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -5060,12 +5057,12 @@ type VerifyAuditParams struct {
 }
 
 type ApplyCollectorParams struct {
-	// Name its name, when it does not give itself one
+	// Name its name, if the document has none
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
 type DeleteCollectorParams struct {
-	// Force also with operations, which are lost then
+	// Force delete its operations, too
 	Force bool `form:"force,omitempty" json:"force,omitempty"`
 }
 
@@ -5076,13 +5073,13 @@ type ListOperationsParams struct {
 	// Key only those of this key
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
-	// ID only those with this id
+	// ID only those with this ID
 	ID string `form:"id,omitempty" json:"id,omitempty"`
 
 	// Code only those whose last error had this code
 	Code string `form:"code,omitempty" json:"code,omitempty"`
 
-	// After the value of next of the page before
+	// After next of the previous page
 	After int64 `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -5090,7 +5087,7 @@ type ListOperationsParams struct {
 }
 
 type AddOperationsParams struct {
-	// DryRun add nothing, and say what would be added, or what is wrong
+	// DryRun add nothing; show what would be added, or what is wrong
 	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
@@ -5101,7 +5098,7 @@ type ListDeadLettersParams struct {
 	// State only those in this state; one of waiting, requeued, reissued, dropped
 	State string `form:"state,omitempty" json:"state,omitempty"`
 
-	// After the value of next of the page before
+	// After next of the previous page
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -5119,7 +5116,7 @@ type WatchParams struct {
 }
 
 type PreviewItemsParams struct {
-	// Format recognised when absent; one of csv, ndjson, parquet
+	// Format detected when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Key the column or field that is the item's key
@@ -5131,7 +5128,7 @@ type PreviewItemsParams struct {
 	// Header false: CSV begins with its first row
 	Header string `form:"header,omitempty" json:"header,omitempty"`
 
-	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; detected when absent
 	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
 
 	// Columns a column or field to keep; without a header the names of all columns
@@ -5143,7 +5140,7 @@ type PreviewItemsParams struct {
 	// Types what a field becomes, like balance=number: number, text, bool or json
 	Types []string `form:"types,omitempty" json:"types,omitempty"`
 
-	// Truncated the file goes on: its last row may be cut, and is left out
+	// Truncated the file continues: its last row may be cut, and is skipped
 	Truncated bool `form:"truncated,omitempty" json:"truncated,omitempty"`
 }
 
@@ -5156,7 +5153,7 @@ type ListPlansParams struct {
 }
 
 type ApplyPlanParams struct {
-	// Name its name, when it does not give itself one
+	// Name its name, if the document has none
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
@@ -5172,7 +5169,7 @@ type ListQuarantinedParams struct {
 	// Run only those about this run: ID, part of an ID, name, or last
 	Run string `form:"run,omitempty" json:"run,omitempty"`
 
-	// After the value of next of the page before
+	// After next of the previous page
 	After int64 `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -5189,25 +5186,25 @@ type ListRunsParams struct {
 	// Sort name: or plan; items, failed, time: the most first; one of newest, name, items, failed, time
 	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
 
-	// Before only runs that follow this id in the list
+	// Before only runs that follow this ID in the list
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
 	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 
-	// Q words in the name, the plan, the source or who started it, or how the id begins
+	// Q words in the name, plan, source or starter, or the start of an ID
 	Q string `form:"q,omitempty" json:"q,omitempty"`
 
 	// Plan only runs of this plan, like year-end, or year-end@3
 	Plan string `form:"plan,omitempty" json:"plan,omitempty"`
 
-	// Endpoint only runs with a step that asks this
+	// Endpoint only runs with a step that calls this
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
 
-	// Since only runs that were made then or later
+	// Since only runs created then or later
 	Since time.Time `form:"since,omitempty" json:"since,omitempty"`
 
-	// Until only runs that were made before
+	// Until only runs created before
 	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
 
 	// Schedule only runs that this schedule started
@@ -5329,16 +5326,16 @@ type StartRunParams struct {
 	// Key the column or field that is the item's key; absent: key, then id, then the first column
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
-	// Format recognised when absent; one of csv, ndjson, parquet
+	// Format detected when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Name a name to find the run by
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 
-	// IdempotencyKey starting again with the same key gives the run that is there
+	// IdempotencyKey starting again with the same key returns the same run
 	IdempotencyKey string `form:"idempotency_key,omitempty" json:"idempotency_key,omitempty"`
 
-	// OnDuplicate what to do with a key that stands twice; one of error, skip, allow
+	// OnDuplicate what to do with a duplicate key; one of error, skip, allow
 	OnDuplicate string `form:"on_duplicate,omitempty" json:"on_duplicate,omitempty"`
 
 	// Source where the items come from, human-readable
@@ -5347,7 +5344,7 @@ type StartRunParams struct {
 	// SQL a query whose rows are the items, instead of a body
 	SQL string `form:"sql,omitempty" json:"sql,omitempty"`
 
-	// SQLSource where to ask: a source of serve --connections
+	// SQLSource source to query, from serve --connections
 	SQLSource string `form:"sql_source,omitempty" json:"sql_source,omitempty"`
 
 	// Stream a JetStream stream whose messages are the items, instead of a body
@@ -5359,7 +5356,7 @@ type StartRunParams struct {
 	// StreamFrom only messages from this sequence on
 	StreamFrom int64 `form:"stream_from,omitempty" json:"stream_from,omitempty"`
 
-	// FromRun an earlier run to carry on; a body corrects items of it
+	// FromRun an earlier run to continue; a body corrects items of it
 	FromRun string `form:"from_run,omitempty" json:"from_run,omitempty"`
 
 	// FromState which items: failed, missing, cancelled; absent: all these
@@ -5371,7 +5368,7 @@ type StartRunParams struct {
 	// Set a setting of one step, like compose.chunk=50; any number
 	Set []string `form:"set,omitempty" json:"set,omitempty"`
 
-	// DryRun store nothing, and say what would be started, or what is wrong
+	// DryRun store nothing; show what would be started, or what is wrong
 	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 }
 
@@ -5387,13 +5384,13 @@ type CorrectParams struct {
 	// Key the column or field that is the item's key
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
-	// Format recognised when absent; one of csv, ndjson, parquet
+	// Format detected when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
-	// Cascade redo the steps after in any case, not only where a part changes
+	// Cascade redo the dependent steps in any case, not only where a part changes
 	Cascade bool `form:"cascade,omitempty" json:"cascade,omitempty"`
 
-	// DryRun change nothing, and say what would be done
+	// DryRun change nothing; show what would be done
 	DryRun bool `form:"dry_run,omitempty" json:"dry_run,omitempty"`
 
 	// Reason why, for the audit log
@@ -5405,7 +5402,7 @@ type CorrectParams struct {
 	// Header false: CSV begins with its first row
 	Header string `form:"header,omitempty" json:"header,omitempty"`
 
-	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; detected when absent
 	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
 
 	// Columns a column or field to keep; without a header the names of all columns
@@ -5440,7 +5437,7 @@ type ExplainRunParams struct {
 }
 
 type ExportRunParams struct {
-	// Format of the items or the export; absent: recognised, or ndjson; one of ndjson, csv, parquet, xlsx
+	// Format of the items or the export; absent: detected, or ndjson; one of ndjson, csv, parquet, xlsx
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Step whose parts are the results; absent: the only step that no other needs
@@ -5461,19 +5458,19 @@ type ExportRunParams struct {
 	// Group only items that failed with a message of this group; repeatable
 	Group []string `form:"group,omitempty" json:"group,omitempty"`
 
-	// Service only what it made: name, name@version, or with the instance
+	// Service only outcomes of this service: name, name@version, or with the instance
 	Service string `form:"service,omitempty" json:"service,omitempty"`
 
-	// Since only what was recorded then or later
+	// Since only outcomes recorded then or later
 	Since time.Time `form:"since,omitempty" json:"since,omitempty"`
 
-	// Until only what was recorded before
+	// Until only outcomes recorded before
 	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
 
-	// Where only items for whose payload a path of SQL/JSON holds
+	// Where only items whose payload matches this SQL/JSON path
 	Where string `form:"where,omitempty" json:"where,omitempty"`
 
-	// WhereResult or for whose result
+	// WhereResult only items whose result matches this SQL/JSON path
 	WhereResult string `form:"where_result,omitempty" json:"where_result,omitempty"`
 
 	// Corrected only items whose payload was corrected
@@ -5503,7 +5500,7 @@ type GetGateParams struct {
 }
 
 type GetGroupsParams struct {
-	// By a field of the payloads, at their top; absent: only the fields are listed
+	// By a top-level field of the payloads; absent: only list the fields
 	By string `form:"by,omitempty" json:"by,omitempty"`
 
 	// Lanes by lane of a run in order instead: the number of a partition, or of a value's lane
@@ -5511,7 +5508,7 @@ type GetGroupsParams struct {
 }
 
 type GetGroupsMapParams struct {
-	// By a field of the payloads, at their top
+	// By a top-level field of the payloads
 	By string `form:"by" json:"by"`
 
 	// From the first block: ordinal 8192·from
@@ -5534,7 +5531,7 @@ type ListItemsParams struct {
 	// State repeatable; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// After an ordinal: only items behind it
+	// After an ordinal: only items after it
 	After *int64 `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -5548,7 +5545,7 @@ type AddItemsParams struct {
 	// Key the column or field that is the item's key
 	Key string `form:"key,omitempty" json:"key,omitempty"`
 
-	// Format recognised when absent; one of csv, ndjson, parquet
+	// Format detected when absent; one of csv, ndjson, parquet
 	Format string `form:"format,omitempty" json:"format,omitempty"`
 
 	// Contract when no item has a field that a service requires; one of reject, warn, off
@@ -5560,7 +5557,7 @@ type AddItemsParams struct {
 	// Header false: CSV begins with its first row
 	Header string `form:"header,omitempty" json:"header,omitempty"`
 
-	// Delimiter between fields of CSV: comma, semicolon, tab or bar; found when absent
+	// Delimiter between fields of CSV: comma, semicolon, tab or bar; detected when absent
 	Delimiter string `form:"delimiter,omitempty" json:"delimiter,omitempty"`
 
 	// Columns a column or field to keep; without a header the names of all columns
@@ -5574,7 +5571,7 @@ type AddItemsParams struct {
 }
 
 type GetItemParams struct {
-	// After value of next of the page before
+	// After next of the previous page
 	After *int `form:"after,omitempty" json:"after,omitempty"`
 }
 
@@ -5590,7 +5587,7 @@ type GetPlanesParams struct {
 	// Step its name; absent: the items over all steps
 	Step string `form:"step,omitempty" json:"step,omitempty"`
 
-	// Layer what the bytes say; one of state, attempts, latency, age
+	// Layer what the bytes mean; one of state, attempts, latency, age
 	Layer string `form:"layer,omitempty" json:"layer,omitempty"`
 
 	// From the first block: ordinal 8192·from
@@ -5604,10 +5601,10 @@ type ReportRunParams struct {
 	// Against an earlier run to compare with: ID, part of an ID, or name
 	Against string `form:"against,omitempty" json:"against,omitempty"`
 
-	// Before with against: compare what stands before this step
+	// Before with against: compare what waits before this step
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
-	// Digests false leaves the digests out: they read every item
+	// Digests false omits the digests, which read every item
 	Digests bool `form:"digests,omitempty" json:"digests,omitempty"`
 }
 
@@ -5615,7 +5612,7 @@ type ListSlicesParams struct {
 	// State repeatable; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// After the id of a slice: only those behind it
+	// After the ID of a slice: only those after it
 	After string `form:"after,omitempty" json:"after,omitempty"`
 
 	// Limit how many at most
@@ -5626,10 +5623,10 @@ type GetTimelineParams struct {
 	// Step its name; absent: every step
 	Step string `form:"step,omitempty" json:"step,omitempty"`
 
-	// Buckets into how many lengths the time is cut
+	// Buckets intervals to divide the time into
 	Buckets int `form:"buckets,omitempty" json:"buckets,omitempty"`
 
-	// All from the start of the run, and not only of its present generation
+	// All from the start of the run, not only of its current generation
 	All bool `form:"all,omitempty" json:"all,omitempty"`
 }
 
@@ -5642,12 +5639,12 @@ type ListSchedulesParams struct {
 }
 
 type ApplyScheduleParams struct {
-	// Name its name, when it does not give itself one
+	// Name its name, if the document has none
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 }
 
 type PreviewScheduleParams struct {
-	// Name the schedule's name, when it does not give itself one
+	// Name the schedule's name, if the document has none
 	Name string `form:"name,omitempty" json:"name,omitempty"`
 
 	// Count how many due times
@@ -5705,7 +5702,7 @@ type ListTrackerMissingParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListActs: List administrators' acts that another one confirms, newest first.
+// ListActs: List administrators' acts that another one confirms.
 //
 // It is GET /acts, for role admin.
 func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, error) {
@@ -5716,7 +5713,7 @@ func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, 
 // ConfirmAct: Confirm and carry out an act.
 //
 // Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays
-// pending.
+// pending; an interrupted erasure stays running, and is confirmed again.
 //
 // It is POST /acts/{id}/confirm, for role admin.
 func (c *Client) ConfirmAct(ctx context.Context, id string, options ...CallOption) (ConfirmedAct, error) {
@@ -5765,7 +5762,7 @@ func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, conten
 
 // DeleteAlert: Delete an alert.
 //
-// Messages that were not delivered are dropped. Applied again, it has the next version.
+// Undelivered messages are dropped. Applied again, it has the next version.
 //
 // It is DELETE /alerts/{name}, for role operator.
 func (c *Client) DeleteAlert(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -5801,7 +5798,7 @@ func (c *Client) AllAlertMessages(ctx context.Context, name string, params ListA
 
 // PauseAlert: Pause an alert.
 //
-// Messages that were not delivered yet wait.
+// Undelivered messages wait.
 //
 // It is POST /alerts/{name}/pause, for role operator.
 func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -5811,8 +5808,8 @@ func (c *Client) PauseAlert(ctx context.Context, name string, options ...CallOpt
 
 // ResumeAlert: Resume an alert.
 //
-// It then reports what is active and was not reported, and what ended. What only happened meanwhile, like a
-// completion, it does not tell.
+// It then reports what is active and was not reported, and what ended. Events of the meantime, like completions, are
+// not reported.
 //
 // It is POST /alerts/{name}/resume, for role operator.
 func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -5822,8 +5819,8 @@ func (c *Client) ResumeAlert(ctx context.Context, name string, options ...CallOp
 
 // TestAlert: Send a test message.
 //
-// The leader sends it, also for a paused alert, and tries once; the list of messages says what became of it. A pause
-// after attempts that failed is over.
+// The leader sends it, also for a paused alert, and tries once; the list of messages says what became of it. It ends
+// a pause after failed attempts.
 //
 // It is POST /alerts/{name}/test, for role operator.
 func (c *Client) TestAlert(ctx context.Context, name string, options ...CallOption) (TestedAlert, error) {
@@ -5895,7 +5892,7 @@ func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams
 
 // DeleteCollector: Delete a collector.
 //
-// One with operations is refused, unless force is set: then they are lost.
+// Refused if it has operations, unless force is set: then they are lost.
 //
 // It is DELETE /collectors/{name}, for role operator.
 func (c *Client) DeleteCollector(ctx context.Context, name string, params DeleteCollectorParams, options ...CallOption) (ControlledDocument, error) {
@@ -5914,7 +5911,7 @@ func (c *Client) GetCollector(ctx context.Context, name string, options ...CallO
 
 // DrainCollector: Flush all waiting operations.
 //
-// What failed keeps its backoff, and rates and limits hold. What is added later waits as usual.
+// Failed operations keep their backoff, and rates and limits apply. Later ones wait as usual.
 //
 // It is POST /collectors/{name}/drain, for role operator.
 func (c *Client) DrainCollector(ctx context.Context, name string, options ...CallOption) (Drained, error) {
@@ -5924,7 +5921,7 @@ func (c *Client) DrainCollector(ctx context.Context, name string, options ...Cal
 
 // DropOperations: Drop operations.
 //
-// They are deleted. Those of a flush that is in progress may have been done.
+// They are deleted. Those of a flush in progress may have been executed.
 //
 // It is POST /collectors/{name}/drop, for role operator.
 func (c *Client) DropOperations(ctx context.Context, name string, body DropChoice, options ...CallOption) (DroppedOperations, error) {
@@ -5972,7 +5969,7 @@ func (c *Client) AddOperations(ctx context.Context, name string, params AddOpera
 
 // PauseCollector: Pause a collector.
 //
-// It goes on taking operations, and flushes that are in progress come to their end.
+// It still takes operations, and flushes in progress end as usual.
 //
 // It is POST /collectors/{name}/pause, for role operator.
 func (c *Client) PauseCollector(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -5982,7 +5979,7 @@ func (c *Client) PauseCollector(ctx context.Context, name string, options ...Cal
 
 // RequeueOperations: Retry parked operations, and those in backoff.
 //
-// They have all their attempts again, and go with the next flush of their keys.
+// They regain all attempts, and join the next flush of their keys.
 //
 // It is POST /collectors/{name}/requeue, for role operator.
 func (c *Client) RequeueOperations(ctx context.Context, name string, body OperationChoice, options ...CallOption) (RequeuedOperations, error) {
@@ -6092,9 +6089,9 @@ func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSett
 
 // Erase: Erase a key's data.
 //
-// Payloads, results, messages of errors, letters, quarantined messages and parked operations are gone, and a marker
-// takes the place of the key, out of all runs or one. Counts, states and codes stay. Refused while something is still
-// done with the key. What was interrupted is finished by asking again.
+// Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, and a
+// marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while work with the key is in
+// progress. Repeat an interrupted erasure to finish it.
 //
 // It is POST /erase, for role admin.
 func (c *Client) Erase(ctx context.Context, body EraseSettings, options ...CallOption) (ErasedKey, error) {
@@ -6116,10 +6113,10 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 
 // Health: Conditions that need a person.
 //
-// Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its severity, since when it has
-// been so, and what helps. It answers with status 200 whatever it finds, also while PostgreSQL or NATS is
-// unavailable: that is a condition then. Programs that route requests ask /readyz instead. However many ask, it is
-// looked at most every few seconds. Who has roles in namespaces only sees the conditions of their runs.
+// Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its severity, since when it
+// holds, and its remedy. The status is 200 whatever it finds, also while PostgreSQL or NATS is unavailable: that is a
+// condition. Programs that route requests use /healthz instead. Regardless of the number of callers, it is checked at
+// most every few seconds. Callers with roles in namespaces only see the conditions of their runs.
 //
 // It is GET /health, for role viewer.
 func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, error) {
@@ -6129,7 +6126,7 @@ func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, err
 
 // AckCondition: Acknowledge a condition, or all of its kind.
 //
-// It counts and is told as before; others see who does. Whoever takes it later has it.
+// It counts and is reported as before; others see who handles it. A later one replaces it.
 //
 // It is POST /health/ack, for role operator.
 func (c *Client) AckCondition(ctx context.Context, body ConditionName, options ...CallOption) (MarkedCondition, error) {
@@ -6147,9 +6144,9 @@ func (c *Client) ClearCondition(ctx context.Context, body ConditionName, options
 
 // MuteCondition: Mute a condition, or all of its kind.
 //
-// It does not count in the status, stands in a list of its own, and alerts do not tell it, until it gets worse (a
-// higher severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is muted
-// by itself, and what begins later is news; so is something critical that was over and begins again.
+// It does not count in the status, is in a separate list, and alerts do not report it, until it gets worse (a higher
+// severity, or more items, letters, messages or operations), or its time is up. Of all of a kind each is muted
+// separately, and one that begins later is new; so is a critical one that ended and begins again.
 //
 // It is POST /health/mute, for role operator.
 func (c *Client) MuteCondition(ctx context.Context, body MuteSettings, options ...CallOption) (MarkedCondition, error) {
@@ -6500,7 +6497,7 @@ func (c *Client) GetRun(ctx context.Context, run string, options ...CallOption) 
 
 // Accept: Accept failures.
 //
-// They stay failed and are shown as accepted, and health ignores them. What is run again, or reset, is no longer
+// They stay failed and are shown as accepted, and health ignores them. Items that are rerun or reset are no longer
 // accepted. The body is 16 MiB at most; send more keys in several requests.
 //
 // It is POST /runs/{run}/accept, for role operator.
@@ -6511,8 +6508,8 @@ func (c *Client) Accept(ctx context.Context, run string, body AcceptSettings, op
 
 // ApproveRun: Release items held by a canary, or start a step.
 //
-// With a step, that begins which waits at its gate (barrier: approve). Where its plan says approvers: other, who is
-// named in acts of the gate is refused with 403. With if_waiting_since, what is approved is what was looked at.
+// With a step, the one that waits at its gate (barrier: approve) begins. If its plan says approvers: other, users
+// named in acts of the gate are refused with 403. With if_waiting_since, what is approved is what was looked at.
 //
 // It is POST /runs/{run}/approve, for role operator.
 func (c *Client) ApproveRun(ctx context.Context, run string, body ApproveSettings, options ...CallOption) (Controlled, error) {
@@ -6567,8 +6564,8 @@ func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, 
 
 // DeleteRun: Delete a finished run.
 //
-// From then on it is listed nowhere; its id answers 410. The leader deletes its rows in small pieces, for which the
-// answer does not wait. A run that is in progress, or ended less than a minute ago, is refused.
+// It disappears from all lists; its ID answers 410. The leader deletes its rows in small pieces, for which the answer
+// does not wait. A run that is in progress, or ended less than a minute ago, is refused.
 //
 // It is POST /runs/{run}/delete, for role admin.
 func (c *Client) DeleteRun(ctx context.Context, run string, body DeleteSettings, options ...CallOption) (RunDeleted, error) {
@@ -6588,10 +6585,10 @@ func (c *Client) ListErrors(ctx context.Context, run string, params ListErrorsPa
 // WatchRun: Follow a run.
 //
 // A stream of server-sent events. It continues after the run ends, as items may be rerun. To follow the items, open
-// it with planes=true, then read the planes, then apply all changes that came since it was opened, in order: that
-// leads to the truth. A comment comes at least every 15 seconds. Changes come up to four times a second, documents
-// twice; for who reads slowly they are put together. Who comes back with Last-Event-ID gets what it has missed, or
-// resync. It ends when its token is revoked, and when the server stops.
+// it with planes=true, then read the planes, then apply all changes that came since it was opened, in order. A
+// comment comes at least every 15 seconds. Changes come up to four times a second, documents twice; for slow readers
+// they are merged. Reconnecting with Last-Event-ID brings the missed events, or resync. It ends when its token is
+// revoked, and when the server stops.
 //
 // It is GET /runs/{run}/events, for role viewer.
 func (c *Client) WatchRun(ctx context.Context, run string, params WatchRunParams, options ...CallOption) iter.Seq2[Event, error] {
@@ -6603,7 +6600,7 @@ func (c *Client) WatchRun(ctx context.Context, run string, params WatchRunParams
 
 // ExplainRun: Why a run is not done.
 //
-// The missing items in groups that add up, all as of one moment: how many, where they are, whose turn it is, since
+// The missing items in groups that add up, from one snapshot: how many, where they are, who they wait for, since
 // when, what will happen next, and what an operator could do. With item, the same for the items of one key, with
 // every attempt.
 //
@@ -6618,12 +6615,12 @@ func (c *Client) ExplainRun(ctx context.Context, run string, params ExplainRunPa
 //
 // A stream with constant memory. CSV has the columns key, state, result, error_code, error_message, accepted; a cell
 // that a spreadsheet would take for a formula gets an apostrophe in front, unless raw is set; numbers never do. XLSX
-// has the same columns. For a flat table all items are read once before the first is sent. Results that are no text
-// are in base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are
-// bytes. Of a run with several steps the results are those of one; with parts there are those of all that count, as
-// columns parts.STEP.result, .state … or in NDJSON as parts, an object by step. Where a cell of a workbook cannot
-// hold what is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number
-// of such cells. A stream that does not end properly is not whole.
+// has the same columns. For a flat table all items are read once before the first is sent. Binary results are in
+// base64: in CSV in the same column, in NDJSON as result_bytes with their content_type; in Parquet they are bytes. Of
+// a run with several steps the results are those of one; with parts there are those of all that count, as columns
+// parts.STEP.result, .state … or in NDJSON as parts, an object by step. Where a cell of a workbook cannot hold what
+// is exported, it says so or has U+FFFD for a character; the header Tranche-Cells-Not-Held has the number of such
+// cells. A stream that does not end properly is not whole.
 //
 // It is GET /runs/{run}/export, for role viewer.
 func (c *Client) ExportRun(ctx context.Context, run string, params ExportRunParams, options ...CallOption) (*Stream, error) {
@@ -6673,8 +6670,8 @@ func (c *Client) GetGate(ctx context.Context, run string, params GetGateParams, 
 
 // GetGroups: Items by a payload field, or by lane.
 //
-// How many items have each value and how they stand, over all steps: the 50 most frequent values, and all others
-// together. The first look at a field reads the payloads of all items; later ones do not. Of runs of more than
+// How many items have each value, and their states over all steps: the 50 most frequent values, and the rest
+// together. The first query of a field reads the payloads of all items; later ones do not. Of runs of more than
 // 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups.
 //
 // It is GET /runs/{run}/groups, for role viewer.
@@ -6702,7 +6699,7 @@ func (c *Client) GetGroupsMap(ctx context.Context, run string, params GetGroupsM
 // GetHistory: What happened to a run.
 //
 // What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and closed, versions of
-// services that first answered, and alerts that were told of it.
+// services that first answered, and alerts sent about it.
 //
 // It is GET /runs/{run}/history, for role viewer.
 func (c *Client) GetHistory(ctx context.Context, run string, options ...CallOption) (RunHistory, error) {
@@ -6712,7 +6709,7 @@ func (c *Client) GetHistory(ctx context.Context, run string, options ...CallOpti
 
 // ListItems: Items of a range, in order.
 //
-// The items from one ordinal to another, with their states as in the planes. An item's whole story is at
+// The items from one ordinal to another, with their states as in the planes. An item's history is at
 // /runs/{run}/items/{key}.
 //
 // It is GET /runs/{run}/items, for role viewer.
@@ -6816,13 +6813,13 @@ func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings,
 //
 // - state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried later; 4
 // in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being recomputed. - attempts: how often the
-// item was asked for since it was last ready, up to 255. - latency: of the request that brought its outcome: 0 for
-// none, else 1+12·log2(1+milliseconds), rounded, up to 255. - age: since the item last moved, in seconds, in the
-// same code.
+// item was sent since it was last ready, up to 255. - latency: of the request that brought its outcome: 0 for none,
+// else 1+12·log2(1+milliseconds), rounded, up to 255. - age: since the item last moved, in seconds, in the same
+// code.
 //
 // Over all steps an item has failed if it has at a step that is not optional, and is done when it has come to its end
-// at all; else it shows the step that is furthest. Attempts and latency are the highest of its steps, and the age is
-// that of its latest move. To follow a run, open its events first, then ask for this, then apply what the events say.
+// at all; else it shows its furthest step. Attempts and latency are the highest of its steps, and the age is that of
+// its latest move. To follow a run, open its events first, then read this, then apply what the events say.
 //
 // It is GET /runs/{run}/planes, for role watcher.
 func (c *Client) GetPlanes(ctx context.Context, run string, params GetPlanesParams, options ...CallOption) (*Stream, error) {
@@ -6895,7 +6892,7 @@ func (c *Client) SetRun(ctx context.Context, run string, body RunChanges, option
 // ListSlices: In-flight and scheduled requests, and who holds each.
 //
 // A slice is one request for a chunk of items. claimed: a node makes the request, or does the work itself; sent: it
-// is with a service, or on its way; scheduled: it waits to be retried. They come by their ids, which say nothing.
+// is with a service, or on its way; scheduled: it waits to be retried. They are sorted by ID, which has no meaning.
 //
 // It is GET /runs/{run}/slices, for role viewer.
 func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesParams, options ...CallOption) (LiveSlices, error) {
@@ -6916,9 +6913,9 @@ func (c *Client) AllSlices(ctx context.Context, run string, params ListSlicesPar
 
 // GetTimeline: The progress of a run over time.
 //
-// Items that were done and that failed, requests and how long they took, in equal lengths of time, from the start of
-// the present generation until now or the end of the run. Items count where their last request of the generation
-// ended. It may be two seconds old.
+// Items done and failed, requests and their durations, in equal intervals, from the start of the current generation
+// until now or the end of the run. Items count where their last request of the generation ended. It may be two
+// seconds old.
 //
 // It is GET /runs/{run}/timeline, for role watcher.
 func (c *Client) GetTimeline(ctx context.Context, run string, params GetTimelineParams, options ...CallOption) (Timeline, error) {
@@ -6974,7 +6971,7 @@ func (c *Client) PreviewSchedule(ctx context.Context, params PreviewSchedulePara
 
 // DeleteSchedule: Delete a schedule.
 //
-// Runs go on, and the list of what it did stays. Applied again, it has the next version.
+// Runs continue, and its history stays. Applied again, it has the next version.
 //
 // It is DELETE /schedules/{name}, for role operator.
 func (c *Client) DeleteSchedule(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -7020,7 +7017,7 @@ func (c *Client) ListScheduleTimes(ctx context.Context, name string, params List
 
 // PauseSchedule: Pause a schedule.
 //
-// Due times that come meanwhile are left out, and do not count as missed. Runs go on, and run-now does as it says.
+// Due times meanwhile are left out, and do not count as missed. Runs continue, and run-now still works.
 //
 // It is POST /schedules/{name}/pause, for role operator.
 func (c *Client) PauseSchedule(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -7030,7 +7027,7 @@ func (c *Client) PauseSchedule(ctx context.Context, name string, options ...Call
 
 // ResumeSchedule: Resume a schedule.
 //
-// It goes on with the first due time after now, and with what had been waiting to be started.
+// It continues with the first due time after now, and with runs that were waiting to be started.
 //
 // It is POST /schedules/{name}/resume, for role operator.
 func (c *Client) ResumeSchedule(ctx context.Context, name string, options ...CallOption) (ControlledDocument, error) {
@@ -7103,8 +7100,8 @@ func (c *Client) ShowStreams(ctx context.Context, options ...CallOption) (Stream
 
 // SetStreams: Set replicas and sizes of the JetStream streams.
 //
-// The leader brings them to JetStream within seconds. What JetStream refuses stays wanted, is told by show-streams
-// and health, and is retried. Changes that would delete messages are refused.
+// The leader applies them within seconds. What JetStream refuses stays configured, is shown by show-streams and
+// health, and retried. Changes that would delete messages are refused.
 //
 // It is POST /streams/settings, for role admin.
 func (c *Client) SetStreams(ctx context.Context, body StreamChanges, options ...CallOption) (Streams, error) {
@@ -7289,4 +7286,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 33a3c3e4be93c6819adc0a276bf009ee, is 02ec95e5465320506c099ead320d3d11028a0c24f5bb4ceebdb0f5929fa34d83.
+// Of 49720ee276398a378cac4819eb984323, is 90f241e3238b4d9a2f7797cffa892b524320ba2a349a56070132c0defffbc7b2.
