@@ -64,7 +64,7 @@ func (s *actRoutes) confirmAct(ctx context.Context, in *actInput) (out Confirmed
 	if err != nil {
 		return out, kernel.Seen(err, seeActs)
 	}
-	if out.Answer, err = s.Confirm(ctx, &act, in.Name, eyes); err != nil {
+	if out.Answer, err = kernel.Confirm(ctx, s.Kernel, &act, in.Name, eyes); err != nil {
 		return out, err
 	}
 	out.Act, err = store.Act(ctx, act.ID, eyes)

@@ -45,8 +45,12 @@ func TestActsNeedFourEyes(t *testing.T) {
 			t.Errorf("confirming is answered %d %s; want %d and %q", code, answer, status, says)
 		}
 	}
-	const erase = `{"key":"A-1"}`
+	const erase = `{"key":"2"}`
 	runPath := "/runs/it/delete"
+	secret := access.NewSecret()
+	testenv.Must(identity.New(b.Store).CreateToken(t.Context(), identity.NewToken{Name: "eve", Role: "viewer",
+		Hash: access.HashOf(secret), Grants: map[string]string{"default": "admin"}}, "it"))(t)
+	b.JSON(http.MethodPost, runPath, "", http.StatusForbidden, nil, by(secret)...)
 	b.JSON(http.MethodPost, runPath, `{"dry_run":true}`, http.StatusOK, nil, by(ann)...)
 	acts := []identity.Act{ask(ann, http.MethodPost, "/erase", erase), ask(twin, http.MethodPost, runPath, ""),
 		ask(ann, http.MethodPut, "/retention/events", `{"age":"9d"}`)}
@@ -96,6 +100,9 @@ func TestActsNeedFourEyes(t *testing.T) {
 	confirm(gone.ID, http.StatusConflict, "it is rejected already, by ann", by(bob)...)
 	b.JSON(http.MethodPost, "/tokens/dan/revoke", "", http.StatusOK, nil, by(bob)...)
 	confirm(dans.ID, http.StatusConflict, "which was revoked or has expired", by(bob)...)
+	b.JSON(http.MethodPost, "/runs?endpoint=echo&name=again", apitest.Three, http.StatusCreated, nil, by(ann)...)
+	confirm(late.ID, http.StatusConflict, "it stays pending: nothing was erased", by(bob)...)
+	b.JSON(http.MethodPost, "/runs/again/cancel", "", http.StatusOK, nil, by(ann)...)
 	b.Exec(`UPDATE admin_act SET state = 'running' WHERE id = $1`, late.ID) // as after a crash
 	b.JSON(http.MethodPost, "/acts/"+late.ID+"/reject", "", http.StatusConflict, nil, by(ann)...)
 	testenv.Advance(t, b.Pool, identity.ActLife)

@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -391,7 +392,7 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
 		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
 	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("tokens",
-		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), s.pinToken), s.rotateToken)
+		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), pinToken(s.Store)), s.rotateToken)
 	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
 			"Requests of its that are in progress are interrupted, streams too.")
@@ -485,13 +486,15 @@ type rotateTokenInput struct {
 // Pinned is the ID after pinToken.
 func (in *rotateTokenInput) Pinned() string { return in.ID }
 
-func (s *adminRoutes) pinToken(ctx context.Context, in *rotateTokenInput) (any, error) {
-	token, err := identity.New(s.Store).Token(ctx, in.ID)
-	if err != nil {
-		return nil, kernel.Seen(err, seeTokens)
+func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, error) {
+	return func(ctx context.Context, in *rotateTokenInput) (any, error) {
+		token, err := identity.New(db).Token(ctx, in.ID)
+		if err != nil {
+			return nil, kernel.Seen(err, seeTokens)
+		}
+		in.ID, token.LastUsedAt = token.ID.String(), nil
+		return token, nil
 	}
-	in.ID, token.LastUsedAt = token.ID.String(), nil
-	return token, nil
 }
 
 func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (CreatedToken, error) {

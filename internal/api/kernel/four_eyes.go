@@ -168,7 +168,7 @@ func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
 
 // Confirm carries out an act in the name of who asked, and returns its answer. It is done once: what it changes settles
 // it. If it is refused, it stays pending; an erasure that was done in part stays running.
-func (s *Kernel) Confirm(ctx context.Context, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
+func Confirm(ctx context.Context, s *Kernel, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
 	if err := act.Pending(); err != nil {
 		return nil, err
 	}
