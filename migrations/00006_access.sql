@@ -108,35 +108,38 @@ CREATE TABLE admin_act (
     method     text        NOT NULL,
     path       text        NOT NULL,
     input      text,
-    preview    jsonb,
-    hash       bytea       NOT NULL CHECK (length(hash) = 32),
+    preview    text,
     asked_by   text        NOT NULL,
     eyes       text[]      NOT NULL CHECK (cardinality(eyes) > 0),
+    token_id   uuid,
+    subject    text,
     asked_at   timestamptz NOT NULL DEFAULT tranche_now(),
     expires_at timestamptz NOT NULL,
-    state      text        NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'done', 'rejected')),
+    state      text        NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'running', 'done', 'rejected')),
+    attempt    uuid,
     settled_by text        NOT NULL DEFAULT '',
     settled_at timestamptz,
-    CHECK ((state = 'pending') = (settled_at IS NULL) AND (state = 'pending' OR input IS NULL AND preview IS NULL))
+    CHECK ((state IN ('pending', 'running')) = (settled_at IS NULL)
+        AND (settled_at IS NULL OR input IS NULL AND preview IS NULL))
 );
--- The newest first, and those that have expired.
-CREATE INDEX admin_act_asked ON admin_act (asked_at);
 COMMENT ON TABLE admin_act IS 'Acts of administrators that another one must confirm (serve --four-eyes).';
 COMMENT ON COLUMN admin_act.id IS 'The act.';
 COMMENT ON COLUMN admin_act.kind IS 'The kind that --four-eyes names.';
 COMMENT ON COLUMN admin_act.what IS 'The operation in words.';
 COMMENT ON COLUMN admin_act.method IS 'HTTP method of the request.';
-COMMENT ON COLUMN admin_act.path IS 'Path and query of the request; a run is named by its ID.';
+COMMENT ON COLUMN admin_act.path IS 'Path of the request; a run or token is named by its ID.';
 COMMENT ON COLUMN admin_act.input IS 'Body of the request, as JSON; null: none, or the act is settled.';
-COMMENT ON COLUMN admin_act.preview IS 'What a dry run answered; null: it has none, or the act is settled.';
-COMMENT ON COLUMN admin_act.hash IS 'SHA-256 of method, path and input, also in the audit log.';
+COMMENT ON COLUMN admin_act.preview IS 'What a dry run answered, or what it would change, as JSON; null: unknown, or the act is settled.';
 COMMENT ON COLUMN admin_act.asked_by IS 'Who asked for it.';
 COMMENT ON COLUMN admin_act.eyes IS 'Who cannot confirm it: who asked, and the makers of their token.';
+COMMENT ON COLUMN admin_act.token_id IS 'The token with which it was asked for; null: see subject.';
+COMMENT ON COLUMN admin_act.subject IS 'What the identity provider calls who asked; null: see token_id.';
 COMMENT ON COLUMN admin_act.asked_at IS 'When it was asked for.';
 COMMENT ON COLUMN admin_act.expires_at IS 'When it can no longer be confirmed.';
-COMMENT ON COLUMN admin_act.state IS 'pending, done or rejected.';
+COMMENT ON COLUMN admin_act.state IS 'pending, running (an erasure, until it is done), done or rejected.';
+COMMENT ON COLUMN admin_act.attempt IS 'The attempt that may return it to pending; null: none.';
 COMMENT ON COLUMN admin_act.settled_by IS 'Who confirmed or rejected it.';
-COMMENT ON COLUMN admin_act.settled_at IS 'When; null: it is pending.';
+COMMENT ON COLUMN admin_act.settled_at IS 'When; null: it is pending or running.';
 
 -- +goose Down
 DROP TABLE admin_act, api_request, web_session, api_token;

@@ -380,7 +380,7 @@ schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook
 plan.namespace schedule.namespace collector.namespace tracker_service.namespace api_token.grants web_session.grants
 tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
 		"who did what": `
- alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.settled_by namespace.changed_by
+ alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.subject admin_act.settled_by namespace.changed_by
  api_request.user_name api_token.name api_token.created_by api_token.makers api_token.revoked_by
 audit_log.actor audit_log.origin batchrun.created_by batchrun.held_by collector.created_by collector.changed_by
 collector.paused_by endpoint_setting.changed_by health_ack.by plan.created_by retention.changed_by
@@ -404,7 +404,7 @@ schema_object.object step_profile.cost stream_epoch.name stream_fault.stream str
 tracker_batch.owner tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
-admin_act.hash api_request.fingerprint api_token.hash audit_gone.hash audit_head.hash audit_log.hash audit_log.erased run_add.digest web_session.hash web_session.renewal large_result.sha256`,
+api_request.fingerprint api_token.hash audit_gone.hash audit_head.hash audit_log.hash audit_log.erased run_add.digest web_session.hash web_session.renewal large_result.sha256`,
 	}
 }
 

@@ -363,6 +363,7 @@ func TestWrongSettingsOfServe(t *testing.T) {
 		"a proxy only":   {1, "--auth on", nil, []string{"--listen", "0.0.0.0:0", "--trusted-proxies", "10.0.0.0/8"}},
 		"no key":         {1, "--tls-key", nil, []string{"--auth", "on", "--tls-cert", "x"}},
 		"logins off":     {1, "--auth on", nil, []string{"--oidc-issuer", "https://id.example"}},
+		"delete alone":   {1, "use delete,retention", nil, []string{"--auth", "on", "--four-eyes", "delete"}},
 		"no way back":    {1, "--public-url", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example"}},
 		"no such role": {
 			1, "viewer, operator and admin", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example",

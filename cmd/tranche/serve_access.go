@@ -79,21 +79,27 @@ func rolesOf(flag, what string, pairs []string) (map[string]access.Role, error) 
 	return roles, nil
 }
 
+func (f *accessFlags) checkFourEyes() error {
+	for _, kind := range f.FourEyes {
+		if !slices.Contains(identity.ActKinds(), kind) {
+			return fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind, strings.Join(identity.ActKinds(), ", "))
+		}
+		if f.Auth != "on" {
+			return errors.New("--four-eyes needs to know who asks; add --auth on")
+		}
+	}
+	if slices.Contains(f.FourEyes, "delete") && !slices.Contains(f.FourEyes, "retention") {
+		return errors.New("--four-eyes delete: one administrator could delete runs by retention; use delete,retention")
+	}
+	return nil
+}
+
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {
 	exposure := s.exposure(nil, config.Log)
 	config.BasePath = s.basePath()
 	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
 	config.TokenMaxAge = s.TokenMaxAge
 	config.FourEyes = s.FourEyes
-	for _, kind := range s.FourEyes {
-		if !slices.Contains(identity.ActKinds(), kind) {
-			return config, fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind,
-				strings.Join(identity.ActKinds(), ", "))
-		}
-		if !exposure.Auth {
-			return config, errors.New("--four-eyes needs to know who asks; add --auth on")
-		}
-	}
 	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
 	if !exposure.Auth {
 		return config, nil

@@ -134,6 +134,14 @@ func (p *Principal) Origin() (o workqueue.Origin) {
 	return o
 }
 
+// SessionHash returns the hash of the cookie; nil: no session.
+func (p *Principal) SessionHash() []byte {
+	if !p.Session {
+		return nil
+	}
+	return p.hash[:]
+}
+
 // RoleIn returns the caller's role in a namespace.
 func (p *Principal) RoleIn(namespace string) Role {
 	if granted := p.Grants[namespace]; granted.Allows(p.Role) && granted != "" {

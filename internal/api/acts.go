@@ -15,7 +15,7 @@ const seeActs = "tranche act list"
 // ActList lists administrators' acts that another one confirms.
 type ActList struct {
 	FourEyes []string       `json:"four_eyes" nullable:"false" doc:"kinds of acts that need it here (serve --four-eyes)"`
-	Acts     []identity.Act `json:"acts" nullable:"false" doc:"newest first; settled ones for 30 days"`
+	Acts     []identity.Act `json:"acts" nullable:"false" doc:"those to be confirmed first, then the newest; settled ones for 30 days"`
 }
 
 // ConfirmedAct is an act that was carried out.
@@ -30,10 +30,11 @@ type actRoutes struct {
 }
 
 func (s *actRoutes) Register(api huma.API) {
-	list := kernel.Get("list-acts", "/acts", "List administrators' acts that another one confirms, newest first")
+	list := kernel.Get("list-acts", "/acts", "List administrators' acts that another one confirms")
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(list), s.listActs)
 	confirm := kernel.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
-		"Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays pending.")
+		"Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays pending; "+
+			"an interrupted erasure stays running, and is confirmed again.")
 	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.ByAdmin(confirm)), s.confirmAct)
 	reject := kernel.Post("reject-act", "/acts/{id}/reject", "Reject an act, or withdraw it", "")
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(reject), s.rejectAct)
@@ -63,7 +64,7 @@ func (s *actRoutes) confirmAct(ctx context.Context, in *actInput) (out Confirmed
 	if err != nil {
 		return out, kernel.Seen(err, seeActs)
 	}
-	if out.Answer, err = s.Confirm(ctx, &act, in.Name, eyes); err != nil {
+	if out.Answer, err = kernel.Confirm(ctx, s.Kernel, &act, in.Name, eyes); err != nil {
 		return out, err
 	}
 	out.Act, err = store.Act(ctx, act.ID, eyes)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/kernel"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -44,8 +45,12 @@ func TestActsNeedFourEyes(t *testing.T) {
 			t.Errorf("confirming is answered %d %s; want %d and %q", code, answer, status, says)
 		}
 	}
-	const erase = `{"key":"A-1"}`
+	const erase = `{"key":"2"}`
 	runPath := "/runs/it/delete"
+	secret := access.NewSecret()
+	testenv.Must(identity.New(b.Store).CreateToken(t.Context(), identity.NewToken{Name: "eve", Role: "viewer",
+		Hash: access.HashOf(secret), Grants: map[string]string{"default": "admin"}}, "it"))(t)
+	b.JSON(http.MethodPost, runPath, "", http.StatusForbidden, nil, by(secret)...)
 	b.JSON(http.MethodPost, runPath, `{"dry_run":true}`, http.StatusOK, nil, by(ann)...)
 	acts := []identity.Act{ask(ann, http.MethodPost, "/erase", erase), ask(twin, http.MethodPost, runPath, ""),
 		ask(ann, http.MethodPut, "/retention/events", `{"age":"9d"}`)}
@@ -64,30 +69,45 @@ func TestActsNeedFourEyes(t *testing.T) {
 		`SELECT count(*) FROM audit_log WHERE action IN ('erase', 'retention_set')`), 0, "one person alone did")
 	b.Refused(http.StatusUnprocessableEntity, "age", http.MethodPut, api.Prefix+"/retention/events",
 		strings.NewReader(`{"age":"soon"}`), append(by(ann), "Content-Type", "application/json")...)
+	again := ask(ann, http.MethodPut, "/retention/events", `{"age":"8d"}`)
 	for _, act := range acts {
 		var codes [2]int
+		var says [2]string
 		var both sync.WaitGroup
 		for i := range codes {
-			both.Go(func() { codes[i], _, _ = b.Asked("/acts/"+act.ID+"/confirm", "", by(bob)...) })
+			both.Go(func() { codes[i], says[i], _ = b.Asked("/acts/"+act.ID+"/confirm", "", by(bob)...) })
 		}
 		both.Wait()
+		if strings.Contains(says[0]+says[1], "stays") {
+			t.Errorf("the slower confirmation is answered %q", says)
+		}
 		if slices.Sort(codes[:]); act.Kind != "erase" && (codes[0] != 200 || codes[1] < 400) { // erasing may be repeated
 			t.Errorf("%s, confirmed twice, is answered %v", act.What, codes)
 		}
-		confirm(act.ID, http.StatusConflict, "it is done already, by bob", by(bob)...)
+		confirm(act.ID, http.StatusConflict, "it is done already, by bob", by(ann)...)
 	}
+	confirm(again.ID, http.StatusConflict, "changed since, and is", by(bob)...)
 	testenv.Same(t, b.Number(`SELECT count(*) FROM deleted_run`), 1, "runs deleted")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'retention_set' AND actor = 'ann'
 		AND origin->>'confirmed_by' = 'bob' AND origin->>'act' = $1`, acts[2].ID), 1, "rows name both")
-	testenv.Same(t, b.Number(`SELECT count(*) FROM admin_act WHERE input IS NOT NULL OR preview IS NOT NULL`), 0, "keys stay")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM admin_act WHERE input IS NOT NULL OR preview IS NOT NULL`), 1, "keys stay, but for the pending act's")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'act_ask' AND (detail - '{what,kind,expires_at}'::text[])
+		<> '{}'`), 0, "digests of keys stay")
 
-	gone, late := ask(ann, http.MethodPost, "/erase", erase), ask(ann, http.MethodPost, "/erase", erase)
+	gone, late, dans := ask(ann, http.MethodPost, "/erase", erase), ask(ann, http.MethodPost, "/erase", erase),
+		ask(b.Token("dan", access.Admin, 0).Secret, http.MethodPost, "/erase", erase)
 	b.JSON(http.MethodPost, "/acts/"+gone.ID+"/reject", "", http.StatusOK, nil, by(ann)...)
 	confirm(gone.ID, http.StatusConflict, "it is rejected already, by ann", by(bob)...)
-	b.Exec(`UPDATE admin_act SET input = '{"key":"A-2"}' WHERE id = $1`, late.ID)
-	confirm(late.ID, http.StatusConflict, "its hash differs", by(bob)...)
+	b.JSON(http.MethodPost, "/tokens/dan/revoke", "", http.StatusOK, nil, by(bob)...)
+	confirm(dans.ID, http.StatusConflict, "which was revoked or has expired", by(bob)...)
+	b.JSON(http.MethodPost, "/runs?endpoint=echo&name=again", apitest.Three, http.StatusCreated, nil, by(ann)...)
+	confirm(late.ID, http.StatusConflict, "it stays pending: nothing was erased", by(bob)...)
+	b.JSON(http.MethodPost, "/runs/again/cancel", "", http.StatusOK, nil, by(ann)...)
+	b.Exec(`UPDATE admin_act SET state = 'running' WHERE id = $1`, late.ID) // as after a crash
+	b.JSON(http.MethodPost, "/acts/"+late.ID+"/reject", "", http.StatusConflict, nil, by(ann)...)
 	testenv.Advance(t, b.Pool, identity.ActLife)
-	confirm(late.ID, http.StatusConflict, "it has expired", by(bob)...)
+	confirm(again.ID, http.StatusConflict, "it has expired", by(bob)...)
+	confirm(late.ID, http.StatusOK, `"state":"done"`, by(bob)...)
 }
 
 // PROOF: who may do what, 23.
@@ -100,6 +120,14 @@ func TestTokensNeedFourEyes(t *testing.T) {
 		return []string{"Authorization", "Bearer " + b.Token(name, access.Admin, 0).Secret}
 	}
 	ann, bob := by("ann"), by("bob")
+	once := append(slices.Clone(ann), kernel.IdempotencyHeader, "k", "Content-Type", "application/json")
+	for range 2 {
+		answer := b.Send(http.MethodPost, api.Prefix+"/erase", `{"key":"A-1"}`, once...)
+		testenv.Same(t, answer.Header.Get(kernel.ActHeader) != "", true, "the answer, and its replay, name the act")
+	}
+	b.JSON(http.MethodDelete, "/plans/none", "", http.StatusUnprocessableEntity, nil,
+		append(slices.Clone(ann), kernel.NamespaceHeader, "default")...)
+	b.JSON(http.MethodDelete, "/plans/none?namespace=default", "", http.StatusUnprocessableEntity, nil, ann...)
 	var act, taken, plan identity.Act
 	b.JSON(http.MethodPost, "/tokens", `{"name":"carl","role":"admin"}`, http.StatusAccepted, &act, ann...)
 	b.JSON(http.MethodPost, "/tokens", `{"name":"carl","role":"viewer"}`, http.StatusAccepted, &taken, ann...)
@@ -115,13 +143,20 @@ func TestTokensNeedFourEyes(t *testing.T) {
 	b.JSON(http.MethodPost, "/acts/"+taken.ID+"/confirm", "", http.StatusConflict, nil, bob...)
 	list := api.ActList{}
 	b.JSON(http.MethodGet, "/acts", "", http.StatusOK, &list, bob...)
-	if a := list.Acts; len(a) != 3 || a[0].State != "pending" || a[1].State != "pending" || a[2].SettledBy != "bob" {
+	if a := list.Acts; len(a) != 4 || a[2].State != "pending" || a[3].SettledBy != "bob" {
 		t.Errorf("the acts are %+v", a)
 	}
-	ctx := identity.Confirming(t.Context(), &done.Act, "bob", nil, false) // as if another request had confirmed it since
+	ctx, _ := identity.Confirming(t.Context(), &done.Act, "bob", nil) // as if another request had confirmed it since
 	_, err := identity.New(b.Store).CreateToken(ctx, identity.NewToken{Name: "dora", Role: "admin"}, "ann")
 	if _, settled := errors.AsType[*workqueue.ActError](err); !settled || b.Number(`SELECT count(*) FROM api_token WHERE
 		name = 'dora'`) > 0 {
 		t.Errorf("an act is done twice: %v", err)
 	}
+	b.JSON(http.MethodPost, "/tokens/carl/rotate", `{}`, http.StatusAccepted, &act, ann...)
+	if !strings.Contains(act.Path, done.Answer.ID.String()) || !strings.Contains(string(act.Preview), `"role":"admin"`) {
+		t.Errorf("the rotation is %+v", act)
+	}
+	b.Exec(`INSERT INTO admin_act (id, kind, what, method, path, asked_by, eyes, expires_at) SELECT gen_random_uuid(), 'erase',
+		'', '', '', 'ann', '{ann}', tranche_now() + interval '1h' FROM generate_series(1, 100)`)
+	b.JSON(http.MethodDelete, "/plans/none", "", http.StatusConflict, nil, ann...)
 }

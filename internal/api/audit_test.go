@@ -153,14 +153,16 @@ func TestEveryMutationIsAudited(t *testing.T) {
 		Life: time.Hour})
 	testenv.NoError(t, err)
 	covered := map[string]bool{}
-	secret := b.Locked().Token("ann", access.Admin, 0).Secret
+	ann := b.Locked().Token("ann", access.Admin, 0)
+	secret := ann.Secret
 	for _, m := range mutations() {
 		covered[m.op] = true
 		method, _, _ := strings.Cut(m.op, " ")
 		m.body = strings.ReplaceAll(m.body, secretHere, secret)
 		if strings.Contains(m.path, actHere) {
 			act := testenv.Must(identity.New(b.Store).AskAct(t.Context(), identity.Act{Kind: "retention", Method: "PUT",
-				Path: api.Prefix + "/retention/runs", Input: []byte(`{"age":"80d"}`), AskedBy: "ann"}, []string{"zoe"}))(t)
+				Path: api.Prefix + "/retention/runs", Input: []byte(`{"age":"80d"}`), AskedBy: "ann",
+				Preview: []byte(`{"present":{"age":"90d"}}`)}, identity.Asker{Eyes: []string{"zoe"}, Token: &ann.ID}))(t)
 			m.path = strings.ReplaceAll(m.path, actHere, act.ID)
 		}
 		mutate(b, method, m, secret)

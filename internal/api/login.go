@@ -18,6 +18,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -390,7 +391,8 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens", kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create)))), s.createToken)
 	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
 		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
-	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens", kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), s.rotateToken)
+	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("tokens",
+		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), pinToken(s.Store)), s.rotateToken)
 	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
 			"Requests of its that are in progress are interrupted, streams too.")
@@ -479,6 +481,20 @@ type rotateTokenInput struct {
 	kernel.Actor
 	ID   string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
 	Body TokenRotation
+}
+
+// Pinned is the ID after pinToken.
+func (in *rotateTokenInput) Pinned() string { return in.ID }
+
+func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, error) {
+	return func(ctx context.Context, in *rotateTokenInput) (any, error) {
+		token, err := identity.New(db).Token(ctx, in.ID)
+		if err != nil {
+			return nil, kernel.Seen(err, seeTokens)
+		}
+		in.ID, token.LastUsedAt = token.ID.String(), nil
+		return token, nil
+	}
 }
 
 func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (CreatedToken, error) {

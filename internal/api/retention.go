@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/erasure"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/retention"
@@ -74,10 +75,10 @@ disappear from lists when their turn comes, and then their rows go in small piec
 func (s *adminRoutes) registerRetention(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "How long data is kept"),
 		s.showRetention)
-	kernel.Register(s.Kernel, api, kernel.FourEyes("retention", kernel.ByAdmin(huma.Operation{
+	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("retention", kernel.ByAdmin(huma.Operation{
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
 		Summary: "Set the limits of a kind", Description: setRetentionText,
-	})), s.setRetention)
+	})), presentLimits(s.Store)), s.setRetention)
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("run-retention", "/retention/run",
 		"Apply the limits now", runRetentionText)), s.runRetention)
 }
@@ -121,6 +122,18 @@ type setRetentionInput struct {
 func (in *setRetentionInput) Check() error {
 	_, err := in.Body.limits()
 	return cmp.Or(in.Actor.Check(), err)
+}
+
+func presentLimits(db *database.DB) func(context.Context, *setRetentionInput) (any, error) {
+	return func(ctx context.Context, in *setRetentionInput) (any, error) {
+		all, err := retention.New(db).Retention(ctx)
+		for i := range all {
+			if string(all[i].Kind) == in.Kind {
+				return map[string]any{"present": retentionKind(&all[i]).RetentionSettings}, nil
+			}
+		}
+		return nil, cmp.Or(err, kernel.Seen(&retention.UnknownKindError{Kind: in.Kind}, seeRetention))
+	}
 }
 
 func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (RetentionKind, error) {

@@ -256,18 +256,15 @@ type Act struct {
 	// Input body of that request; absent: none, or the act is settled
 	Input json.RawMessage `json:"input,omitempty"`
 
-	// Preview what a dry run answered; absent: there is none
+	// Preview what a dry run answered, or what it would change; absent: unknown
 	Preview json.RawMessage `json:"preview,omitempty"`
-
-	// Hash SHA-256 of the request, also in the audit log
-	Hash    string    `json:"hash"`
-	AskedBy string    `json:"asked_by"`
-	AskedAt time.Time `json:"asked_at"`
+	AskedBy string          `json:"asked_by"`
+	AskedAt time.Time       `json:"asked_at"`
 
 	// ExpiresAt until when it can be confirmed
 	ExpiresAt time.Time `json:"expires_at"`
 
-	// State one of pending, expired, done, rejected
+	// State one of pending, expired, running, done, rejected
 	State string `json:"state"`
 
 	// SettledBy who confirmed or rejected it
@@ -282,7 +279,7 @@ type ActList struct {
 	// FourEyes kinds of acts that need it here (serve --four-eyes)
 	FourEyes []string `json:"four_eyes"`
 
-	// Acts newest first; settled ones for 30 days
+	// Acts those to be confirmed first, then the newest; settled ones for 30 days
 	Acts []Act `json:"acts"`
 }
 
@@ -5705,7 +5702,7 @@ type ListTrackerMissingParams struct {
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
 }
 
-// ListActs: List administrators' acts that another one confirms, newest first.
+// ListActs: List administrators' acts that another one confirms.
 //
 // It is GET /acts, for role admin.
 func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, error) {
@@ -5716,7 +5713,7 @@ func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, 
 // ConfirmAct: Confirm and carry out an act.
 //
 // Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays
-// pending.
+// pending; an interrupted erasure stays running, and is confirmed again.
 //
 // It is POST /acts/{id}/confirm, for role admin.
 func (c *Client) ConfirmAct(ctx context.Context, id string, options ...CallOption) (ConfirmedAct, error) {
@@ -7289,4 +7286,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 5253aba572195ac4e50502cacfa07e05, is f67442ee8defe1034fa896b9f0961310125bf9c6523471871f4a385e31770d7f.
+// Of 49720ee276398a378cac4819eb984323, is 90f241e3238b4d9a2f7797cffa892b524320ba2a349a56070132c0defffbc7b2.

@@ -2,8 +2,6 @@ package identity
 
 import (
 	"context"
-	"crypto/sha256"
-	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -33,28 +31,27 @@ type Act struct {
 	Method    string          `json:"method"`
 	Path      string          `json:"path" doc:"of the request that is made when it is confirmed"`
 	Input     json.RawMessage `json:"input,omitempty" doc:"body of that request; absent: none, or the act is settled"`
-	Preview   json.RawMessage `json:"preview,omitempty" doc:"what a dry run answered; absent: there is none"`
-	Hash      string          `json:"hash" doc:"SHA-256 of the request, also in the audit log"`
+	Preview   json.RawMessage `json:"preview,omitempty" doc:"what a dry run answered, or what it would change; absent: unknown"`
 	AskedBy   string          `json:"asked_by"`
 	AskedAt   time.Time       `json:"asked_at"`
 	ExpiresAt time.Time       `json:"expires_at" doc:"until when it can be confirmed"`
-	State     string          `json:"state" enum:"pending,expired,done,rejected"`
+	State     string          `json:"state" enum:"pending,expired,running,done,rejected"`
 	SettledBy string          `json:"settled_by,omitempty" doc:"who confirmed or rejected it"`
 	SettledAt *time.Time      `json:"settled_at,omitempty"`
 	Yours     bool            `json:"yours,omitempty" doc:"the caller cannot confirm it: they asked, or are not independent of who did"`
 
-	eyes []string
+	eyes    []string
+	attempt uuid.UUID // that [Store.BeginAct] began
 }
 
-const actColumns = ` id::text, kind, what, method, path, coalesce(input, ''), coalesce(preview::text, ''), encode(hash, 'hex'),
-    asked_by, asked_at, expires_at,
+const actColumns = ` id::text, kind, what, method, path, coalesce(input, ''), coalesce(preview, ''), asked_by, asked_at, expires_at,
     CASE WHEN state = 'pending' AND expires_at <= tranche_now() THEN 'expired' ELSE state END,
     settled_by, settled_at, eyes`
 
 func scanAct(row pgx.CollectableRow) (a Act, err error) {
 	var input, preview string
-	err = row.Scan(&a.ID, &a.Kind, &a.What, &a.Method, &a.Path, &input, &preview, &a.Hash, &a.AskedBy, &a.AskedAt,
-		&a.ExpiresAt, &a.State, &a.SettledBy, &a.SettledAt, &a.eyes)
+	err = row.Scan(&a.ID, &a.Kind, &a.What, &a.Method, &a.Path, &input, &preview, &a.AskedBy, &a.AskedAt, &a.ExpiresAt,
+		&a.State, &a.SettledBy, &a.SettledAt, &a.eyes)
 	if input != "" {
 		a.Input = json.RawMessage(input)
 	}
@@ -62,10 +59,6 @@ func scanAct(row pgx.CollectableRow) (a Act, err error) {
 		a.Preview = json.RawMessage(preview)
 	}
 	return a, err
-}
-
-func (a *Act) sum() [sha256.Size]byte {
-	return sha256.Sum256([]byte(a.Method + "\x00" + a.Path + "\x00" + string(a.Input)))
 }
 
 const tokenMakers = `SELECT makers FROM api_token WHERE id = $1`
@@ -84,22 +77,37 @@ func (s Store) Eyes(ctx context.Context, name string, token *TokenID) ([]string,
 	return append(eyes, makers...), nil
 }
 
+// MaxPendingActs is how many acts of one person can be pending.
+const MaxPendingActs = 100
+
 const insertAct = `
-INSERT INTO admin_act (id, kind, what, method, path, input, preview, hash, asked_by, eyes, expires_at)
-VALUES ($1, $2, $3, $4, $5, nullif($6, ''), nullif($7, '')::jsonb, $8, $9, $10, tranche_now() + $11::interval)
+INSERT INTO admin_act (id, kind, what, method, path, input, preview, asked_by, eyes, expires_at, token_id, subject)
+SELECT $1, $2, $3, $4, $5, nullif($6, ''), nullif($7, ''), $8, $9, tranche_now() + $10::interval, $11,
+    (SELECT subject FROM web_session WHERE hash = $12 AND $11::uuid IS NULL)
+WHERE (SELECT count(*) FROM admin_act WHERE state = 'pending' AND expires_at > tranche_now() AND eyes && $9) < $13
 RETURNING` + actColumns
 
-// AskAct saves an act, with an audit entry. Its eyes cannot confirm it.
-func (s Store) AskAct(ctx context.Context, a Act, eyes []string) (out Act, err error) {
-	sum := a.sum()
+// Asker is who asks for an act: their eyes, which cannot confirm it, and the credential that must still be valid then.
+type Asker struct {
+	Eyes    []string
+	Token   *TokenID // also that of a session
+	Session []byte   // hash of the session's cookie
+}
+
+// AskAct saves an act, with an audit entry.
+func (s Store) AskAct(ctx context.Context, a Act, by Asker) (out Act, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = pg.One(ctx, tx, scanAct, insertAct, uuid.New(), a.Kind, a.What, a.Method, a.Path, string(a.Input),
-			string(a.Preview), sum[:], pg.Plain(a.AskedBy), eyes, ActLife)
+			string(a.Preview), pg.Plain(a.AskedBy), by.Eyes, ActLife, by.Token, by.Session, MaxPendingActs)
+		if errors.Is(err, pgx.ErrNoRows) {
+			return &workqueue.ActError{Act: a.What, Detail: fmt.Sprintf("%s has %d pending acts; withdraw some: tranche act "+
+				"reject", a.AskedBy, MaxPendingActs)}
+		}
 		if err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: a.AskedBy, Name: "act_ask", Subject: out.ID,
-			Detail: map[string]any{"what": a.What, "kind": a.Kind, "sha256": out.Hash, "expires_at": out.ExpiresAt}})
+			Detail: map[string]any{"what": a.What, "kind": a.Kind, "expires_at": out.ExpiresAt}})
 	})
 	if err != nil {
 		return Act{}, fmt.Errorf("save an act to be confirmed: %w", err)
@@ -111,10 +119,11 @@ func (s Store) AskAct(ctx context.Context, a Act, eyes []string) (out Act, err e
 // MaxActs bounds what Acts lists.
 const MaxActs = 500
 
-// By admin_act_asked.
-const listActs = `SELECT` + actColumns + ` FROM admin_act ORDER BY asked_at DESC, id LIMIT $1`
+// Few rows: MaxPendingActs for each administrator, and those of 30 days.
+const listActs = `SELECT` + actColumns + ` FROM admin_act
+ORDER BY settled_at IS NULL AND (state = 'running' OR expires_at > tranche_now()) DESC, asked_at DESC, id LIMIT $1`
 
-// Acts lists the newest MaxActs acts, as seen by the given eyes.
+// Acts lists up to MaxActs acts, those that can be confirmed first, then the newest, as seen by the given eyes.
 func (s Store) Acts(ctx context.Context, eyes []string) ([]Act, error) {
 	all, err := pg.Collect(ctx, s.db.Pool, scanAct, listActs, MaxActs)
 	if err != nil {
@@ -155,44 +164,95 @@ func (s Store) Act(ctx context.Context, ref string, eyes []string) (Act, error) 
 
 // Pending returns an [*workqueue.ActError] unless the act can be confirmed.
 func (a *Act) Pending() error {
-	sum := a.sum()
 	switch {
 	case a.State == "expired":
 		return &workqueue.ActError{Act: a.ID, Detail: "it has expired; ask again"}
-	case a.State != "pending":
+	case a.State != "pending" && a.State != "running":
 		return &workqueue.ActError{Act: a.ID, Detail: "it is " + a.State + " already, by " + a.SettledBy}
-	case hex.EncodeToString(sum[:]) != a.Hash:
-		return &workqueue.ActError{Act: a.ID, Detail: "it is not what was asked for: its hash differs; reject it"}
 	}
 	return nil
 }
 
-type actEyesKey struct{}
+type actKey struct{}
+
+type confirmation struct {
+	act  *Act
+	eyes []string
+}
 
 // ActEyes returns who asked for and confirmed the act of a context, as [Store.Eyes] does; nil without one.
 func ActEyes(ctx context.Context) []string {
-	eyes, _ := ctx.Value(actEyesKey{}).([]string)
-	return eyes
+	c, _ := ctx.Value(actKey{}).(confirmation)
+	return c.eyes
 }
 
-// Confirming returns a context whose first audited change settles the act, confirmed by a caller with these eyes; with
-// later, [Store.SettleAct] settles it.
-func Confirming(ctx context.Context, act *Act, by string, eyes []string, later bool) context.Context {
+// ActOf returns the act that a context confirms; nil: none.
+func ActOf(ctx context.Context) *Act {
+	c, _ := ctx.Value(actKey{}).(confirmation)
+	return c.act
+}
+
+// Confirming returns a context whose first audited change settles the act, confirmed by a caller with these eyes; an
+// erasure is in several transactions, and [Store.SettleAct] settles it. The second value says whether it changed
+// anything.
+func Confirming(ctx context.Context, act *Act, by string, eyes []string) (context.Context, *ledger.Confirmed) {
 	o := workqueue.OriginOf(ctx)
 	o.Act, o.ConfirmedBy = act.ID, by
-	ctx = context.WithValue(ctx, actEyesKey{}, slices.Concat(act.eyes, eyes))
-	return context.WithValue(workqueue.WithOrigin(ctx, o), ledger.ActKey{}, ledger.Confirmed{ID: act.ID, By: by, Later: later})
+	ctx = context.WithValue(ctx, actKey{}, confirmation{act, slices.Concat(act.eyes, eyes)})
+	settles := &ledger.Confirmed{ID: act.ID, By: by, Later: act.Kind == "erase"}
+	return context.WithValue(workqueue.WithOrigin(ctx, o), ledger.ActKey{}, settles), settles
 }
 
-// SettleAct marks an act done if its change did not.
-func (s Store) SettleAct(ctx context.Context, act *Act, by string) error {
+// An erasure runs until it is done, also after a crash: only its first attempt can return it to pending, unless there
+// was a second. A person of an identity provider has a session for as long as that confirms them.
+const beginAct = `
+UPDATE admin_act a SET state = CASE kind WHEN 'erase' THEN 'running' ELSE state END,
+    attempt = CASE state WHEN 'pending' THEN $2::uuid END
+WHERE id = $1 AND (state = 'running' OR state = 'pending' AND expires_at > tranche_now())
+RETURNING coalesce(token_id::text, ''), EXISTS (SELECT FROM api_token t WHERE t.id = a.token_id AND t.role = 'admin'
+        AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > tranche_now()))
+    OR EXISTS (SELECT FROM web_session s WHERE s.token_id IS NULL AND s.subject = a.subject AND s.role = 'admin'
+        AND least(s.expires_at, ` + vouchedFor + ` + $3::interval) > tranche_now())`
+
+// BeginAct begins to carry out an act. It returns an [*workqueue.ActError] if that was settled, or the credential of who
+// asked is no longer valid. An erasure is running then.
+func (s Store) BeginAct(ctx context.Context, act *Act) error {
+	act.attempt = uuid.New()
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		return ledger.Confirmed{ID: act.ID, By: by}.Settle(ctx, tx)
+		var token string
+		var valid bool
+		err := tx.QueryRow(ctx, beginAct, act.ID, act.attempt, ProviderTime).Scan(&token, &valid)
+		switch {
+		case errors.Is(err, pgx.ErrNoRows):
+			return &workqueue.ActError{Act: act.ID, Detail: "it was settled meanwhile, or has expired"}
+		case err == nil && !valid && token == "":
+			return &workqueue.ActError{Act: act.ID, Detail: act.AskedBy + " asked for it, and is no longer logged in as an " +
+				"admin; after they log in, confirm it again"}
+		case err == nil && !valid:
+			return &workqueue.ActError{Act: act.ID, Detail: act.AskedBy + " asked for it with token " + token +
+				", which was revoked or has expired; reject it, and ask again with a valid one"}
+		}
+		return err
 	})
-	if _, done := errors.AsType[*workqueue.ActError](err); done {
-		return nil
+	if err != nil {
+		return fmt.Errorf("begin act %s: %w", act.ID, err)
 	}
-	return err
+	return nil
+}
+
+const haltAct = `UPDATE admin_act SET state = 'pending', attempt = NULL WHERE id = $1 AND state = 'running' AND attempt = $2`
+
+// HaltAct returns an act that was begun and changed nothing to pending.
+func (s Store) HaltAct(ctx context.Context, act *Act) error {
+	if _, err := s.db.Pool.Exec(ctx, haltAct, act.ID, act.attempt); err != nil {
+		return fmt.Errorf("return act %s to pending: %w", act.ID, err)
+	}
+	return nil
+}
+
+// SettleAct marks an act done.
+func (s Store) SettleAct(ctx context.Context, done *ledger.Confirmed) error {
+	return s.db.InTx(ctx, done.Settle)
 }
 
 const rejectAct = `
@@ -205,7 +265,7 @@ func (s Store) RejectAct(ctx context.Context, act *Act, actor string) (out Act, 
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = pg.One(ctx, tx, scanAct, rejectAct, act.ID, pg.Plain(actor))
 		if errors.Is(err, pgx.ErrNoRows) {
-			return &workqueue.ActError{Act: act.ID, Detail: "it is settled already"}
+			return &workqueue.ActError{Act: act.ID, Detail: "it is running, or settled already"}
 		}
 		if err != nil {
 			return err

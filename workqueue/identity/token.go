@@ -191,6 +191,15 @@ func (s Store) RotateToken(ctx context.Context, ref string, hash [32]byte, overl
 	return out, err
 }
 
+// Token finds the token that [Store.RotateToken] would rotate.
+func (s Store) Token(ctx context.Context, ref string) (out TokenView, err error) {
+	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
+		out, err = tokenFor(ctx, tx, ref)
+		return err
+	})
+	return out, err
+}
+
 // Few rows: one for each user or program.
 const listTokens = `SELECT` + tokenColumns + ` FROM api_token ORDER BY created_at DESC, id LIMIT $1`
 

@@ -407,6 +407,7 @@ const (
 	MetaStreamed   = "streamed"    // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
 	metaReadsItems = "reads items" // true: shows payloads or results, which the audit log counts
 	metaFourEyes   = "four eyes"   // string: the kind of act that --four-eyes names
+	metaPreview    = "preview"     // lookFunc: what the confirmer of an act sees; see Previewed
 	metaUnstored   = "unstored"    // true: the answer holds a secret and is never stored
 )
 

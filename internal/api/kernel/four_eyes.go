@@ -31,6 +31,36 @@ func FourEyes(kind string, op huma.Operation) huma.Operation {
 	return noted(op, metaFourEyes, kind)
 }
 
+// Previewed adds to a FourEyes operation what look returns: what a confirmer must know besides the request. look may
+// replace a name in the request by an ID. If its result differs at the confirmation, that is refused.
+func Previewed[In any](op huma.Operation, look func(ctx context.Context, in *In) (any, error)) huma.Operation {
+	return noted(op, metaPreview, func(ctx context.Context, in any) (json.RawMessage, error) {
+		given, _ := in.(*In)
+		seen, err := look(ctx, given)
+		if err != nil {
+			return nil, err
+		}
+		return json.Marshal(seen)
+	})
+}
+
+type lookFunc = func(ctx context.Context, in any) (json.RawMessage, error)
+
+// unchanged refuses an act that is confirmed, if what its operation shows of what it changes is no longer what it was.
+func unchanged(ctx context.Context, op *huma.Operation, in any) error {
+	act := identity.ActOf(ctx)
+	look, _ := op.Metadata[metaPreview].(lookFunc)
+	if act == nil || look == nil {
+		return nil
+	}
+	seen, err := look(ctx, in)
+	if err == nil && !bytes.Equal(seen, act.Preview) {
+		err = &workqueue.ActError{Act: act.ID, Detail: "what it would change was changed since, and is " + string(seen) +
+			"; reject it, and ask again"}
+	}
+	return err
+}
+
 type requestKey struct{}
 
 // Eyes returns the names that count as the same person as the caller (identity.Store.Eyes); in a confirmed act both.
@@ -78,13 +108,23 @@ func (*askedFor) GetStatus() int { return http.StatusAccepted }
 // ask saves the request of an operation, after a dry run if it has one: what would be refused is refused now.
 func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func() (any, error)) error {
 	r, _ := ctx.Value(requestKey{}).(*http.Request)
+	who, _ := access.From(ctx)
+	if err := mayAsk(ctx, r, &who); err != nil {
+		return s.failure(ctx, err)
+	}
 	kind, _ := op.Metadata[metaFourEyes].(string)
-	act := identity.Act{Kind: kind, What: op.Summary, Method: op.Method, Path: r.URL.RequestURI(),
+	act := identity.Act{Kind: kind, What: op.Summary, Method: op.Method, Path: r.URL.EscapedPath(),
 		AskedBy: r.Header.Get(ActorHeader)}
 	if of, ok := in.(interface{ run() workqueue.RunID }); ok { // last, or a name, may be another run later
 		act.Path = Prefix + strings.Replace(op.Path, "{run}", of.run().String(), 1)
 	}
 	var err error
+	if look, ok := op.Metadata[metaPreview].(lookFunc); ok {
+		act.Preview, err = look(ctx, in)
+	}
+	if of, ok := in.(interface{ Pinned() string }); ok {
+		act.Path = Prefix + strings.Replace(op.Path, "{id}", of.Pinned(), 1)
+	}
 	if dry, ok := dryRun(in); ok {
 		dry.SetBool(true)
 		var would any
@@ -96,12 +136,12 @@ func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func
 	if body := reflect.ValueOf(in).Elem().FieldByName("Body"); err == nil && body.IsValid() {
 		act.Input, err = json.Marshal(body.Interface())
 	}
-	var eyes []string
+	by := identity.Asker{Token: who.Token, Session: who.SessionHash()}
 	if err == nil {
-		eyes, err = s.Eyes(ctx, act.AskedBy)
+		by.Eyes, err = s.Eyes(ctx, act.AskedBy)
 	}
 	if err == nil {
-		act, err = identity.New(s.Store).AskAct(ctx, act, eyes)
+		act, err = identity.New(s.Store).AskAct(ctx, act, by)
 	}
 	if err != nil {
 		return s.failure(ctx, err)
@@ -109,19 +149,35 @@ func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func
 	return huma.ErrorWithHeaders(&askedFor{act}, http.Header{ActHeader: {act.ID}})
 }
 
+// mayAsk refuses requests that a confirmation would not carry out in the same way: it has no namespace and no query, and
+// the credential of who asked is checked again in the database.
+func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
+	switch {
+	case !who.Role.Allows(access.Admin):
+		return Denied(http.StatusForbidden, "another administrator must confirm this, and only an admin of the whole "+
+			"installation can ask for it; "+who.Name+" is admin in a namespace")
+	case who.Token == nil && !who.Session:
+		return Denied(http.StatusForbidden, "another administrator must confirm this, and it cannot be asked for with a "+
+			"client certificate; use a token, or log in")
+	case workqueue.Namespaces(ctx) != nil || r.URL.RawQuery != "":
+		return BadInput("another administrator must confirm this, for the whole installation; leave out the namespace " +
+			"(--namespace, " + NamespaceHeader + ") and any query")
+	}
+	return nil
+}
+
 // Confirm carries out an act in the name of who asked, and returns its answer. It is done once: what it changes settles
-// it. If it is refused, it stays pending.
-func (s *Kernel) Confirm(ctx context.Context, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
+// it. If it is refused, it stays pending; an erasure that was done in part stays running.
+func Confirm(ctx context.Context, s *Kernel, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
+	if err := act.Pending(); err != nil {
+		return nil, err
+	}
 	if act.Yours {
 		return nil, Denied(http.StatusForbidden, by+" is not independent of "+act.AskedBy+", who asked for it: another "+
 			"administrator, whose token neither of them made, must confirm it")
 	}
-	if err := act.Pending(); err != nil {
-		return nil, err
-	}
-	later := act.Kind == "erase" // in several transactions; repeating it is harmless
-	r, err := http.NewRequestWithContext(identity.Confirming(ctx, act, by, eyes, later), act.Method, act.Path,
-		bytes.NewReader(act.Input))
+	confirming, done := identity.Confirming(ctx, act, by, eyes)
+	r, err := http.NewRequestWithContext(confirming, act.Method, act.Path, bytes.NewReader(act.Input))
 	if err != nil {
 		return nil, err
 	}
@@ -130,19 +186,54 @@ func (s *Kernel) Confirm(ctx context.Context, act *identity.Act, by string, eyes
 	if route := s.mux.route(r); route.fourEyes != act.Kind || route.Role != access.Admin {
 		return nil, &workqueue.ActError{Act: act.ID, Detail: "this version has no such operation"}
 	}
-	answer := &keptWriter{to: &discarded{http.Header{}}}
-	s.mux.ServeHTTP(answer, r)
-	if answer.status() >= http.StatusMultipleChoices {
-		var why huma.ErrorModel
-		_ = json.Unmarshal(answer.body.Bytes(), &why) // without a problem, the status says it
-		return nil, Denied(answer.status(), "it stays pending: "+why.Detail)
+	store := identity.New(s.Store)
+	if err := store.BeginAct(ctx, act); err != nil {
+		return nil, err
 	}
-	return answer.body.Bytes(), identity.New(s.Store).SettleAct(ctx, act, by)
+	answer := &recorder{header: http.Header{}}
+	s.mux.ServeHTTP(answer, r)
+	if answer.code < http.StatusMultipleChoices {
+		if done.Later || !done.Changed {
+			err = store.SettleAct(ctx, done)
+		}
+		return answer.body.Bytes(), err
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
+	defer cancel()
+	if !done.Changed {
+		err = store.HaltAct(ctx, act)
+	}
+	var now identity.Act
+	if err == nil {
+		now, err = store.Act(ctx, act.ID, nil)
+	}
+	if err == nil {
+		err = now.Pending() // not if another confirmation was faster
+	}
+	if err != nil {
+		return nil, err
+	}
+	var why huma.ErrorModel
+	_ = json.Unmarshal(answer.body.Bytes(), &why) // without a problem, the status says it
+	return nil, Denied(answer.code, "it stays "+now.State+": "+why.Detail)
 }
 
-// discarded takes what a keptWriter does not keep.
-type discarded struct{ header http.Header }
+// recorder keeps an answer.
+type recorder struct {
+	header http.Header
+	code   int
+	body   bytes.Buffer
+}
 
-func (d *discarded) Header() http.Header         { return d.header }
-func (d *discarded) Write(p []byte) (int, error) { return len(p), nil }
-func (d *discarded) WriteHeader(int)             {}
+func (k *recorder) Header() http.Header { return k.header }
+
+func (k *recorder) WriteHeader(status int) {
+	if k.code == 0 {
+		k.code = status
+	}
+}
+
+func (k *recorder) Write(p []byte) (int, error) {
+	k.WriteHeader(http.StatusOK)
+	return k.body.Write(p)
+}

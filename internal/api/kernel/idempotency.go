@@ -381,7 +381,7 @@ func (k *keptWriter) status() int {
 func (k *keptWriter) answer() *session.Answer {
 	a := &session.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),
 		Headers: map[string]string{}, Body: k.body.Bytes()}
-	for _, name := range []string{locationHeader, "ETag"} {
+	for _, name := range []string{locationHeader, "ETag", ActHeader} {
 		if value := k.Header().Get(name); value != "" {
 			a.Headers[name] = value
 		}

@@ -161,6 +161,9 @@ func RegisterAnswer[In, Out any](
 			return nil, ask(ctx, k, &op, in, func() (any, error) { return handle(ctx, in) })
 		}
 		if err == nil {
+			err = unchanged(ctx, &op, in)
+		}
+		if err == nil {
 			out, err = handle(ctx, in)
 		}
 		if err != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 type actCommands struct {
-	List    actList    `cmd:"" help:"List acts, newest first, with what each would do."`
+	List    actList    `cmd:"" help:"List acts, those to be confirmed first, with what each would do."`
 	Confirm actConfirm `cmd:"" help:"Confirm and carry out what another administrator asked for."`
 	Reject  actReject  `cmd:"" help:"Reject an act, or withdraw it."`
 }
@@ -27,7 +27,7 @@ func (*actList) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 		Below: func(a *client.Act) string {
 			text := cli.Text("%v %v %v\n", a.Method, a.Path, inputText(a.Input))
 			if len(a.Preview) > 0 && string(a.Preview) != "null" {
-				text += cli.Text("would answer: %v\n", inputText(a.Preview))
+				text += cli.Text("preview: %v\n", inputText(a.Preview))
 			}
 			return text
 		},

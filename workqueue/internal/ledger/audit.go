@@ -66,9 +66,12 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 	if err != nil {
 		return fmt.Errorf("audit %s: %w", a.Name, err)
 	}
-	if act, ok := ctx.Value(ActKey{}).(Confirmed); ok && !act.Later {
-		if err := act.Settle(ctx, tx); err != nil {
-			return err
+	if act, ok := ctx.Value(ActKey{}).(*Confirmed); ok {
+		act.Changed = true
+		if !act.Later {
+			if err := act.Settle(ctx, tx); err != nil {
+				return err
+			}
 		}
 	}
 	done := workqueue.CarriedOut{Action: a.Name, Subject: pg.Plain(a.Subject)}
@@ -84,20 +87,21 @@ type ActKey struct{}
 // Confirmed is an administrator's act that another one confirmed. Its change settles it in the same transaction, so that
 // it is done once.
 type Confirmed struct {
-	ID, By string
-	Later  bool // it takes several transactions, and may be repeated: it is settled after the last
+	ID, By  string
+	Later   bool // it takes several transactions, and may be repeated: it is settled after the last
+	Changed bool // there was a change, maybe undone
 }
 
 // Of two confirmations, the second waits for the row, and finds it settled.
 const settleAct = `
 UPDATE admin_act SET state = 'done', settled_by = $2, settled_at = tranche_now(), input = NULL, preview = NULL
-WHERE id = $1 AND state = 'pending' AND expires_at > tranche_now()`
+WHERE id = $1 AND (state = 'running' OR state = 'pending' AND expires_at > tranche_now())`
 
 // Settle marks the act done, or returns a [workqueue.ActError] if it no longer awaits that.
-func (c Confirmed) Settle(ctx context.Context, tx pgx.Tx) error {
+func (c *Confirmed) Settle(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, settleAct, c.ID, pg.Plain(c.By))
 	if err == nil && tag.RowsAffected() == 0 {
-		err = &workqueue.ActError{Act: c.ID, Detail: "it was settled meanwhile, or has expired; nothing more was done"}
+		err = &workqueue.ActError{Act: c.ID, Detail: "it was settled meanwhile, or has expired"}
 	}
 	if err != nil {
 		return fmt.Errorf("settle act %s: %w", c.ID, err)

@@ -7,7 +7,7 @@ import { api } from "../api.js";
 import { can, session } from "../session.js";
 import { clock, inert } from "../format.js";
 
-const actTones = { pending: "warn", done: "ok", expired: "plain", rejected: "bad" };
+const actTones = { pending: "warn", running: "warn", done: "ok", expired: "plain", rejected: "bad" };
 const tones = { active: "ok", expired: "plain", revoked: "bad" };
 const roles = [["viewer", "Viewer: sees everything"], ["operator", "Operator: runs, plans, endpoints, dead letters"],
   ["admin", "Admin: also tokens, and deleting plans"]];
@@ -42,7 +42,7 @@ function Acts({ onDone }) {
   const { data, error, reload } = useLoad("/acts");
   const settle = async (act, verb, danger) => {
     const done = await confirm({ title: `${verb}: ${act.what}?`, action: verb, danger, test: "act-dialog",
-      body: `${inert(act.asked_by, 60)} asked for it. ${inert(request(act), 400)}`,
+      body: html`<p><${Text} max=${60}>${act.asked_by}<//> asked for it.</p><${Whole} act=${act}/>`,
       act: () => api.post(`/acts/${act.id}/${verb.toLowerCase()}`, {}, { key: "" }) });
     if (!done) return;
     const secret = done.answer?.secret;
@@ -53,21 +53,24 @@ function Acts({ onDone }) {
   if (error) return html`<${ErrorBox} error=${error} retry=${reload}/>`;
   if (!data || (!data.acts.length && !data.four_eyes.length)) return null;
   return html`<${Card} flush label="Acts that another admin confirms"><${Table} caption=${"Acts that another admin confirms: " + data.four_eyes.join(", ")}
-    test="acts" rows=${data.acts} rowKey=${(a) => a.id} rowClass=${(a) => (a.state === "pending" ? "" : "faded")}
+    test="acts" rows=${data.acts} rowKey=${(a) => a.id} rowClass=${(a) => (open(a) ? "" : "faded")}
     empty=${html`<${Empty} icon="key" title="Nothing waits for a second admin"/>`} columns=${[
-      { key: "what", title: "Act", render: (a) => html`<strong>${a.what}</strong><br/><code><${Text} max=${300}>${request(a)}<//></code>
-        ${a.preview && html`<br/><span class="muted">would answer <${Text} max=${300}>${JSON.stringify(a.preview)}<//></span>`}` },
+      { key: "what", title: "Act", render: (a) => html`<strong>${a.what}</strong><${Whole} act=${a}/>` },
       { key: "state", title: "State", render: (a) => html`<${Badge} tone=${actTones[a.state]}>${a.state}<//>${a.settled_by && html` <span class="muted">by
         <${Text} max=${30}>${a.settled_by}<//></span>`}` },
       { key: "by", title: "Asked by", render: (a) => html`<${Text} max=${30}>${a.asked_by}<//>` },
       { key: "until", title: "Until", render: (a) => html`<${Time} at=${a.expires_at}/>` },
-      { key: "do", srTitle: "Actions", label: "", align: "right", render: (a) => a.state === "pending" && html`${!a.yours && html`<${Button} small
-        kind="primary" test="confirm-act" onClick=${() => settle(a, "Confirm", true)}>Confirm<//> `}<${Button} small test="reject-act"
-        onClick=${() => settle(a, "Reject")}>${a.yours ? "Withdraw" : "Reject"}<//>` },
+      { key: "do", srTitle: "Actions", label: "", align: "right", render: (a) => open(a) && html`${!a.yours && html`<${Button} small
+        kind="primary" test="confirm-act" onClick=${() => settle(a, "Confirm", true)}>Confirm<//> `}${a.state === "pending" && html`<${Button} small
+        test="reject-act" onClick=${() => settle(a, "Reject")}>${a.yours ? "Withdraw" : "Reject"}<//>`}` },
     ]}/><//>`;
 }
 
-const request = (a) => `${a.method} ${a.path}${a.input ? " " + JSON.stringify(a.input) : ""}`;
+const open = (a) => a.state === "pending" || a.state === "running";
+
+// Whole shows all that a confirmation would carry out.
+const Whole = ({ act }) => html`<p><code><${Text}>${act.method + " " + act.path + (act.input ? " " + JSON.stringify(act.input) : "")}<//></code></p>
+  ${act.preview && html`<p class="muted">Preview: <${Text}>${JSON.stringify(act.preview)}<//></p>`}`;
 
 const columns = (reload) => [
   { key: "name", title: "Name", render: (t) => html`<strong><${Text} max=${60}>${t.name}<//></strong>` },
