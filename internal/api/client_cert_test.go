@@ -72,6 +72,9 @@ func TestClientCertificates(t *testing.T) {
 	clients, err := access.NewCertificates(access.CertificatesConfig{CAFile: authorities, CRLFile: crl, Log: zap.New(seen),
 		Roles: map[string]access.Role{"CN=billing,O=Bank": access.Operator, "CN=between's": access.Operator}})
 	testenv.NoError(t, err)
+	_, err = access.NewCertificates(access.CertificatesConfig{CAFile: authorities,
+		Roles: map[string]access.Role{"CN=" + strings.Repeat("x", 93): access.Viewer}})
+	testenv.Says(t, err, "it has more than 100 characters", "a long subject")
 	gate := testenv.Must(access.New(identity.New(b.Store), access.Config{}))(t)
 	server := testenv.Must(api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)),
 		api.Config{Access: gate, Certificates: clients, SecureCookies: true,
