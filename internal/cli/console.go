@@ -69,10 +69,10 @@ func FailIf(failed bool, code int, err error) error {
 type Console struct {
 	In       io.Reader
 	Out, Err io.Writer
-	Columns  int           // of the output
-	URL      string        // comma-separated servers; the first that answers is used
-	CA       string        // a file of CAs to trust in addition to the system's; may be empty
-	Cert     string        // a file of a client certificate, and that of its key; may be empty
+	Columns  int    // of the output
+	URL      string // comma-separated servers; the first that answers is used
+	CA       string // a file of CAs to trust in addition to the system's; may be empty
+	Cert     string // a file of a client certificate, and that of its key; may be empty
 	KeyFile  string
 	Timeout  time.Duration // 0: each operation's default
 	JSON     bool
