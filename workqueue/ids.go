@@ -155,6 +155,8 @@ type Origin struct {
 	Address string `json:"address,omitempty"`
 	Request string `json:"request,omitempty"` // its ID
 
+	Certificate string `json:"certificate,omitempty"` // number (hexadecimal) and issuer
+
 	Act         string `json:"act,omitempty"` // that the request confirms; it is its asker's
 	ConfirmedBy string `json:"confirmed_by,omitempty"`
 }

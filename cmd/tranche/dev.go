@@ -13,6 +13,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -86,10 +87,12 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 	for {
 		select {
 		case <-ctx.Done():
-			return stop(service)
+			return stop(ctx, service)
 		case <-changes:
-			report(stop(service))
-			service, ended = d.start(term, p)
+			report(stop(ctx, service))
+			if service, ended = nil, nil; ctx.Err() == nil {
+				service, ended = d.start(term, p)
+			}
 		case <-ended:
 			why := ""
 			if err := service.Err(); err != nil {
@@ -102,7 +105,7 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 			case !ok:
 				typed = nil // no terminal
 			case text == "q":
-				return stop(service)
+				return stop(ctx, service)
 			case text == "r":
 				report(repeat(ctx, term))
 			}
@@ -140,24 +143,35 @@ func (d *devCommand) serversFor(p *parts) string {
 	return strings.TrimSpace(string(text))
 }
 
-// stop ends the service. A further signal, which would by default end this process alone, kills the service first.
-func stop(service *embedded.Group) error {
+// stop ends the service. A signal after the one that ends ctx kills the service first: by default it would end this
+// process alone.
+func stop(ctx context.Context, service *embedded.Group) error {
 	if service == nil {
 		return nil
 	}
-	again := make(chan os.Signal, 1)
+	var killed atomic.Bool
+	first := ctx.Err() == nil // it stops for a change
+	again := make(chan os.Signal, 2)
 	signal.Notify(again, os.Interrupt, syscall.SIGTERM)
 	defer close(again)
 	defer signal.Stop(again)
 	go func() {
+		if first {
+			<-again
+		}
 		if _, came := <-again; came {
+			killed.Store(true)
 			service.Kill()
 		}
 	}()
-	if service.Stop(serviceStop) {
-		return nil
+	inTime := service.Stop(serviceStop)
+	switch {
+	case killed.Load():
+		return errors.New("the service was killed at the second signal")
+	case !inTime:
+		return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)
 	}
-	return fmt.Errorf("the service did not end within %s of SIGTERM and was killed", serviceStop)
+	return nil
 }
 
 // repeat reruns all items of the last run.

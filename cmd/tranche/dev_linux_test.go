@@ -1,10 +1,12 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -53,15 +55,33 @@ func TestDev(t *testing.T) {
 	}
 }
 
-// A second Ctrl-C kills a service that does not end.
+// A second Ctrl-C kills a service that does not end; the first one only asks it to, also if it is stopped for a change.
 func TestDevSecondSignal(t *testing.T) {
-	t.Parallel()
-	out, in := io.Pipe()
-	cmd := exec.CommandContext(t.Context(), "sh", "-c", `trap "echo" TERM; echo; while :; do sleep 0.1; done`)
-	cmd.Stdout = in
-	said := func() { _, _ = out.Read(make([]byte, 1)) }
-	service := testenv.Must(embedded.StartGroup(cmd))(t)
-	said()
-	go func() { said(); _ = syscall.Kill(os.Getpid(), syscall.SIGINT) }()
-	testenv.NoError(t, stop(service))
+	for name, signals := range map[string]int{"stopped by a signal": 1, "for a change": 2} {
+		t.Run(name, func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			out, in := io.Pipe()
+			cmd := exec.CommandContext(t.Context(), "sh", "-c", `trap "echo" TERM; echo; while :; do sleep 0.1; done`)
+			cmd.Stdout = in
+			said := func() { _, _ = out.Read(make([]byte, 1)) }
+			service := testenv.Must(embedded.StartGroup(cmd))(t)
+			said()
+			seen := make(chan os.Signal, 1)
+			signal.Notify(seen, os.Interrupt)
+			defer signal.Stop(seen)
+			if signals == 1 {
+				cancel()
+			}
+			go func() {
+				said()
+				for range signals {
+					_ = syscall.Kill(os.Getpid(), syscall.SIGINT)
+					<-seen
+				}
+			}()
+			testenv.Says(t, stop(ctx, service), "killed at the second signal", "the service")
+			testenv.Same(t, len(seen), 0, "signals left")
+		})
+	}
 }

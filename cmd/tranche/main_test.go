@@ -369,6 +369,8 @@ func TestWrongSettingsOfServe(t *testing.T) {
 			1, "viewer, operator and admin", nil, []string{"--auth", "on", "--oidc-issuer", "https://id.example",
 				"--public-url", "https://t.example", "--oidc-client-id", "t", "--oidc-roles", "staff=king"},
 		},
+		"a subject twice": {1, "each SUBJECT once", nil, []string{"--auth", "on", "--tls-cert", "x", "--client-ca", "x",
+			"--client-roles", "CN=ops=admin;CN=ops=viewer"}},
 		"no such database": {
 			1, "127.0.0.1:1", nil,
 			[]string{"--listen", "127.0.0.1:0", "--database-wait", "0s", "--database", "postgres://u:canary@127.0.0.1:1/x"},

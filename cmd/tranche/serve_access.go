@@ -50,7 +50,7 @@ func (f *accessFlags) exposure(clients *access.Certificates, log *zap.Logger) ap
 }
 
 // clients returns the settings of the flags; nil without --client-ca.
-func (f *accessFlags) clients() (*access.Certificates, error) {
+func (f *accessFlags) clients(log *zap.Logger) (*access.Certificates, error) {
 	switch {
 	case f.ClientCA == "" && f.ClientCRL == "" && len(f.ClientRoles) == 0:
 		return nil, nil //nolint:nilnil // there are none
@@ -61,7 +61,7 @@ func (f *accessFlags) clients() (*access.Certificates, error) {
 	if err != nil {
 		return nil, err
 	}
-	return access.NewCertificates(access.CertificatesConfig{CAFile: f.ClientCA, CRLFile: f.ClientCRL, Roles: roles})
+	return access.NewCertificates(access.CertificatesConfig{CAFile: f.ClientCA, CRLFile: f.ClientCRL, Roles: roles, Log: log})
 }
 
 // rolesOf reads pairs; what has a role may contain = itself.

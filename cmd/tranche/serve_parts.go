@@ -86,7 +86,7 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	if p.oidc, err = s.login(s.Auth == "on"); err != nil {
 		return err
 	}
-	if p.clients, err = s.clients(); err != nil {
+	if p.clients, err = s.clients(log.Named("access")); err != nil {
 		return err
 	}
 	if p.listener, err = api.Listen(ctx, s.Listen, s.exposure(p.clients, log)); err != nil {

@@ -1,15 +1,23 @@
 package access
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/asn1"
 	"encoding/pem"
 	"fmt"
+	"math/big"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
+
+	"go.uber.org/zap"
 )
 
 // certPrefix separates names made of a certificate's subject from names of tokens and of people.
@@ -23,6 +31,7 @@ type CertificatesConfig struct {
 	CAFile  string          // the authorities, in PEM
 	CRLFile string          // revocation lists of theirs, in PEM, read again when renewed; empty: none
 	Roles   map[string]Role // by subject, as in RFC 2253; see [ParseGrant]
+	Log     *zap.Logger     // nil: none
 }
 
 // Certificates authenticates callers by client certificates. It is safe for concurrent use.
@@ -32,14 +41,17 @@ type Certificates struct {
 
 	authorities []*x509.Certificate
 
-	mu     sync.Mutex
-	lists  []*x509.RevocationList
-	of     time.Time // modification time of the file
-	looked time.Time
+	mu      sync.Mutex
+	until   map[string]time.Time // when the newest list of an issuer expires
+	revoked map[string]bool      // by numbered
+	of      time.Time            // modification time of the file
+	looked  time.Time
+	wrong   string // what is wrong with the file now
 }
 
 // NewCertificates reads the files.
 func NewCertificates(config CertificatesConfig) (*Certificates, error) {
+	config.Log = cmp.Or(config.Log, zap.NewNop())
 	c := &Certificates{CertificatesConfig: config, Pool: x509.NewCertPool()}
 	err := eachPEM(config.CAFile, "CERTIFICATE", func(der []byte) error {
 		authority, err := x509.ParseCertificate(der)
@@ -54,7 +66,7 @@ func NewCertificates(config CertificatesConfig) (*Certificates, error) {
 	}
 	for subject := range config.Roles {
 		if err := CheckName(certPrefix + subject); err != nil {
-			return nil, fmt.Errorf("--client-roles: %w", err)
+			return nil, fmt.Errorf("--client-roles %q: %w", subject, err)
 		}
 	}
 	if config.CRLFile == "" {
@@ -96,23 +108,34 @@ func (c *Certificates) readLists() error {
 	if err != nil || info.ModTime().Equal(c.of) {
 		return err
 	}
-	var lists []*x509.RevocationList
+	until, revoked := map[string]time.Time{}, map[string]bool{}
 	err = eachPEM(c.CRLFile, "X509 CRL", func(der []byte) error {
 		list, err := x509.ParseRevocationList(der)
 		if err != nil {
 			return err
 		}
-		if !slices.ContainsFunc(c.authorities, func(a *x509.Certificate) bool { return list.CheckSignatureFrom(a) == nil }) {
-			return fmt.Errorf("the list of %s is signed by no authority of --client-ca", list.Issuer)
+		if !slices.ContainsFunc(c.authorities, func(a *x509.Certificate) bool {
+			return bytes.Equal(a.RawSubject, list.RawIssuer) && list.CheckSignatureFrom(a) == nil
+		}) {
+			return fmt.Errorf("the list of %s is signed by no such authority of --client-ca", list.Issuer)
 		}
-		lists = append(lists, list)
+		issuer := string(list.RawIssuer)
+		if until[issuer].Before(list.NextUpdate) {
+			until[issuer] = list.NextUpdate
+		}
+		for i := range list.RevokedCertificateEntries {
+			revoked[numbered(issuer, list.RevokedCertificateEntries[i].SerialNumber)] = true
+		}
 		return nil
 	})
 	if err == nil {
-		c.lists, c.of = lists, info.ModTime()
+		c.until, c.revoked, c.of = until, revoked, info.ModTime()
 	}
 	return err
 }
+
+// numbered tells a certificate from all others.
+func numbered(issuer string, serial *big.Int) string { return serial.Text(16) + " " + issuer }
 
 // Caller returns the holder of a connection's client certificate; ErrNobody without one. The error is a DeniedError for
 // a certificate without a role, or one that is expired or revoked.
@@ -121,8 +144,17 @@ func (c *Certificates) Caller(state *tls.ConnectionState) (Principal, error) {
 		return Principal{}, ErrNobody
 	}
 	cert := state.VerifiedChains[0][0]
-	subject := cert.Subject.String()
-	if err := c.standing(cert); err != nil {
+	subject, err := subjectOf(cert)
+	if err != nil {
+		return Principal{}, &DeniedError{Why: "the certificate " + err.Error()}
+	}
+	standing := func() error {
+		if why := c.fault(state.VerifiedChains); why != "" {
+			return &DeniedError{Why: fmt.Sprintf("the certificate of %.200q %s", subject, why)}
+		}
+		return nil
+	}
+	if err := standing(); err != nil {
 		return Principal{}, err
 	}
 	namespace, role, err := ParseGrant(string(c.Roles[subject]))
@@ -130,45 +162,89 @@ func (c *Certificates) Caller(state *tls.ConnectionState) (Principal, error) {
 		return Principal{}, &DeniedError{Role: true, Why: fmt.Sprintf("the certificate of %.200q has no role here "+
 			"(serve --client-roles)", subject)}
 	}
-	p := Principal{Name: certPrefix + subject, Role: role, ExpiresAt: &cert.NotAfter,
-		standing: func() error { return c.standing(cert) }}
+	p := Principal{Name: certPrefix + subject, Role: role, ExpiresAt: &cert.NotAfter, standing: standing,
+		certificate: numbered(cert.Issuer.String(), cert.SerialNumber)}
 	if namespace != "" {
 		p.Role, p.Grants = None, map[string]Role{namespace: role}
 	}
 	return p, nil
 }
 
-// standing is checked with each request: a connection may be older than a revocation. Without a current list of its
-// issuer, a certificate is refused: it may be revoked.
-func (c *Certificates) standing(cert *x509.Certificate) error {
-	denied := func(why string) error {
-		return &DeniedError{Why: fmt.Sprintf("the certificate of %.200q %s", cert.Subject.String(), why)}
+// Attributes of subjects in RFC 2253 and of old certificates that package pkix writes as numbers.
+var attributeNames = map[string]string{"0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID",
+	"1.2.840.113549.1.9.1": "emailAddress"}
+
+// subjectOf returns all of a subject, in its order.
+func subjectOf(cert *x509.Certificate) (string, error) {
+	var subject pkix.RDNSequence
+	if _, err := asn1.Unmarshal(cert.RawSubject, &subject); err != nil {
+		return "", fmt.Errorf("has an invalid subject: %w", err)
 	}
+	commonName, names := asn1.ObjectIdentifier{2, 5, 4, 3}, 0
+	var parts []string
+	for _, set := range slices.Backward(subject) {
+		var part []string
+		for _, a := range set {
+			name := attributeNames[a.Type.String()]
+			if a.Type.Equal(commonName) {
+				names++
+			} else if name != "" {
+				a.Type = commonName // which has the same form
+			}
+			text := pkix.RDNSequence{{a}}.String()
+			if name != "" {
+				text = name + strings.TrimPrefix(text, "CN")
+			}
+			part = append(part, text)
+		}
+		parts = append(parts, strings.Join(part, "+"))
+	}
+	if names > 1 {
+		return "", fmt.Errorf("of %.200q has more than one CN", strings.Join(parts, ","))
+	}
+	return strings.Join(parts, ","), nil
+}
+
+// fault is checked with each request: a connection may be older than a revocation. Without a current list of its
+// issuer, a certificate is refused: it may be revoked. Intermediate authorities are refused if a list has them.
+func (c *Certificates) fault(chains [][]*x509.Certificate) string {
+	cert := chains[0][0]
 	now := time.Now()
 	if now.After(cert.NotAfter) {
-		return denied("has expired")
+		return "has expired"
 	}
 	if c.CRLFile == "" {
-		return nil
+		return ""
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if now.Sub(c.looked) > crlLook {
 		c.looked = now
-		_ = c.readLists() // the one before stays, until it has expired
+		c.renewLists()
 	}
-	for _, list := range c.lists {
-		if string(list.RawIssuer) != string(cert.RawIssuer) || now.After(list.NextUpdate) {
-			continue
+	for _, chain := range chains {
+		for _, one := range chain[:len(chain)-1] {
+			if c.revoked[numbered(string(one.RawIssuer), one.SerialNumber)] {
+				return "is revoked"
+			}
 		}
-		if slices.ContainsFunc(list.RevokedCertificateEntries, func(e x509.RevocationListEntry) bool {
-			return e.SerialNumber.Cmp(cert.SerialNumber) == 0
-		}) {
-			return denied("is revoked")
-		}
-		return nil
 	}
-	return denied("cannot be checked: --client-crl has no current list of its issuer")
+	if now.After(c.until[string(cert.RawIssuer)]) {
+		return "cannot be checked: --client-crl has no current list of its issuer"
+	}
+	return ""
+}
+
+// renewLists reads a renewed file. If it cannot, the lists before stay until they expire.
+func (c *Certificates) renewLists() {
+	wrong := ""
+	if err := c.readLists(); err != nil {
+		wrong = err.Error()
+	}
+	if wrong != c.wrong && wrong != "" {
+		c.Log.Warn("cannot read the revocation lists; the former ones count until they expire", zap.String("error", wrong))
+	}
+	c.wrong = wrong
 }
 
 // watchCertificate is Admit for the holder of a certificate.

@@ -86,7 +86,9 @@ type Principal struct {
 	hash     [sha256.Size]byte
 	checked  time.Time // when this was read
 	networks []netip.Prefix
-	standing func() error // of a certificate; nil: the database knows the credential
+
+	certificate string       // its number and issuer; empty: the database knows the credential
+	standing    func() error // of the certificate
 }
 
 func principalOf(c *identity.Credential, session bool, asked time.Time) (Principal, error) {
@@ -131,6 +133,7 @@ func (p *Principal) Origin() (o workqueue.Origin) {
 	if p.Session {
 		o.Session = hex.EncodeToString(p.hash[:6])
 	}
+	o.Certificate = p.certificate
 	return o
 }
 

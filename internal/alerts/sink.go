@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"net/url"
 	"os"
 	"time"
@@ -52,17 +53,17 @@ type Sink struct {
 }
 
 // NewSink returns a sink for a URL: file:///PATH, syslog://, syslog+tls:// or syslog+udp:// and HOST:PORT, or that of a
-// webhook, which needs the name of a secret.
+// webhook, by https or on loopback, which needs the name of a secret.
 func NewSink(db *database.DB, target, secret string, receivers *Receivers) (*Sink, error) {
 	u, err := url.Parse(target)
-	if err == nil && (u.Scheme == "https" || u.Scheme == "http") {
+	if err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
+		err = errors.New("user, query and fragment are not supported")
+	}
+	if err == nil && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u)) {
 		if _, err := (&hook{target, secret}).reachable(receivers); err != nil {
 			return nil, err
 		}
 		return &Sink{store: retention.New(db), target: u, receivers: receivers, secret: secret}, nil
-	}
-	if err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
-		err = errors.New("user, query and fragment are not supported")
 	}
 	if err == nil {
 		switch u.Scheme {
@@ -74,6 +75,8 @@ func NewSink(db *database.DB, target, secret string, receivers *Receivers) (*Sin
 			if u.Port() == "" || u.Path != "" {
 				err = errors.New("it needs a host and a port")
 			}
+		case "http":
+			err = errors.New("anyone on the way could read it")
 		default:
 			err = errors.New("unknown scheme")
 		}
@@ -84,6 +87,11 @@ func NewSink(db *database.DB, target, secret string, receivers *Receivers) (*Sin
 	}
 	host, _ := os.Hostname() // "-" without one
 	return &Sink{store: retention.New(db), target: u, host: cmp.Or(host, "-")}, nil
+}
+
+func isLoopback(u *url.URL) bool {
+	address, _ := netip.ParseAddr(u.Hostname())
+	return address.IsLoopback()
 }
 
 // Run forwards all new entries.
@@ -137,7 +145,7 @@ func (k *Sink) write(entries []inspect.AuditEntry) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// post sends entries as one message, whose ID is the same if they are sent again.
+// post sends entries as one message. If they are sent again, others may be with them: receivers tell them by their seals.
 func (k *Sink) post(ctx context.Context, entries []inspect.AuditEntry) error {
 	if len(entries) == 0 { // at the start
 		return nil

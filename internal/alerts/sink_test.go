@@ -78,15 +78,20 @@ func TestTheAuditLogIsCarriedAway(t *testing.T) {
 		t.Errorf("a webhook that refuses: %v", err)
 	}
 	testenv.NoError(t, carry(hook.URL+"/audit"))
+	b.Exec(`INSERT INTO audit_log (actor, action, detail) SELECT 'ann', 'x', jsonb_build_object('large', repeat('x', 300000))
+		FROM generate_series(1, 2)`)
+	testenv.NoError(t, carry(hook.URL+"/audit"))
 	hook.mu.Lock()
 	defer hook.mu.Unlock()
 	if got := hook.got[1].Header; got.Get("webhook-id") != "audit-7-8" || got.Get("webhook-signature") == "" ||
 		!strings.Contains(string(hook.bodies[1]), `"type":"audit"`) || !strings.Contains(string(hook.bodies[1]), `"seal":8,`) {
 		t.Errorf("the webhook got %v %s", got, hook.bodies[1])
 	}
+	testenv.Same(t, hook.got[2].Header.Get("webhook-id"), "audit-9-9", "of large entries only some, to limit the message; its ID")
 	_, err = alerts.NewSink(b.Store, hook.URL, "none", receivers)
 	testenv.Says(t, err, "knows no secret", "a webhook without one")
-	for _, target := range []string{"", "ftp://x", "syslog://host", "file:relative", "syslog://u:p@h:1", "syslog+tls://h:1/x"} {
+	for _, target := range []string{"", "ftp://x", "syslog://host", "file:relative", "syslog://u:p@h:1", "syslog+tls://h:1/x",
+		"https://h/x?key=y", "http://192.0.2.1/x"} {
 		if _, err := alerts.NewSink(b.Store, target, "", receivers); err == nil || !strings.Contains(err.Error(), "syslog+tls://HOST:6514") {
 			t.Errorf("%q: %v", target, err)
 		}

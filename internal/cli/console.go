@@ -69,9 +69,11 @@ func FailIf(failed bool, code int, err error) error {
 type Console struct {
 	In       io.Reader
 	Out, Err io.Writer
-	Columns  int           // of the output
-	URL      string        // comma-separated servers; the first that answers is used
-	CA       string        // a file of CAs to trust in addition to the system's; may be empty
+	Columns  int    // of the output
+	URL      string // comma-separated servers; the first that answers is used
+	CA       string // a file of CAs to trust in addition to the system's; may be empty
+	Cert     string // a file of a client certificate, and that of its key; may be empty
+	KeyFile  string
 	Timeout  time.Duration // 0: each operation's default
 	JSON     bool
 
@@ -197,6 +199,12 @@ func (c *Console) Client() (*client.Client, error) {
 		options = append(options, client.WithCA(c.CA))
 		if _, err := client.Authorities(c.CA); err != nil {
 			flag = "--ca: "
+		}
+	}
+	if c.Cert != "" || c.KeyFile != "" {
+		options = append(options, client.WithCertificate(c.Cert, c.KeyFile))
+		if _, err := tls.LoadX509KeyPair(c.Cert, c.KeyFile); err != nil {
+			flag = "--cert and --key-file, which need each other: "
 		}
 	}
 	cl, err := client.New(c.URL, options...)

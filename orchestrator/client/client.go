@@ -38,6 +38,7 @@ type Client struct {
 	timeout time.Duration // 0: that of the operation
 	each    []CallOption
 	http    *http.Client
+	secure  *tls.Config // of the default transport
 }
 
 // Option configures a Client.
@@ -82,7 +83,7 @@ func WithEach(options ...CallOption) Option {
 	}
 }
 
-// WithTransport sets the transport of requests, such as an http.Transport with certificates.
+// WithTransport sets the transport of requests, which replaces [WithCA] and [WithCertificate].
 func WithTransport(t http.RoundTripper) Option {
 	return func(c *Client) error {
 		c.http.Transport = t
@@ -92,11 +93,17 @@ func WithTransport(t http.RoundTripper) Option {
 
 // WithCA trusts the authorities of a PEM file in addition to the system's.
 func WithCA(file string) Option {
+	return func(c *Client) (err error) {
+		c.secure.RootCAs, err = Authorities(file)
+		return err
+	}
+}
+
+// WithCertificate presents a client certificate, which PEM files hold with its key.
+func WithCertificate(certFile, keyFile string) Option {
 	return func(c *Client) error {
-		pool, err := Authorities(file)
-		if err == nil {
-			c.http.Transport = transport(&tls.Config{RootCAs: pool})
-		}
+		pair, err := tls.LoadX509KeyPair(certFile, keyFile)
+		c.secure.Certificates = []tls.Certificate{pair}
 		return err
 	}
 }
@@ -128,8 +135,9 @@ func transport(secure *tls.Config) *http.Transport {
 // below it, and may end with /api/v1, as printed by serve. Several URLs, separated by commas, are nodes of one
 // installation: when one is unreachable, the next is called.
 func New(base string, options ...Option) (*Client, error) {
-	c := &Client{http: &http.Client{
-		Transport:     transport(nil),
+	secure := new(tls.Config)
+	c := &Client{secure: secure, http: &http.Client{
+		Transport:     transport(secure),
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}
 	for one := range strings.SplitSeq(base, ",") {

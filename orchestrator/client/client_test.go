@@ -2,6 +2,8 @@ package client_test
 
 import (
 	"context"
+	"crypto/tls"
+	"crypto/x509"
 	"encoding/pem"
 	"errors"
 	"io"
@@ -223,6 +225,13 @@ func TestSeveralServersAndAnAuthority(t *testing.T) {
 	ca := filepath.Join(t.TempDir(), "ca.pem")
 	certificate := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: secure.Certificate().Raw})
 	testenv.NoError(t, os.WriteFile(ca, certificate, 0o600))
+	strict := httptest.NewUnstartedServer(answer)
+	strict.TLS = &tls.Config{ClientAuth: tls.RequireAnyClientCert}
+	strict.StartTLS()
+	t.Cleanup(strict.Close)
+	key := filepath.Join(t.TempDir(), "key.pem")
+	der := testenv.Must(x509.MarshalPKCS8PrivateKey(strict.TLS.Certificates[0].PrivateKey))(t)
+	testenv.NoError(t, os.WriteFile(key, pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: der}), 0o600))
 	const nowhere = "http://127.0.0.1:1"
 	for name, c := range map[string]struct {
 		at      string
@@ -233,6 +242,8 @@ func TestSeveralServersAndAnAuthority(t *testing.T) {
 		"none":            {nowhere + ",http://127.0.0.1:2", nil, "answers at " + nowhere + ", http://127.0.0.1:2"},
 		"an authority":    {secure.URL, []client.Option{client.WithCA(ca)}, ""},
 		"no such one":     {secure.URL, nil, "certificate"},
+		"a certificate":   {strict.URL, []client.Option{client.WithCertificate(ca, key), client.WithCA(ca)}, ""},
+		"no certificate":  {strict.URL, []client.Option{client.WithCA(ca)}, "certificate required"},
 		"a second by TLS": {nowhere + "," + secure.URL, []client.Option{client.WithCA(ca)}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -38,6 +38,9 @@ INSERT INTO audit_sink (target, seal, error) VALUES ($1, $2, $3)
 ON CONFLICT (id) DO UPDATE SET target = excluded.target, seal = excluded.seal, error = excluded.error`
 )
 
+// maxCarried limits the bytes of documents that are sent together, unless one entry has more.
+const maxCarried = 512 << 10
+
 // CarryAudit sends entries of the audit log that were not sent so far, in the order of the chain, and returns how many.
 // If saving the position fails, they are sent again. Leader work.
 func (s Store) CarryAudit(ctx context.Context, lease workqueue.Lease, target string,
@@ -51,6 +54,14 @@ func (s Store) CarryAudit(ctx context.Context, lease workqueue.Lease, target str
 	page, err := inspect.New(s.db).ChainedAudit(ctx, sent, inspect.MaxAudit)
 	if err != nil || len(page.Entries) == 0 && !first {
 		return 0, err
+	}
+	size := 0
+	for i := range page.Entries {
+		e := &page.Entries[i]
+		if size += len(e.Detail) + len(e.Before) + len(e.After); size > maxCarried && i > 0 {
+			page.Entries, page.Next = page.Entries[:i], page.Entries[i-1].Seal
+			break
+		}
 	}
 	why := ""
 	failed := send(ctx, page.Entries)

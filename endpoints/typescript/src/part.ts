@@ -15,6 +15,7 @@ export async function fetchPart(job: Job, i: number, step: string, { bytes, sha2
   const data = Buffer.alloc(bytes);
   let [from, wait, end] = [0, 50, Date.now() + PATIENCE];
   while (from < bytes) {
+    if (job.closed) throw new Failure('shutdown', 'the handler has ended', true);
     const query = JSON.stringify({ slice: head.root || head.slice, i, step, from, bytes, sha256 });
     let problem = 'the answer has a wrong size';
     try {
@@ -31,7 +32,6 @@ export async function fetchPart(job: Job, i: number, step: string, { bytes, sha2
       if (err instanceof Failure) throw err;
       problem = said(err);
     }
-    if (job.closed) throw new Failure('shutdown', 'the handler has ended', true);
     if (Date.now() + wait > end) {
       throw new Failure('part_unavailable', `part "${step}" has ${bytes} bytes, and no node sent those from ${from} on: ${problem}`, true);
     }

@@ -98,13 +98,13 @@ export interface Head extends Meta {
   readonly trace: Trace;
 }
 
-/** @internal An item as it is in a request. */
+/** @internal A part that did not fit its request. */
 export interface PartRef {
   readonly bytes: number;
   readonly sha256: string;
 }
 
-/** @internal */
+/** @internal An item as it is in a request. */
 export interface RawItem {
   readonly i: number;
   readonly k: string;

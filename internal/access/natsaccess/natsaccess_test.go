@@ -342,8 +342,8 @@ func TestAKeyIsReplaced(t *testing.T) {
 }
 
 // PROOF: who may do what, 13.
-// Credentials of an operator end when they say, and at once when they are revoked, on open connections too. A later
-// configuration keeps that, and issues others.
+// Credentials of an operator are refused once they have ended. Revoked ones are refused once servers have reloaded, and
+// their open connections end; others are issued.
 func TestCredentialsEnd(t *testing.T) {
 	t.Parallel()
 	s, dir := system(t, "accounts=accounts", "statement=statement"), t.TempDir()
@@ -355,14 +355,15 @@ func TestCredentialsEnd(t *testing.T) {
 	testenv.Dial(t, server.URL(), nats.UserCredentials(stolen), nats.NoReconnect(), nats.ClosedHandler(func(nc *nats.Conn) {
 		closed <- nc.LastError()
 	}))
-	testenv.Must(natsaccess.Revoke(dir, "accounts"))(t)
+	keys := filepath.Join(dir, "keys")
+	testenv.NoError(t, os.Remove(filepath.Join(keys, "accounts.nk"))) // the credentials tell which it was
+	testenv.NoError(t, natsaccess.Revoke(dir, "accounts"))
+	s.Valid = time.Hour
+	testenv.Must(s.WriteOperator(dir))(t)
 	server.Reload(t, read(t, files[0]))
 	if err := <-closed; err == nil {
 		t.Error("a revoked connection ended without a reason")
 	}
-	s.Valid = time.Hour
-	testenv.Must(s.WriteOperator(dir))(t)
-	server.Reload(t, read(t, files[0]))
 	for file, good := range map[string]bool{stolen: false, other: true, filepath.Join(dir, "accounts.creds"): true} {
 		nc, err := nats.Connect(server.URL(), nats.UserCredentials(file))
 		if nc.Close(); (err == nil) != good {
@@ -376,8 +377,10 @@ func TestCredentialsEnd(t *testing.T) {
 		nc.Close()
 		return err != nil
 	})
-	_, err := natsaccess.Revoke(dir, "nobody")
-	testenv.Says(t, err, "no credentials of an operator", "a role that is not there")
+	testenv.Says(t, natsaccess.Revoke(dir, "nobody"), "no credentials of an operator", "a role that is not there")
+	testenv.NoError(t, os.Remove(filepath.Join(keys, "operator.nk")))
+	_, err := s.WriteOperator(dir)
+	testenv.Says(t, err, "restore operator.nk", "without the operator's key")
 }
 
 func read(t *testing.T, file string) string {

@@ -106,72 +106,42 @@ func (k *Keys) revoked() (list jwt.RevocationList, err error) {
 	return list, nil
 }
 
-// Revoke revokes a user's credentials in the files of WriteOperator, and removes its key and credentials: the next
-// WriteOperator makes others. It returns the server's file, which servers must reload.
-func Revoke(dir, user string) (file string, err error) {
+// Revoke lists the key of a user's credentials, of which WriteOperator made a file, as revoked, and removes both. It
+// has effect once WriteOperator has written the server's file again and servers have reloaded that.
+func Revoke(dir, user string) error {
+	file := filepath.Join(dir, user+credsEnding)
+	text, err := os.ReadFile(file)
+	if err != nil {
+		return fmt.Errorf("%q has no credentials of an operator in %s: %w; restore the file: it names the key to revoke",
+			user, dir, err)
+	}
+	token, err := jwt.ParseDecoratedJWT(text)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
+	claims, err := jwt.DecodeUserClaims(token)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", file, err)
+	}
 	keys := &Keys{dir: filepath.Join(dir, keysName)}
-	key := filepath.Join(keys.dir, user+seedEnding)
-	if _, err := os.Stat(filepath.Join(dir, user+credsEnding)); err != nil {
-		return "", fmt.Errorf("%q has no credentials of an operator in %s: %w", user, dir, err)
-	}
-	pair, err := keys.pair(user, nkeys.PrefixByteUser)
-	if err != nil {
-		return "", err
-	}
-	public, err := pair.PublicKey()
-	if err != nil {
-		return "", err
-	}
 	list, err := keys.revoked()
 	if err != nil {
-		return "", err
+		return err
 	}
 	if list == nil {
 		list = jwt.RevocationList{}
 	}
-	list.Revoke(public, time.Now())
-	text, err := json.Marshal(list)
-	if err != nil {
-		return "", err
+	list.Revoke(claims.Subject, time.Now())
+	if text, err = json.Marshal(list); err != nil {
+		return err
 	}
 	if err := write(filepath.Join(keys.dir, revokedFile), append(text, '\n')); err != nil {
-		return "", err
-	}
-	file = filepath.Join(dir, ConfName)
-	if err := keys.resign(file, list); err != nil {
-		return "", fmt.Errorf("revoke in %s: %w", file, err)
-	}
-	return file, errors.Join(os.Remove(filepath.Join(dir, user+credsEnding)), os.Remove(key))
-}
-
-// resign adds revoked keys to the accounts of a server's file.
-func (k *Keys) resign(file string, revoked jwt.RevocationList) error {
-	conf, err := os.ReadFile(file)
-	if err != nil {
 		return err
 	}
-	operator, err := k.pair("operator", nkeys.PrefixByteOperator)
-	if err != nil {
+	if err := os.Remove(filepath.Join(keys.dir, user+seedEnding)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	lines := strings.Split(string(conf), "\n")
-	for i, line := range lines {
-		parts := strings.Fields(line) // PUBLIC: JWT # NAME
-		if len(parts) != 4 || parts[2] != "#" || !strings.HasPrefix(line, "  ") {
-			continue
-		}
-		claims, err := jwt.DecodeAccountClaims(parts[1])
-		if err != nil {
-			return err
-		}
-		claims.Revocations = revoked
-		token, err := claims.Encode(operator)
-		if err != nil {
-			return err
-		}
-		lines[i] = fmt.Sprintf("  %s %s # %s", parts[0], token, parts[3])
-	}
-	return write(file, []byte(strings.Join(lines, "\n")))
+	return os.Remove(file)
 }
 
 func (o *operator) know(name string) (err error) {
@@ -195,6 +165,8 @@ func (o *operator) operator() (string, error) {
 		if err == nil && claims.Subject == public && claims.SystemAccount == o.public[systemAccount] {
 			return token, nil
 		}
+		return "", fmt.Errorf("%s is of other keys, and running servers accept no other operator; restore operator%s and %s%[2]s "+
+			"there, or remove it for a new operator", file, seedEnding, systemAccount)
 	}
 	claims := jwt.NewOperatorClaims(public)
 	claims.Name, claims.SystemAccount = operatorName, o.public[systemAccount]

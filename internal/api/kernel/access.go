@@ -257,6 +257,9 @@ func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	if cookie, err := r.Cookie(s.CookieName()); err == nil && cookie.Value != "" {
 		return s.Access.Session(r.Context(), s.CallerAddress(r), cookie.Value)
 	}
+	if address, _ := addressIn(r.RemoteAddr); s.isProxy(address) { // it is not the caller
+		return access.Principal{}, access.ErrNobody
+	}
 	return s.config.Certificates.Caller(r.TLS)
 }
 
@@ -361,14 +364,17 @@ const howToLogIn = "send a token in the header Authorization: Bearer (--token-fi
 // earlier parts come from the caller and are ignored. If unreadable, it is the proxy's address.
 func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
 	address, _ := addressIn(r.RemoteAddr) // invalid addresses share one throttle
-	ours := func(p netip.Prefix) bool { return p.Contains(address) }
-	if chain := r.Header.Values("X-Forwarded-For"); len(chain) > 0 && slices.ContainsFunc(s.config.TrustedProxies, ours) {
+	if chain := r.Header.Values("X-Forwarded-For"); len(chain) > 0 && s.isProxy(address) {
 		last := chain[len(chain)-1]
 		if from, ok := addressIn(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
 			return from
 		}
 	}
 	return address
+}
+
+func (s *Kernel) isProxy(address netip.Addr) bool {
+	return slices.ContainsFunc(s.config.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
 }
 
 func addressIn(text string) (netip.Addr, bool) {

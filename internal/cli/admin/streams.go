@@ -124,7 +124,7 @@ func streamsText(s *client.Streams, room int) string {
 
 type natsCommands struct {
 	Config natsConfig `cmd:"" help:"Write the configuration of a NATS server, with permissions per role."`
-	Revoke natsRevoke `cmd:"" help:"Revoke a role's credentials by JWT; then reload the servers."`
+	Revoke natsRevoke `cmd:"" help:"Revoke a role's credentials by JWT; then repeat nats config and reload the servers."`
 }
 
 type natsConfig struct {
@@ -145,15 +145,14 @@ type natsRevoke struct {
 }
 
 func (r *natsRevoke) Run(_ context.Context, term *cli.Console) error {
-	file, err := natsaccess.Revoke(r.Out, r.Name)
-	if err != nil {
+	if err := natsaccess.Revoke(r.Out, r.Name); err != nil {
 		return err
 	}
 	if term.JSON {
-		return term.Document(map[string]any{"revoked": r.Name, "files": []string{file}})
+		return term.Document(map[string]any{"revoke": r.Name})
 	}
-	return term.Printf("%s", cli.Text("revoked once all servers have reloaded %v (nats-server --signal reload); for new "+
-		"credentials, repeat tranche nats config\n", file))
+	return term.Printf("%s", cli.Text("the credentials still work: repeat tranche nats config --operator --out %v with all roles, then "+
+		"reload all servers (nats-server --signal reload)\n", r.Out))
 }
 
 func (c *natsConfig) Run(_ context.Context, term *cli.Console) error {
