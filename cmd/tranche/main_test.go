@@ -211,7 +211,7 @@ func testAPersonsDay(t *testing.T, b *bench) {
 	b.want(b.tranche("doctor", "--database", b.database), 0, "hold")
 
 	close(mended)
-	b.want(b.tranche("run", "rerun", "day", "--failed", "--chunk", "1", "--wait"), 0, "1 item again", "3 of 3 items done")
+	b.want(b.tranche("run", "rerun", "day", "--failed", "--chunk", "1", "--wait"), 0, "reruns 1 item", "3 of 3 items done")
 	b.want(b.tranche("run", "errors", "day"), 0, "no failed items")
 	out := filepath.Join(t.TempDir(), "out.csv")
 	b.want(b.tranche("run", "export", "day", "--format", "csv", "--out", out), 0, "wrote")

@@ -199,19 +199,15 @@ func (s *Kernel) shortage(err error) string {
 	if said, ok := errors.AsType[*jetstream.APIError](err); ok {
 		switch said.ErrorCode {
 		case natsNoStorage, natsNoResources, natsStorageIsOver:
-			return "JetStream has no room for the streams (" + Cut(said.Description, MaxEchoed) + ")" + s.need() +
+			need := ""
+			if s.config.StreamBytes != nil {
+				need = fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", float64(s.config.StreamBytes())/(1<<30))
+			}
+			return "JetStream has no room for the streams (" + Cut(said.Description, MaxEchoed) + ")" + need +
 				"; free space on the disk of NATS, raise its max_file_store, or give the streams less with `tranche streams set`"
 		}
 	}
 	return ""
-}
-
-func (s *Kernel) need() string {
-	if s.config.StreamBytes == nil {
-		return ""
-	}
-	size := float64(s.config.StreamBytes()) / (1 << 30)
-	return fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", size)
 }
 
 func (s *Kernel) trouble() (Trouble, bool) {
