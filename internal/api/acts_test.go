@@ -56,7 +56,7 @@ func TestActsNeedFourEyes(t *testing.T) {
 		ask(ann, http.MethodPut, "/retention/events", `{"age":"9d"}`)}
 	browser := append(b.LogIn(ann).Headers(), "Sec-Fetch-Site", "same-origin")
 	var rotated api.CreatedToken
-	b.JSON(http.MethodPost, "/tokens/bob/rotate", `{"overlap":"24h"}`, http.StatusOK, &rotated, by(ann)...) // ann acts as bob
+	b.JSON(http.MethodPost, "/tokens/bob/rotate", `{"overlap":"48h"}`, http.StatusOK, &rotated, by(ann)...) // ann acts as bob
 	for _, act := range acts {
 		for _, header := range [][]string{by(ann), by(twin), browser, by(rotated.Secret)} {
 			confirm(act.ID, http.StatusForbidden, "is not independent of", header...)
