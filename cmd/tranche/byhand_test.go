@@ -199,7 +199,7 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	from := []string{"run", "start", "--from", "it", "--state", "failed", "--name", "more", "--idempotency-key", "back"}
 	mended := strings.Replace(csv.out, "1,1,bad", "1,1,ann", 1)
 	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "3 items")
-	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "there already, by its idempotency key")
+	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "exists already, by its idempotency key")
 	b.want(b.tranche("run", "item", "more", "1"), 0, givenBack)
 	other := written(t, "other.csv", strings.Replace(csv.out, "1,1,bad", "1,1,eve", 1))
 	b.want(b.tranche(append(from, "--correct", other)...), 7, "with other content: corrections")
@@ -367,7 +367,7 @@ func testReportsByHand(t *testing.T, b *bench) {
 	listed := b.tranche("run", "report", "second", "--against", "first", "--list", "newly_fixed", "--list", "only_here")
 	b.want(listed, 0, `\x1b[31m2`+"\tnewly_fixed\tfailed NO_SUCH\tdone\n", "4\tonly_here\t-\tdone\n")
 	testenv.Same(t, strings.Count(listed.out, "\n"), 3, "keys listed:\n%s", listed.out)
-	b.want(b.tranche("run", "rerun", "first", "--group", group, "--wait"), 0, "2 items again", "3 of 3 items done")
+	b.want(b.tranche("run", "rerun", "first", "--group", group, "--wait"), 0, "reruns 2 items", "3 of 3 items done")
 	b.want(b.tranche("run", "report", "first", "--no-digests"), 0, "GENERATION", "\n2 ")
 
 	for _, args := range [][]string{
