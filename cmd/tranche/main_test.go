@@ -308,6 +308,7 @@ func testMistakes(t *testing.T, b *bench) {
 		"waiting for the server", "has not answered within --max-wait 100ms", "tranche run watch last")
 	b.want(b.tranche("run", "watch", "last", "--url", nowhere+","+b.url), cli.ExitCancelled, "cancelled")
 	b.want(b.tranche("run", "list", "--ca", "no-such-file"), cli.ExitUsage, "no-such-file")
+	b.want(b.tranche("run", "list", "--cert", "no-such-file"), cli.ExitUsage, "--key-file", "no-such-file")
 	b.want(b.tranche("run", "list", "--url", "nonsense"), 2, "--url")
 	b.want(b.tranche("doctor", "--database", "postgres://127.0.0.1:1/x"), 1, "127.0.0.1", "check that it runs")
 	b.want(b.tranche("run", "cancel", "--all"), 0)

@@ -170,22 +170,20 @@ func (c *Certificates) Caller(state *tls.ConnectionState) (Principal, error) {
 	return p, nil
 }
 
-// Attributes of subjects in RFC 2253 and of old certificates that package pkix writes as numbers.
-var attributeNames = map[string]string{"0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID",
-	"1.2.840.113549.1.9.1": "emailAddress"}
-
-// subjectOf returns all of a subject, in its order.
+// subjectOf returns all of a subject, in its order, with names for common attributes that package pkix has numbers for.
 func subjectOf(cert *x509.Certificate) (string, error) {
 	var subject pkix.RDNSequence
 	if _, err := asn1.Unmarshal(cert.RawSubject, &subject); err != nil {
 		return "", fmt.Errorf("has an invalid subject: %w", err)
 	}
+	named := map[string]string{"0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID",
+		"1.2.840.113549.1.9.1": "emailAddress"}
 	commonName, names := asn1.ObjectIdentifier{2, 5, 4, 3}, 0
 	var parts []string
 	for _, set := range slices.Backward(subject) {
 		var part []string
 		for _, a := range set {
-			name := attributeNames[a.Type.String()]
+			name := named[a.Type.String()]
 			if a.Type.Equal(commonName) {
 				names++
 			} else if name != "" {

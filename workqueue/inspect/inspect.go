@@ -34,7 +34,7 @@ type AuditEntry struct {
 	Detail  json.RawMessage  `json:"detail" doc:"what else there is to say, by name"`
 	Before  json.RawMessage  `json:"before,omitempty" doc:"what it found of that which it changed, by name"`
 	After   json.RawMessage  `json:"after,omitempty" doc:"what it made of it, by name"`
-	Origin  json.RawMessage  `json:"origin,omitempty" doc:"token, session, address and request; absent: it was no request"`
+	Origin  json.RawMessage  `json:"origin,omitempty" doc:"token, session, certificate, address and request; absent: it was no request"`
 	Seal    int64            `json:"seal,omitempty" doc:"its number in the chain; absent: it is not there yet"`
 	Hash    string           `json:"hash,omitempty" doc:"of the chain up to it"`
 }

@@ -257,7 +257,7 @@ func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
 	if cookie, err := r.Cookie(s.CookieName()); err == nil && cookie.Value != "" {
 		return s.Access.Session(r.Context(), s.CallerAddress(r), cookie.Value)
 	}
-	if address, _ := addressIn(r.RemoteAddr); s.isProxy(address) { // it is not the caller
+	if address, _ := addressIn(r.RemoteAddr); isAmong(s.config.TrustedProxies, address) { // it is not the caller
 		return access.Principal{}, access.ErrNobody
 	}
 	return s.config.Certificates.Caller(r.TLS)
@@ -364,7 +364,7 @@ const howToLogIn = "send a token in the header Authorization: Bearer (--token-fi
 // earlier parts come from the caller and are ignored. If unreadable, it is the proxy's address.
 func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
 	address, _ := addressIn(r.RemoteAddr) // invalid addresses share one throttle
-	if chain := r.Header.Values("X-Forwarded-For"); len(chain) > 0 && s.isProxy(address) {
+	if chain := r.Header.Values("X-Forwarded-For"); len(chain) > 0 && isAmong(s.config.TrustedProxies, address) {
 		last := chain[len(chain)-1]
 		if from, ok := addressIn(strings.TrimSpace(last[strings.LastIndexByte(last, ',')+1:])); ok {
 			return from
@@ -373,8 +373,8 @@ func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
 	return address
 }
 
-func (s *Kernel) isProxy(address netip.Addr) bool {
-	return slices.ContainsFunc(s.config.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(address) })
+func isAmong(networks []netip.Prefix, address netip.Addr) bool {
+	return slices.ContainsFunc(networks, func(n netip.Prefix) bool { return n.Contains(address) })
 }
 
 func addressIn(text string) (netip.Addr, bool) {
