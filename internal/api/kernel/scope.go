@@ -102,7 +102,7 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 		scope.Into = scope.Namespaces[0]
 	}
 	if route.Scope == OfObject && who != nil && len(who.Grants) > 0 && !who.Role.Allows(access.Admin) {
-		owner, err := ownerOf(workqueue.InScope(ctx, scope), s, r, route.kind)
+		owner, err := ownerOf(workqueue.InScope(ctx, scope), s, r, route)
 		role := who.RoleIn(owner)
 		if err == nil && !role.Allows(route.Role) {
 			err = lacksRole(who, route, owner)
@@ -110,9 +110,8 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 		if err != nil {
 			return ctx, err
 		}
-		if ctx = context.WithValue(ctx, roleKey{}, role); !wide {
-			scope = workqueue.Scope{Namespaces: []string{owner}, Into: owner}
-		}
+		// A name is resolved once more: it must not lead elsewhere meanwhile.
+		ctx, scope = context.WithValue(ctx, roleKey{}, role), workqueue.Scope{Namespaces: []string{owner}, Into: owner}
 	}
 	return workqueue.InScope(ctx, scope), nil
 }
@@ -131,14 +130,20 @@ func checkNamespace(ctx context.Context, s *Kernel, name string) error {
 }
 
 // ownerOf returns the namespace of the object in a path. One out of the context's scope does not exist.
-func ownerOf(ctx context.Context, s *Kernel, r *http.Request, kind string) (owner string, err error) {
+func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (owner string, err error) {
 	ctx, cancel := s.Looking(ctx)
 	defer cancel()
-	ref, err := url.PathUnescape(strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), Prefix), "/")[2])
+	isWildcard := func(part string) bool { return strings.HasPrefix(part, "{") }
+	_, pattern, _ := strings.Cut(route.Pattern, " ") // the mux, too, matches it part by part
+	parts, at := strings.Split(r.URL.EscapedPath(), "/"), slices.IndexFunc(strings.Split(pattern, "/"), isWildcard)
+	if at < 0 || at >= len(parts) {
+		return "", workqueue.ErrNotFound
+	}
+	ref, err := url.PathUnescape(parts[at])
 	if err != nil {
 		return "", BadInput("the path is not well escaped")
 	}
-	id := ref
+	kind, id := route.kind, ref
 	if kind == "run" {
 		run, err := inspect.New(s.Store).Resolve(ctx, ref)
 		if err != nil {
