@@ -71,10 +71,6 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 		return ctx, nil
 	case route.Scope == Installation:
 		return ctx, lacksRole(who, route, "")
-	case asked != "":
-		if err := checkNamespace(ctx, s, asked); err != nil {
-			return ctx, err
-		}
 	}
 	scope := workqueue.Scope{Into: asked}
 	if asked != "" {
@@ -94,10 +90,15 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 			scope.Namespaces = granted
 		}
 	}
+	if asked != "" {
+		if err := checkNamespace(ctx, s, asked); err != nil {
+			return ctx, err
+		}
+	}
 	if route.Scope == Into && scope.Into == "" && scope.Namespaces != nil &&
 		!slices.Contains(scope.Namespaces, workqueue.DefaultNamespace) {
 		if len(scope.Namespaces) > 1 {
-			return ctx, BadInput("say in which namespace: " + strings.Join(scope.Namespaces, ", ") + " (--namespace)")
+			return ctx, BadInput("namespace: missing; use one of " + strings.Join(scope.Namespaces, ", ") + " (--namespace)")
 		}
 		scope.Into = scope.Namespaces[0]
 	}
@@ -162,10 +163,10 @@ func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (own
 }
 
 func lacksRole(who *access.Principal, route *Route, in string) error {
-	where, grants := "", map[string]string{}
+	where, grants, token := "", map[string]string{}, "--role "+string(route.Role)
 	switch {
 	case in != "":
-		where = " in namespace " + in
+		where, token = " in namespace "+in, "--grant "+in+"="+string(route.Role)
 	case len(who.Grants) > 0 && route.Scope == Installation:
 		where = " in the whole installation"
 	}
@@ -173,6 +174,5 @@ func lacksRole(who *access.Principal, route *Route, in string) error {
 		grants[namespace] = string(role)
 	}
 	return &deniedError{http.StatusForbidden, "this needs the role " + string(route.Role) + where + ", and " + who.Name +
-		" has the role " + access.GrantsText(who.Role, grants) + "; an admin makes tokens: tranche token create --role " +
-		string(route.Role)}
+		" has the role " + access.GrantsText(who.Role, grants) + "; an admin makes tokens: tranche token create " + token}
 }
