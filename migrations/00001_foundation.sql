@@ -26,7 +26,7 @@ CREATE TABLE namespace (
     changed_at    timestamptz NOT NULL DEFAULT tranche_now()
 );
 INSERT INTO namespace (name) VALUES ('default');
-COMMENT ON TABLE namespace IS 'Who shares the installation: each owns plans, runs, schedules, collectors and trackers.';
+COMMENT ON TABLE namespace IS 'Owners of runs, plans, schedules, collectors and trackers.';
 COMMENT ON COLUMN namespace.name IS 'Its name.';
 COMMENT ON COLUMN namespace.max_runs IS 'Runs that have not ended, at most; null: no limit.';
 COMMENT ON COLUMN namespace.max_items IS 'Items of those runs, at most; null: no limit.';

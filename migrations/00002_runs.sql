@@ -96,11 +96,11 @@ BEGIN
     WHERE state IN ('loading', 'running') AND namespace = NEW.namespace;
     IF used.runs > quota.max_runs THEN
         RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s runs that have not ended; '
-            'wait until one ends, or let an admin raise it: tranche namespace set %1$s --max-runs N', quota.name,
+            'wait until one ends, or raise the quota: tranche namespace set %1$s --max-runs N', quota.name,
             quota.max_runs);
     ELSIF used.items > quota.max_items THEN
         RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s items in runs that have not '
-            'ended, and these would be %3$s; wait until a run ends, or let an admin raise it: tranche namespace set %1$s '
+            'ended, and these would be %3$s; wait until a run ends, or raise the quota: tranche namespace set %1$s '
             '--max-items N', quota.name, quota.max_items, used.items);
     END IF;
     RETURN NULL;
@@ -110,6 +110,8 @@ COMMENT ON FUNCTION namespace_quota() IS 'Refuses a run, or items, beyond the qu
 CREATE TRIGGER batchrun_quota AFTER INSERT ON batchrun FOR EACH ROW EXECUTE FUNCTION namespace_quota();
 CREATE TRIGGER batchrun_items_quota AFTER UPDATE OF items ON batchrun FOR EACH ROW WHEN (NEW.items > OLD.items)
     EXECUTE FUNCTION namespace_quota();
+CREATE TRIGGER batchrun_again_quota AFTER UPDATE OF state ON batchrun FOR EACH ROW
+    WHEN (OLD.state IN ('completed', 'cancelled') AND NEW.state = 'running') EXECUTE FUNCTION namespace_quota();
 COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
 COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
 COMMENT ON COLUMN batchrun.name IS 'What people call it (run start --name); null: nothing.';

@@ -82,7 +82,13 @@ func TestNamespacesAreApart(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	granted := shared(b)
+	b.Apply("steps: [{endpoint: echo}]", "name=v1&namespace=team-a") // what a mistaken look at an escaped path would find
 	b.Locked()
+	watcher := granted("watcher", access.Watcher, map[string]string{"team-b": "viewer"})
+	for path, want := range map[string]int{"theirs/items": 200, "ours/items": 403, "last/items": 200} {
+		code, text := b.Ask(http.MethodGet, api.Prefix+"/runs/"+path, nil, watcher...)
+		testenv.Same(t, code, want, "%s as a watcher of all and viewer of team-b: %s", path, text)
+	}
 	for _, role := range access.Roles() {
 		only := granted("only "+string(role), access.None, map[string]string{"team-a": string(role)})
 		seer := granted("seer "+string(role), access.Viewer, map[string]string{"team-a": string(role)})
@@ -92,6 +98,9 @@ func TestNamespacesAreApart(t *testing.T) {
 			}
 			ask := func(who []string, name, tracker string) int {
 				method, path := at(route.Pattern, name, tracker)
+				if encoded := strings.Replace(path, "/api/", "/%61pi/", 1); slices.Equal(who, only) && encoded != path && !strings.Contains(path, "{") {
+					testenv.Same(t, b.Send(method, encoded, "", who...).StatusCode, http.StatusNotFound, "%s %s", method, encoded)
+				}
 				if method != http.MethodGet || strings.HasSuffix(path, "/events") {
 					return b.Send(method, path, "", who...).StatusCode
 				}
@@ -138,13 +147,19 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "POST", start, items, 201, "", "team-a"},
 		{who, "POST", start, items, 200, `"existing":true`, ""},
 		{both, "POST", start + "&namespace=team-b", items, 201, "", "team-b"}, // the key is another one there
-		{both, "POST", start, items, 422, "say in which namespace: team-a, team-b", ""},
-		{who, "POST", start + "&namespace=team-b", items, 403, "in namespace team-b", ""},
+		{both, "POST", start, items, 422, "use one of team-a, team-b", ""},
+		{who, "POST", start + "&namespace=team-b", items, 403, "token create --grant team-b=operator", ""},
+		{who, "POST", start + "&namespace=team-x", items, 403, "in namespace team-x", ""},
+		{admin, "GET", api.Prefix + "/runs?namespace=", "", 400, "namespace: want one name", ""},
+		{admin, "GET", api.Prefix + "/runs?namespace=team-a&namespace=team-b", "", 400, "namespace: want one name", ""},
+		{append(slices.Clone(both), kernel.NamespaceHeader, "team-a"), "GET", api.Prefix + "/runs?namespace=team-b", "", 400, "given once", ""},
+		{who, "GET", api.Prefix + "/runs/urn:uuid:" + ourTracker, "", 404, "no run has", ""},
 		{admin, "POST", start + "&namespace=team-x", items, 422, "there is no namespace", ""},
 		{admin, "POST", start, items, 201, "", "default"},
 		{who, "POST", api.Prefix + "/runs?plan_ref=theirs", items, 404, `plan \"theirs\": not found`, ""},
 		{admin, "POST", api.Prefix + "/runs?plan_ref=ours", items, 404, `plan \"ours\": not found`, ""},
 		{who, "POST", api.Prefix + "/runs?from_run=theirs", "", 404, "no run has ID or name", ""},
+		{admin, "POST", api.Prefix + "/runs?from_run=ours", "", 422, "add --namespace team-a", ""},
 		{who, "POST", api.Prefix + "/plans?name=theirs", "steps: [{endpoint: echo}]", 409, "taken in another namespace", ""},
 		{admin, "POST", api.Prefix + "/plans?name=ours", "steps: [{endpoint: echo}]", 409, "add --namespace team-a", ""},
 		{who, "GET", api.Prefix + "/runs/ours/comparison?against=theirs", "", 404, "no run has ID or name", ""},
@@ -152,10 +167,14 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "POST", api.Prefix + "/runs/pause", `{"all":true}`, 200, `"action":"pause"`, ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":2}`, 200, `"max_runs":2`, ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "namespace team-a may have 2 runs", ""},
+		{who, "POST", api.Prefix + "/runs/ours/cancel", "{}", 200, "", ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 201, "", "team-a"},
+		{who, "POST", api.Prefix + "/runs/ours/resume", "{}", 409, "may have 2 runs that have not ended; wait until one ends, or raise", ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_items":8}`, 200, `"max_items":8`, ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "these would be 9", ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":99}`, 200, "", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
+		{admin, "DELETE", api.Prefix + "/namespaces/%00", "", 422, "invalid name", ""},
 		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422, "there is no namespace", ""},
 	} {
 		kind := "application/json"
@@ -174,6 +193,14 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 			testenv.Same(t, owner, c.namespaced, "%s makes a run in", c.path)
 		}
 	}
+	testenv.NoError(t, identity.New(b.Store).SetNamespace(t.Context(), "team-c", identity.Quotas{}, "the test"))
+	granted("late", access.None, map[string]string{"team-c": "viewer"})
+	b.Refused(http.StatusConflict, "still has tokens", http.MethodDelete, api.Prefix+"/namespaces/team-c", nil, admin...)
+	b.Exec(`UPDATE api_token SET expires_at = tranche_now() WHERE name = 'late'`)
+	b.Exec(`INSERT INTO web_session (hash, user_name, role, grants, expires_at, subject) VALUES
+		(sha256(''), 'a person', 'none', '{"team-c":"viewer"}', tranche_now() + interval '1 hour', 's')`)
+	testenv.NoError(t, identity.New(b.Store).DeleteNamespace(t.Context(), "team-c", "the test"))
+	testenv.Same(t, b.Number(`SELECT count(*) FROM web_session`), 0, "sessions with grants in a deleted namespace")
 	var all sync.WaitGroup
 	for range 20 { // small starts share transactions
 		all.Go(func() {

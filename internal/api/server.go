@@ -337,9 +337,15 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 func namespaceInQuery(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if query := r.URL.Query(); query.Has("namespace") && strings.HasPrefix(r.URL.Path, Prefix+"/") {
+			name, header := query.Get("namespace"), r.Header.Get(kernel.NamespaceHeader)
+			if name == "" || len(query["namespace"]) > 1 || header != "" && header != name {
+				kernel.WriteProblem(w, http.StatusBadRequest, "namespace: want one name, given once, in the query or in the header "+
+					kernel.NamespaceHeader)
+				return
+			}
 			to := *r.URL
 			r = r.Clone(r.Context())
-			r.Header.Set(kernel.NamespaceHeader, query.Get("namespace"))
+			r.Header.Set(kernel.NamespaceHeader, name)
 			query.Del("namespace")
 			to.RawQuery = query.Encode()
 			r.URL = &to

@@ -165,6 +165,11 @@ func (w *Watch) Stand(ctx context.Context, runs []inspect.RunSummary) error {
 	if all == nil || err != nil {
 		return err
 	}
+	for i := range all {
+		if all[i].Stops() == health.StopsAll && workqueue.Namespaces(ctx) != nil {
+			all[i].Title, _, _ = all[i].Kind.Words() // the rest is about the installation
+		}
+	}
 	asks, err := inspect.New(w.cfg.Store).Asks(ctx, runs, stalled(all).Endpoints)
 	if err != nil {
 		return err

@@ -23,6 +23,7 @@ const (
 
 type add struct {
 	version int
+	scope   workqueue.Scope // of the caller
 	ops     []collector.Op
 
 	done chan struct{} // closed at the end
@@ -78,7 +79,10 @@ func (l *lane) take() []*add {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n, ops := 0, 0
-	for n < len(l.waiting) && (n == 0 || l.waiting[n].version == l.waiting[0].version) {
+	alike := func(a, b *add) bool {
+		return a.version == b.version && slices.Equal(a.scope.Namespaces, b.scope.Namespaces)
+	}
+	for n < len(l.waiting) && (n == 0 || alike(l.waiting[n], l.waiting[0])) {
 		if ops += len(l.waiting[n].ops); n > 0 && ops > maxMerged {
 			break
 		}
@@ -124,7 +128,7 @@ func (l *lane) tryCommit(adds []*add) error {
 	for i, a := range adds {
 		batches[i] = a.ops
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), commitTimeout)
+	ctx, cancel := context.WithTimeout(workqueue.InScope(context.Background(), adds[0].scope), commitTimeout)
 	defer cancel()
 	out, err := l.of.adder.AddOps(ctx, l.collector, adds[0].version, batches)
 	if err != nil {

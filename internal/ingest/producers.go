@@ -29,12 +29,14 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // Definitions reads collectors. The store implements it.
 type Definitions interface {
-	CollectorSpecOf(ctx context.Context, name string) (spec collectorstore.CollectorSpec, version int, err error)
+	CollectorSpecOf(ctx context.Context, name string) (spec collectorstore.CollectorSpec, version int, namespace string,
+		err error)
 	KnownOps(ctx context.Context, name string, ids []string) ([]string, error)
 	TryOps(ctx context.Context, name string, version int, ops []collectorstore.Op) (
 		out collectorstore.AddedOps, taken []collectorstore.Op, err error)
@@ -170,7 +172,7 @@ func (p *Producers) add(ctx context.Context, collector string, ops []collectorst
 // calls release later.
 func (p *Producers) await(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func(),
 ) (done collectorstore.AddedOps, gone bool, err error) {
-	a := &add{version: version, ops: ops, done: make(chan struct{})}
+	a := &add{version: version, scope: workqueue.Scope{Namespaces: workqueue.Namespaces(ctx)}, ops: ops, done: make(chan struct{})}
 	p.lane(collector).push(a)
 	select {
 	case <-a.done:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/template"
+	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
@@ -23,23 +24,28 @@ const maxSpecs = 1000
 type knownSpec struct {
 	spec    collectorstore.CollectorSpec
 	version int
-	body    *template.Body // of its enrichment; nil: none
-	at      time.Time
+
+	namespace string
+	body      *template.Body // of its enrichment; nil: none
+	at        time.Time
 }
 
 func (p *Producers) spec(ctx context.Context, name string) (knownSpec, error) {
 	p.mu.Lock()
 	known, ok := p.specs[name]
 	p.mu.Unlock()
-	if ok && time.Since(known.at) < specAge {
+	if ok && time.Since(known.at) < specAge && workqueue.Sees(ctx, known.namespace) {
 		return known, nil
 	}
 	at := time.Now()
-	spec, version, err := p.definitions.CollectorSpecOf(ctx, name)
+	spec, version, namespace, err := p.definitions.CollectorSpecOf(ctx, name)
+	if err == nil && !workqueue.Sees(ctx, namespace) {
+		err = fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+	}
 	if err != nil {
 		return knownSpec{}, err
 	}
-	known = knownSpec{spec: spec, version: version, at: at}
+	known = knownSpec{spec: spec, version: version, namespace: namespace, at: at}
 	if spec.Enrich != nil {
 		if known.body, err = collector.Template(spec.Enrich); err != nil {
 			return knownSpec{}, fmt.Errorf("read what collector %s stores: %w", name, err)

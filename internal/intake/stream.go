@@ -32,6 +32,9 @@ const (
 	// client would otherwise retry indefinitely.
 	streamResets = 4
 	maxSilences  = 15
+
+	// ownStreams begin with this. They hold messages of all namespaces.
+	ownStreams = "TRANCHE_"
 )
 
 // StreamSource is a JetStream stream to read up to its last message at the start.
@@ -100,6 +103,10 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 // check refuses invalid names before they reach the server. The server closes the node's only connection
 // permanently when a protocol line is too long.
 func (s *StreamSource) check() error {
+	if strings.HasPrefix(s.Name, ownStreams) {
+		return &row.InputError{Reason: fmt.Sprintf("stream %s: the streams %s… are the engine's own; give one of yours",
+			row.Quote(s.Name), ownStreams)}
+	}
 	for _, name := range []struct{ what, text string }{{"name", s.Name}, {"subject", s.Subject}} {
 		unfit := func(c rune) bool { return c == utf8.RuneError || unicode.IsSpace(c) || !unicode.IsPrint(c) }
 		gap := name.text != "" && strings.Contains("."+name.text+".", "..")
@@ -124,7 +131,9 @@ func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err 
 	}
 	var names []string
 	for name := range js.StreamNames(ctx).Name() {
-		names = append(names, name)
+		if !strings.HasPrefix(name, ownStreams) {
+			names = append(names, name)
+		}
 	}
 	if len(names) == 0 {
 		return r.fail("there is no such stream, and no other")

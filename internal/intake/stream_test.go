@@ -80,8 +80,9 @@ func TestNamesThatAreNoStreams(t *testing.T) {
 	testenv.Must(js.CreateStream(t.Context(), jetstream.StreamConfig{Name: "S", Subjects: []string{"s.>"}}))(t)
 	for _, bad := range []string{
 		strings.Repeat("x", 5000), strings.Repeat("\x80", 90), "a b", "a\r\nPING", "\x00", "\xff", ".a.", "a..b",
+		"TRANCHE_EVENT",
 	} {
-		for _, source := range []intake.StreamSource{{Name: bad}, {Name: "S", Subject: bad}} {
+		for _, source := range []intake.StreamSource{{Name: bad}, {Name: "S", Subject: bad + "\x00"}} {
 			_, err := intake.OpenStream(t.Context(), js, source, intake.Config{})
 			if _, ok := errors.AsType[*row.InputError](err); !ok || len(err.Error()) > 400 {
 				t.Errorf("%.20q of %.20q: %T %v", source.Subject, source.Name, err, err)

@@ -324,7 +324,7 @@ func TestPartitionsChangeUnderLoad(t *testing.T) {
 func (b *bundle) addKeyed(t *testing.T, name string, value, number int) {
 	t.Helper()
 	for {
-		spec, version, err := collectorstore.New(b.Store).CollectorSpecOf(t.Context(), name)
+		spec, version, _, err := collectorstore.New(b.Store).CollectorSpecOf(t.Context(), name)
 		if err != nil {
 			t.Error(err)
 			return

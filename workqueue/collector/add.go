@@ -19,7 +19,7 @@ const (
 	// addTarget is read under the shared lock of the name, so it holds until the commit.
 	addTarget = `
 SELECT id, version, key_version, levels > 0 AND spec ->> 'order' = 'priority', dedupe > interval '0', tranche_now()
-FROM collector WHERE name = $1 AND state <> 'deleting'`
+FROM collector WHERE name = $1 AND state <> 'deleting' AND ($2::text[] IS NULL OR namespace = ANY ($2))`
 
 	// rememberOps inserts IDs in order, which avoids deadlocks. An existing ID belongs to a committed operation.
 	rememberOps = `
@@ -136,7 +136,7 @@ func (a *opsAdding) target(ctx context.Context, tx pgx.Tx) (remembers bool, err 
 	newest := 0
 	batch := &pgx.Batch{}
 	batch.Queue(shareCollector, a.name)
-	batch.Queue(addTarget, a.name).QueryRow(func(row pgx.Row) error {
+	batch.Queue(addTarget, a.name, workqueue.Namespaces(ctx)).QueryRow(func(row pgx.Row) error {
 		return row.Scan(&a.id, &newest, &a.keyVersion, &a.ranked, &remembers, &a.now)
 	})
 	err = tx.SendBatch(ctx, batch).Close()

@@ -106,7 +106,7 @@ CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting'`
 
 	listCollectors = collectorColumns + ` AND ($1::text[] IS NULL OR c.namespace = ANY ($1)) ORDER BY c.name`
-	oneCollector   = collectorColumns + ` AND c.name = $1`
+	oneCollector   = collectorColumns + ` AND ($1::text[] IS NULL OR c.namespace = ANY ($1)) AND c.name = $2`
 
 	// endpointOfFlushes reads what claims of flushes use.
 	endpointOfFlushes = `
@@ -138,7 +138,7 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 	if !pg.ValidText(name) {
 		return CollectorView{}, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
-	v, err := pg.One(ctx, s.db.Pool, scanCollector, oneCollector, name)
+	v, err := pg.One(ctx, s.db.Pool, scanCollector, oneCollector, workqueue.Namespaces(ctx), name)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
@@ -173,30 +173,33 @@ func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	return v, err
 }
 
-// CollectorSpecOf returns a collector's definition and version without counting anything.
-func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec CollectorSpec, version int, err error) {
-	const read = `SELECT spec, version FROM collector WHERE name = $1 AND state <> 'deleting'`
+// CollectorSpecOf returns a collector's definition, version and namespace without counting anything.
+func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec CollectorSpec, version int, namespace string,
+	err error,
+) {
+	const read = `SELECT spec, version, namespace FROM collector WHERE name = $1 AND state <> 'deleting'`
 	if !pg.ValidText(name) {
-		return spec, 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+		return spec, 0, "", fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
 	var doc []byte
-	err = s.db.Pool.QueryRow(ctx, read, name).Scan(&doc, &version)
+	err = s.db.Pool.QueryRow(ctx, read, name).Scan(&doc, &version, &namespace)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return spec, 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
+		return spec, 0, "", fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
 	if err == nil {
 		err = json.Unmarshal(doc, &spec)
 	}
 	if err != nil {
-		return spec, 0, fmt.Errorf("read collector %s: %w", name, err)
+		return spec, 0, "", fmt.Errorf("read collector %s: %w", name, err)
 	}
-	return spec, version, nil
+	return spec, version, namespace, nil
 }
 
 const maxOpsPage = 1000
 
 const (
-	collectorID = `SELECT id FROM collector WHERE name = $1 AND state <> 'deleting'`
+	collectorID = `
+SELECT id FROM collector WHERE name = $1 AND state <> 'deleting' AND ($2::text[] IS NULL OR namespace = ANY ($2))`
 
 	opColumns = `
 SELECT o.seq, o.op_id, o.key, o.key_version,
@@ -263,7 +266,7 @@ func (s Store) collectorID(ctx context.Context, name string) (id int32, err erro
 	if !pg.ValidText(name) {
 		return 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
-	err = s.db.Pool.QueryRow(ctx, collectorID, name).Scan(&id)
+	err = s.db.Pool.QueryRow(ctx, collectorID, name, workqueue.Namespaces(ctx)).Scan(&id)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}

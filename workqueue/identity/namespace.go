@@ -60,7 +60,11 @@ func (s Store) Namespaces(ctx context.Context) ([]NamespaceView, error) {
 }
 
 const (
+	// Starts in progress do not wait for a change, but a deletion for them.
 	holdNamespace = `
+SELECT max_runs, max_items FROM namespace WHERE name = $1 FOR NO KEY UPDATE`
+
+	holdDeleted = `
 SELECT max_runs, max_items FROM namespace WHERE name = $1 FOR UPDATE`
 
 	setNamespace = `
@@ -75,7 +79,11 @@ SELECT what FROM (
     UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT FROM schedule WHERE namespace = $1)
     UNION ALL SELECT 'collectors' WHERE EXISTS (SELECT FROM collector WHERE namespace = $1)
     UNION ALL SELECT 'trackers' WHERE EXISTS (SELECT FROM tracker_service WHERE namespace = $1)
-    UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM api_token WHERE revoked_at IS NULL AND grants ? $1)) u LIMIT 1`
+    UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM api_token WHERE revoked_at IS NULL AND grants ? $1
+        AND (expires_at IS NULL OR expires_at > tranche_now()))) u LIMIT 1`
+
+	// The next namespace of this name is another.
+	endGranted = `DELETE FROM web_session WHERE grants ? $1`
 )
 
 // SetNamespace makes a namespace, or changes its quotas, with an audit entry.
@@ -116,12 +124,15 @@ func (e *NamespaceUsedError) Error() string {
 
 // DeleteNamespace deletes a namespace that owns nothing, with an audit entry.
 func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
+	if err := workqueue.CheckNamespace(name); err != nil {
+		return err
+	}
 	if name == workqueue.DefaultNamespace {
 		return &NamespaceUsedError{Name: name}
 	}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was Quotas
-		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems)
+		err := tx.QueryRow(ctx, holdDeleted, name).Scan(&was.MaxRuns, &was.MaxItems)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("namespace %q: %w", name, workqueue.ErrNotFound)
 		}
@@ -135,8 +146,10 @@ func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
 		case !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM namespace WHERE name = $1`, name); err != nil {
-			return err
+		for _, statement := range []string{endGranted, `DELETE FROM namespace WHERE name = $1`} {
+			if _, err := tx.Exec(ctx, statement, name); err != nil {
+				return err
+			}
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "namespace_delete", Subject: name,
 			Before: was.audited()})
@@ -175,7 +188,14 @@ func owner(kind string) string {
 // NamespaceOf returns the namespace of a run or tracker by ID, or of a plan, schedule or collector by name. The error
 // wraps ErrNotFound if it does not exist.
 func (s Store) NamespaceOf(ctx context.Context, kind, ref string) (namespace string, err error) {
-	if _, bad := uuid.Parse(ref); !pg.ValidText(ref) || bad != nil && (kind == "run" || kind == "tracker") {
+	if kind == "run" || kind == "tracker" {
+		id, err := uuid.Parse(ref)
+		if err != nil {
+			return "", workqueue.ErrNotFound
+		}
+		ref = id.String() // other forms of it PostgreSQL does not read
+	}
+	if !pg.ValidText(ref) {
 		return "", workqueue.ErrNotFound
 	}
 	err = s.db.Pool.QueryRow(ctx, owner(kind), ref).Scan(&namespace)

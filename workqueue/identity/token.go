@@ -99,9 +99,11 @@ func (e *NameTakenError) Error() string {
 		"tranche token rotate", e.Name)
 }
 
+// A namespace is not deleted meanwhile.
 const strayGrant = `
+WITH there AS MATERIALIZED (SELECT name FROM namespace WHERE $1::jsonb ? name ORDER BY name FOR KEY SHARE)
 SELECT k FROM jsonb_object_keys($1::jsonb) k
-WHERE NOT EXISTS (SELECT FROM namespace WHERE name = k) ORDER BY k LIMIT 1`
+WHERE NOT EXISTS (SELECT FROM there WHERE name = k) ORDER BY k LIMIT 1`
 
 func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenView, error) {
 	var life *time.Duration

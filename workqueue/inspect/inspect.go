@@ -266,9 +266,14 @@ func (s Store) gone(ctx context.Context, ref string) error {
 // LastRun is the reference to the run created last.
 const LastRun = "last"
 
-// The primary key, or batchrun_namespace, backwards.
+// The primary key backwards, or batchrun_namespace for each namespace.
 const lastRun = `
-SELECT id FROM batchrun WHERE $1::text[] IS NULL OR namespace = ANY ($1) ORDER BY id DESC LIMIT 1`
+SELECT id FROM (
+    (SELECT id FROM batchrun WHERE $1::text[] IS NULL ORDER BY id DESC LIMIT 1)
+    UNION ALL
+    SELECT r.id FROM unnest($1::text[]) AS n (name) CROSS JOIN LATERAL (
+        SELECT id FROM batchrun WHERE namespace = n.name ORDER BY id DESC LIMIT 1) r
+) r ORDER BY id DESC LIMIT 1`
 
 // Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null if ref cannot start one.
 const matchingRuns = `

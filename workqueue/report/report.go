@@ -376,9 +376,9 @@ SELECT * FROM (
     UNION ALL
     SELECT m.made_at, 'alert', m.alert, m.state, coalesce(m.body ->> 'title', '')
     FROM run, alert_message m
-    WHERE m.made_at >= run.created_at AND position($1::text IN m.body::text) > 0
+    WHERE $4 AND m.made_at >= run.created_at AND position($1::text IN m.body::text) > 0
     UNION ALL
-    SELECT n.started_at, 'node', 'started', n.host, n.version
+    SELECT n.started_at, 'node', 'started', CASE WHEN $4 THEN n.host ELSE '' END, n.version
     FROM run, node_session n WHERE n.started_at BETWEEN run.created_at AND run.until
     UNION ALL
     SELECT e.at, 'outage', e.what, $3, ''
@@ -392,13 +392,15 @@ WHERE at IS NOT NULL
 ORDER BY at DESC, kind, what, who
 LIMIT $2`
 
-// History returns the events of a run, newest first. The error wraps ErrNotFound if the run does not exist.
+// History returns the events of a run, newest first; without messages of alerts and names of hosts, which are about all
+// namespaces, if the context is limited to some. The error wraps ErrNotFound if the run does not exist.
 func (s Store) History(ctx context.Context, run workqueue.RunID) (all []HistoryEntry, err error) {
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
 		if _, err := inspect.ReadSummary(ctx, tx, run); err != nil {
 			return err
 		}
-		all, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[HistoryEntry], runHistory, run, maxHistory, workqueue.Engine)
+		all, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[HistoryEntry], runHistory, run, maxHistory, workqueue.Engine,
+			workqueue.Namespaces(ctx) == nil)
 		return err
 	})
 	if err != nil {

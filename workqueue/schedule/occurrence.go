@@ -116,6 +116,7 @@ const listOccurrences = `
 SELECT ` + occurrenceColumns + `
 FROM schedule_occurrence
 WHERE schedule = $1 AND ($2 = '' OR state = $2) AND ($3::timestamptz IS NULL OR due_at < $3)
+  AND EXISTS (SELECT FROM schedule s WHERE s.name = $1 AND ($5::text[] IS NULL OR s.namespace = ANY ($5)))
 ORDER BY due_at DESC, kind
 LIMIT $4`
 
@@ -129,13 +130,15 @@ func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (found []Occ
 	if !f.Before.IsZero() {
 		before = &f.Before
 	}
-	found, err = pg.Collect(ctx, s.db.Pool, scanOccurrence, listOccurrences, f.Schedule, string(f.State), before, limit+1)
+	names := workqueue.Namespaces(ctx)
+	found, err = pg.Collect(ctx, s.db.Pool, scanOccurrence, listOccurrences, f.Schedule, string(f.State), before, limit+1,
+		names)
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)
 	case len(found) == 0:
 		var known bool
-		if err := s.db.Pool.QueryRow(ctx, scheduleTrace, f.Schedule).Scan(&known); err != nil {
+		if err := s.db.Pool.QueryRow(ctx, scheduleTrace, f.Schedule, names).Scan(&known); err != nil {
 			return nil, false, fmt.Errorf("look for schedule %s: %w", f.Schedule, err)
 		}
 		if !known {

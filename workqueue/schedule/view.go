@@ -66,7 +66,7 @@ FROM schedule s WHERE s.deleted_at IS NULL AND s.name > $1
 
 	oneSchedule = `
 SELECT ` + scheduleColumns + `
-FROM schedule s WHERE s.deleted_at IS NULL AND s.name = $1`
+FROM schedule s WHERE s.deleted_at IS NULL AND s.name = $1 AND ($2::text[] IS NULL OR s.namespace = ANY ($2))`
 
 	lastOccurrences = `
 SELECT ` + occurrenceColumns + `
@@ -103,7 +103,7 @@ func (s Store) Schedule(ctx context.Context, name string) (*ScheduleView, error)
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
 	}
-	view, err := pg.One(ctx, s.db.Pool, scanSchedule, oneSchedule, name)
+	view, err := pg.One(ctx, s.db.Pool, scanSchedule, oneSchedule, name, workqueue.Namespaces(ctx))
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil, absentSchedule(ctx, s.db.Pool, name)
@@ -139,14 +139,15 @@ func scanSchedule(row pgx.CollectableRow) (v ScheduleView, err error) {
 	return v, err
 }
 
-const scheduleTrace = `SELECT EXISTS (SELECT FROM schedule WHERE name = $1)`
+const scheduleTrace = `
+SELECT EXISTS (SELECT FROM schedule WHERE name = $1 AND ($2::text[] IS NULL OR namespace = ANY ($2)))`
 
 func absentSchedule(ctx context.Context, q pg.RowQuerier, name string) error {
 	if !pg.ValidText(name) {
 		return fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
 	}
 	var deleted bool
-	if err := q.QueryRow(ctx, scheduleTrace, name).Scan(&deleted); err != nil {
+	if err := q.QueryRow(ctx, scheduleTrace, name, workqueue.Namespaces(ctx)).Scan(&deleted); err != nil {
 		return fmt.Errorf("look for schedule %s: %w", name, err)
 	}
 	if deleted {

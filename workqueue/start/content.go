@@ -234,6 +234,7 @@ type companion struct {
 	load   *loader
 	batch  *itemBatch
 	origin workqueue.Origin // for the audit log: the transaction is that of another caller
+	into   string           // its namespace, whose quota the transaction may exceed
 	done   chan error       // gets the outcome, once
 }
 
@@ -260,7 +261,7 @@ func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 
 // load makes a run, with waiting ones if there are any. If it returns errApart, nothing was done.
 func (c *companions) load(ctx context.Context, l *loader, b *itemBatch) error {
-	me := &companion{l, b, workqueue.OriginOf(ctx), make(chan error, 1)}
+	me := &companion{l, b, workqueue.OriginOf(ctx), workqueue.Into(ctx), make(chan error, 1)}
 	c.mu.Lock()
 	c.waiting = append(c.waiting, me)
 	if !c.busy {
@@ -288,8 +289,15 @@ func (c *companions) load(ctx context.Context, l *loader, b *itemBatch) error {
 func (c *companions) commit(ctx context.Context, db *database.DB) {
 	for {
 		c.mu.Lock()
-		some := c.waiting[:min(len(c.waiting), maxCompanions)]
-		c.waiting = c.waiting[len(some):]
+		var some, others []*companion
+		for _, one := range c.waiting {
+			if len(some) < maxCompanions && one.into == c.waiting[0].into {
+				some = append(some, one)
+			} else {
+				others = append(others, one)
+			}
+		}
+		c.waiting = others
 		c.busy = len(some) > 0
 		c.mu.Unlock()
 		if len(some) == 0 {

@@ -105,8 +105,8 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(scoped)
 	}
 	r = s.withOrigin(w, r)
-	if s.Access != nil && (user != "" || belowPrefix(r.URL.Path)) { // not pages and probes
-		if err := s.Access.TryRequest(user, s.CallerAddress(r), r.Method != http.MethodGet); err != nil {
+	if s.Access != nil && user == "" && belowPrefix(r.URL.Path) { // not pages and probes
+		if err := s.Access.TryRequest("", s.CallerAddress(r), r.Method != http.MethodGet); err != nil {
 			s.Deny(w, r, err)
 			return
 		}
@@ -238,7 +238,10 @@ func (s *Kernel) permitted(w http.ResponseWriter, r *http.Request, route *Route)
 		return nil, r.Context(), err
 	}
 	noteCaller(w, who.Name)
-	scoped, err := s.enter(r, route, &who)
+	scoped := r.Context()
+	if err = s.Access.TryRequest(who.Name, s.CallerAddress(r), r.Method != http.MethodGet); err == nil {
+		scoped, err = s.enter(r, route, &who) // asks the database
+	}
 	if err == nil {
 		err = checkCookieUse(r, &who)
 	}

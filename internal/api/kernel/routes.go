@@ -209,7 +209,12 @@ func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Ha
 			"use 127.0.0.1 or localhost, or name it with --allow-host")
 		return
 	}
-	if at := r.URL.EscapedPath(); strings.HasPrefix(at, Prefix+"/") && path.Clean(at) != at {
+	at := r.URL.EscapedPath()
+	if belowPrefix(r.URL.Path) && !belowPrefix(at) { // the mux would serve it, and nothing else would know it
+		WriteProblem(w, http.StatusNotFound, Cut(at, MaxEchoed)+" is no path: write "+Prefix+" without escapes")
+		return
+	}
+	if belowPrefix(at) && path.Clean(at) != at {
 		WriteProblem(w, http.StatusNotFound, Cut(at, MaxEchoed)+" is no path: a part of it is empty, . or ..; "+
 			"write a name that is . or .. as %2E or %2E%2E")
 		return

@@ -71,10 +71,6 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 		return ctx, nil
 	case route.Scope == Installation:
 		return ctx, lacksRole(who, route, "")
-	case asked != "":
-		if err := checkNamespace(ctx, s, asked); err != nil {
-			return ctx, err
-		}
 	}
 	scope := workqueue.Scope{Into: asked}
 	if asked != "" {
@@ -94,15 +90,20 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 			scope.Namespaces = granted
 		}
 	}
+	if asked != "" {
+		if err := checkNamespace(ctx, s, asked); err != nil {
+			return ctx, err
+		}
+	}
 	if route.Scope == Into && scope.Into == "" && scope.Namespaces != nil &&
 		!slices.Contains(scope.Namespaces, workqueue.DefaultNamespace) {
 		if len(scope.Namespaces) > 1 {
-			return ctx, BadInput("say in which namespace: " + strings.Join(scope.Namespaces, ", ") + " (--namespace)")
+			return ctx, BadInput("namespace: missing; use one of " + strings.Join(scope.Namespaces, ", ") + " (--namespace)")
 		}
 		scope.Into = scope.Namespaces[0]
 	}
 	if route.Scope == OfObject && who != nil && len(who.Grants) > 0 && !who.Role.Allows(access.Admin) {
-		owner, err := ownerOf(workqueue.InScope(ctx, scope), s, r, route.kind)
+		owner, err := ownerOf(workqueue.InScope(ctx, scope), s, r, route)
 		role := who.RoleIn(owner)
 		if err == nil && !role.Allows(route.Role) {
 			err = lacksRole(who, route, owner)
@@ -110,9 +111,8 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 		if err != nil {
 			return ctx, err
 		}
-		if ctx = context.WithValue(ctx, roleKey{}, role); !wide {
-			scope = workqueue.Scope{Namespaces: []string{owner}, Into: owner}
-		}
+		// A name is resolved once more: it must not lead elsewhere meanwhile.
+		ctx, scope = context.WithValue(ctx, roleKey{}, role), workqueue.Scope{Namespaces: []string{owner}, Into: owner}
 	}
 	return workqueue.InScope(ctx, scope), nil
 }
@@ -131,14 +131,20 @@ func checkNamespace(ctx context.Context, s *Kernel, name string) error {
 }
 
 // ownerOf returns the namespace of the object in a path. One out of the context's scope does not exist.
-func ownerOf(ctx context.Context, s *Kernel, r *http.Request, kind string) (owner string, err error) {
+func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (owner string, err error) {
 	ctx, cancel := s.Looking(ctx)
 	defer cancel()
-	ref, err := url.PathUnescape(strings.Split(strings.TrimPrefix(r.URL.EscapedPath(), Prefix), "/")[2])
+	isWildcard := func(part string) bool { return strings.HasPrefix(part, "{") }
+	_, pattern, _ := strings.Cut(route.Pattern, " ") // the mux, too, matches it part by part
+	parts, at := strings.Split(r.URL.EscapedPath(), "/"), slices.IndexFunc(strings.Split(pattern, "/"), isWildcard)
+	if at < 0 || at >= len(parts) {
+		return "", workqueue.ErrNotFound
+	}
+	ref, err := url.PathUnescape(parts[at])
 	if err != nil {
 		return "", BadInput("the path is not well escaped")
 	}
-	id := ref
+	kind, id := route.kind, ref
 	if kind == "run" {
 		run, err := inspect.New(s.Store).Resolve(ctx, ref)
 		if err != nil {
@@ -157,10 +163,10 @@ func ownerOf(ctx context.Context, s *Kernel, r *http.Request, kind string) (owne
 }
 
 func lacksRole(who *access.Principal, route *Route, in string) error {
-	where, grants := "", map[string]string{}
+	where, grants, token := "", map[string]string{}, "--role "+string(route.Role)
 	switch {
 	case in != "":
-		where = " in namespace " + in
+		where, token = " in namespace "+in, "--grant "+in+"="+string(route.Role)
 	case len(who.Grants) > 0 && route.Scope == Installation:
 		where = " in the whole installation"
 	}
@@ -168,6 +174,5 @@ func lacksRole(who *access.Principal, route *Route, in string) error {
 		grants[namespace] = string(role)
 	}
 	return &deniedError{http.StatusForbidden, "this needs the role " + string(route.Role) + where + ", and " + who.Name +
-		" has the role " + access.GrantsText(who.Role, grants) + "; an admin makes tokens: tranche token create --role " +
-		string(route.Role)}
+		" has the role " + access.GrantsText(who.Role, grants) + "; an admin makes tokens: tranche token create " + token}
 }

@@ -242,6 +242,10 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	if err != nil {
 		return run, nil, 0, err
 	}
+	if into := workqueue.Into(ctx); view.Namespace != into {
+		return run, nil, 0, kernel.BadInput(fmt.Sprintf("from_run: run %s is in namespace %s, not in %s; add --namespace %[2]s", id,
+			view.Namespace, into))
+	}
 	if set.Source == "" {
 		set.Source = "run " + set.FromRun
 	}
