@@ -218,8 +218,13 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 	}
 	watcher := granted("watcher", access.None, map[string]string{"team-a": "watcher"})
 	b.Exec(`UPDATE batchrun SET params = '{"secret":"canary"}'`)
-	if _, text := b.Ask(http.MethodGet, api.Prefix+"/runs/ours", nil, watcher...); strings.Contains(string(text), "canary") {
-		t.Errorf("a watcher sees parameters: %s", text)
+	b.Exec(`INSERT INTO node_session (id, host, pid, version, started_at, expires_at)
+		SELECT gen_random_uuid(), 'canary', 1, 'canary-2', created_at, created_at FROM batchrun WHERE name = 'ours'`)
+	for path, as := range map[string][]string{"ours": watcher, "ours/history": who} {
+		if _, text := b.Ask(http.MethodGet, api.Prefix+"/runs/"+path, nil, as...); strings.Contains(string(text), `"canary"`) ||
+			strings.Contains(string(text), "canary-2") != (path == "ours/history") {
+			t.Errorf("%s tells: %s", path, text)
+		}
 	}
 	schedule := workqueue.InScope(t.Context(), workqueue.Scope{Into: "team-b"})
 	testenv.Same(t, workqueue.Namespaces(workqueue.Within(schedule))[0], "team-b", "a scheduled start is within")
