@@ -544,7 +544,7 @@ type AuditEntry struct {
 	// After what it made of it, by name
 	After json.RawMessage `json:"after,omitempty"`
 
-	// Origin token, session, address and request; absent: it was no request
+	// Origin token, session, certificate, address and request; absent: it was no request
 	Origin json.RawMessage `json:"origin,omitempty"`
 
 	// Seal its number in the chain; absent: it is not there yet
@@ -7286,4 +7286,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 49720ee276398a378cac4819eb984323, is 90f241e3238b4d9a2f7797cffa892b524320ba2a349a56070132c0defffbc7b2.
+// Of 065670374d56dac27908eb3c1c4d611e, is 6ad2c8b2d7f9b25297eecc7ea9ab735811e623062c9b4ca8c51d9cd030521275.
