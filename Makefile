@@ -121,7 +121,6 @@ soak: soak-deps ## run what a release wants besides: all proofs, measurements, 1
 	@set -e; $(PICK); \
 	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)'
 	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./workqueue/report'
-	cd tools/bench && $(GO) test -vet=off ./...
 	$(MAKE) simulate SEEDS=10000
 	$(MAKE) matrix fuzz
 
