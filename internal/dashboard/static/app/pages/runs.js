@@ -10,7 +10,7 @@ import { query as parameters } from "../api.js";
 import { dueText, forecastText } from "../parts/forecast.js";
 import { clock, num, percent, plural, shortId, short, timed } from "../format.js";
 import { liveRuns } from "../live.js";
-import { session } from "../session.js";
+import { can } from "../session.js";
 import { actionsOf, all, cancelSeveral, several } from "../runs/actions.js";
 import { attention, merge, open, stuck } from "../runs/rows.js";
 import { Strip, Views } from "../runs/parts.js";
@@ -100,7 +100,7 @@ export default function Runs({ query }) {
 }
 
 function Start() {
-  if (session.value.role === "viewer") {
+  if (!can("operator")) {
     return html`<${Button} kind="primary" icon="start" role="operator" test="start">Start a run<//>`;
   }
   return html`<${ButtonLink} to="/start" kind="primary" icon="start" test="start">Start a run<//>`;

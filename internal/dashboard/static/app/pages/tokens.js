@@ -9,7 +9,8 @@ import { clock, inert } from "../format.js";
 
 const actTones = { pending: "warn", running: "warn", done: "ok", expired: "plain", rejected: "bad" };
 const tones = { active: "ok", expired: "plain", revoked: "bad" };
-const roles = [["viewer", "Viewer: sees everything"], ["operator", "Operator: runs, plans, endpoints, dead letters"],
+const roles = [["watcher", "Watcher: states and counts of runs"], ["viewer", "Viewer: sees everything"],
+  ["operator", "Operator: runs, plans, endpoints, dead letters"],
   ["admin", "Admin: also tokens, and deleting plans"]];
 const lives = [["720h", "30 days"], ["168h", "a week"], ["24h", "a day"], ["2160h", "90 days"], ["8760h", "a year"], ["", "no end"]];
 
