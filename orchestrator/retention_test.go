@@ -205,7 +205,6 @@ func (c chest) Audit(context.Context, int64, int64) error { return c.put("audit"
 // end, or the leader has none. Other kinds wait for nothing, and the first reason is noted, until all is well.
 func TestRetentionWaitsForTheArchive(t *testing.T) {
 	one, flawed := int64(1), workqueue.NewRunID()
-	const five = "run delete run delete run delete run delete run delete"
 	for name, c := range map[string]struct {
 		target string // of an earlier leader
 		none   bool   // this one has no archive

@@ -33,7 +33,7 @@ var totals = struct{ packages, files, lines, tests int }{
 	packages: 112, // those with files that are not tests
 	files:    683, // without tests and generated code, as are lines
 	lines:    152986,
-	tests:    79965, // lines of them
+	tests:    79964, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

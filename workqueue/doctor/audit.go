@@ -278,7 +278,7 @@ func auditDigest(head []byte, parts ...*string) []byte {
 		if p == nil {
 			sum.Write([]byte("-"))
 		} else {
-			fmt.Fprintf(sum, "%d:%s", len(*p), *p)
+			_, _ = fmt.Fprintf(sum, "%d:%s", len(*p), *p)
 		}
 	}
 	return sum.Sum(nil)
