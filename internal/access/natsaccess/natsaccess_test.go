@@ -377,7 +377,7 @@ func TestCredentialsEnd(t *testing.T) {
 		nc.Close()
 		return err != nil
 	})
-	testenv.Says(t, natsaccess.Revoke(dir, "nobody"), "no credentials of an operator", "a role that is not there")
+	testenv.Says(t, natsaccess.Revoke(dir, "nobody"), "no credentials of an operator", "an unknown role")
 	testenv.NoError(t, os.Remove(filepath.Join(keys, "operator.nk")))
 	_, err := s.WriteOperator(dir)
 	testenv.Says(t, err, "restore operator.nk", "without the operator's key")
