@@ -1,0 +1,228 @@
+package api
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/danielgtaylor/huma/v2"
+
+	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/identity"
+)
+
+const (
+	seeTokens = "tranche token list"
+	// The maximum life of a token that expires.
+	maxTokenLife = 10 * 365 * 24 * time.Hour
+)
+
+// TokenList lists all tokens.
+type TokenList struct {
+	Tokens []identity.TokenView `json:"tokens"`
+}
+
+// TokenSettings describes a token to create.
+type TokenSettings struct {
+	Name      string                 `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
+	Role      access.Role            `json:"role" enum:"none,watcher,viewer,operator,admin" doc:"in every namespace, and for all that belongs to none"`
+	Grants    map[string]access.Role `json:"grants,omitempty" doc:"further roles, by namespace" example:"{\"team-a\":\"operator\"}"`
+	ExpiresIn string                 `json:"expires_in,omitempty" doc:"its life; absent: as long as the server allows" example:"720h"`
+	Networks  []string               `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere" example:"[\"10.0.0.0/8\"]" maxItems:"100"`
+}
+
+// TokenRotation says how long both tokens are good.
+type TokenRotation struct {
+	Overlap string `json:"overlap,omitempty" doc:"how long the old token stays valid; 24h by default" example:"24h"`
+}
+
+// CreatedToken is a new token. No other answer ever has its secret.
+type CreatedToken struct {
+	identity.TokenView
+
+	Secret string `json:"secret" doc:"shown this once" format:"password"`
+}
+
+func (s *adminRoutes) registerTokens(api huma.API) {
+	list := kernel.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
+	create := kernel.Post("create-token", "/tokens", "Create a token",
+		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
+	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens", kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create)))), s.createToken)
+	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
+		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
+	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("tokens",
+		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), pinToken(s.Store)), s.rotateToken)
+	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
+		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
+			"Requests of its that are in progress are interrupted, streams too.")
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(revoke)), s.revokeToken)
+}
+
+func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
+	all, err := identity.New(s.Store).Tokens(ctx)
+	return TokenList{Tokens: all}, err
+}
+
+type createTokenInput struct {
+	kernel.Actor
+	Body TokenSettings
+}
+
+// Check also refuses what a second administrator could only reject.
+func (in *createTokenInput) Check() error {
+	_, err := in.Body.New("")
+	return cmp.Or(in.Actor.Check(), CheckTokenName(in.Body.Name), err)
+}
+
+func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (CreatedToken, error) {
+	none := CreatedToken{}
+	secret := access.NewSecret()
+	n, err := in.Body.New(secret)
+	if err == nil {
+		n.Makers, err = s.Eyes(ctx, in.Name)
+	}
+	if err != nil {
+		return none, err
+	}
+	if most := s.config.TokenMaxAge; most > 0 {
+		if n.ExpiresIn = cmp.Or(n.ExpiresIn, most); n.ExpiresIn > most {
+			return none, kernel.BadInput(fmt.Sprintf("expires_in is %s; this server allows tokens of up to %s (--token-max-age)",
+				n.ExpiresIn, most))
+		}
+	}
+	made, err := identity.New(s.Store).CreateToken(ctx, n, in.Name)
+	if err != nil {
+		return none, err
+	}
+	return CreatedToken{TokenView: made, Secret: secret}, nil
+}
+
+// New is the token to be created, with a secret.
+func (t *TokenSettings) New(secret string) (identity.NewToken, error) {
+	n := identity.NewToken{Name: t.Name, Role: string(t.Role), Hash: access.HashOf(secret), Grants: map[string]string{}}
+	for namespace, role := range t.Grants {
+		if _, err := access.ParseRole(string(role)); err != nil {
+			return n, kernel.BadInput("grants: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
+		}
+		n.Grants[namespace] = string(role)
+	}
+	if t.Role == access.None && len(t.Grants) == 0 {
+		return n, kernel.BadInput("role is none, and there are no grants; give a role, or a role in a namespace")
+	}
+	for _, text := range t.Networks {
+		network, err := netip.ParsePrefix(text)
+		if err != nil {
+			return n, kernel.BadInput("networks: " + strconv.Quote(kernel.Cut(text, kernel.MaxEchoed)) +
+				" is not an address and bits, like 10.0.0.0/8 or 2001:db8::1/128")
+		}
+		n.Networks = append(n.Networks, network.Masked().String())
+	}
+	var err error
+	n.ExpiresIn, err = t.Life()
+	return n, err
+}
+
+const (
+	// DefaultOverlap is how long a rotated token stays valid.
+	DefaultOverlap = 24 * time.Hour
+	maxOverlap     = 30 * 24 * time.Hour
+)
+
+// CheckOverlap refuses an overlap out of range.
+func CheckOverlap(overlap time.Duration) error {
+	if overlap < 0 || overlap > maxOverlap {
+		return kernel.BadInput(fmt.Sprintf("overlap is %s; it must be between 0s and %s", overlap, maxOverlap))
+	}
+	return nil
+}
+
+type rotateTokenInput struct {
+	kernel.Actor
+	ID   string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
+	Body TokenRotation
+}
+
+// Pinned is the ID after pinToken.
+func (in *rotateTokenInput) Pinned() string { return in.ID }
+
+func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, error) {
+	return func(ctx context.Context, in *rotateTokenInput) (any, error) {
+		token, err := identity.New(db).Token(ctx, in.ID)
+		if err != nil {
+			return nil, kernel.Seen(err, seeTokens)
+		}
+		in.ID, token.LastUsedAt = token.ID.String(), nil
+		return token, nil
+	}
+}
+
+func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (CreatedToken, error) {
+	overlap, err := time.ParseDuration(cmp.Or(in.Body.Overlap, DefaultOverlap.String()))
+	if err != nil {
+		err = kernel.BadInput("overlap is " + strconv.Quote(kernel.Cut(in.Body.Overlap, kernel.MaxEchoed)) +
+			"; write it like 24h")
+	}
+	if err := cmp.Or(err, CheckOverlap(overlap)); err != nil {
+		return CreatedToken{}, err
+	}
+	makers, err := s.Eyes(ctx, in.Name)
+	if err != nil {
+		return CreatedToken{}, err
+	}
+	secret := access.NewSecret()
+	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge, in.Name,
+		makers)
+	if err == nil && s.Access != nil {
+		s.Access.Forget()
+	}
+	return CreatedToken{TokenView: made, Secret: secret}, kernel.Seen(err, seeTokens)
+}
+
+// CheckTokenName refuses names that would mislead readers of the audit log.
+func CheckTokenName(name string) error {
+	if err := access.CheckTokenName(name); err != nil {
+		return kernel.BadInput("name: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
+	}
+	return nil
+}
+
+// Life is how long the token is valid; 0: until it is revoked.
+func (t *TokenSettings) Life() (time.Duration, error) {
+	if t.ExpiresIn == "" {
+		return 0, nil
+	}
+	life, err := time.ParseDuration(t.ExpiresIn)
+	if err != nil {
+		return 0, kernel.BadInput("expires_in is " + strconv.Quote(kernel.Cut(t.ExpiresIn, kernel.MaxEchoed)) +
+			"; write it like 720h or 30m")
+	}
+	return life, CheckTokenLife(life)
+}
+
+// CheckTokenLife refuses a life out of range.
+func CheckTokenLife(life time.Duration) error {
+	if life < time.Second || life > maxTokenLife {
+		return kernel.BadInput(fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+
+			"token that is good until it is revoked", life, maxTokenLife))
+	}
+	return nil
+}
+
+type revokeTokenInput struct {
+	kernel.Actor
+	ID string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
+}
+
+func (s *adminRoutes) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
+	gone, err := identity.New(s.Store).RevokeToken(ctx, in.ID, in.Name)
+	if err == nil && s.Access != nil {
+		s.Access.Forget()
+	}
+	return gone, kernel.Seen(err, seeTokens)
+}
