@@ -214,13 +214,15 @@ func TestRetentionWaitsForTheArchive(t *testing.T) {
 		noted  string
 		runs   int // left
 	}{
-		"all is well":          {down: 99, want: "check run run run run delete delete delete delete run delete audit expire"},
-		"it was not well":      {target: "old", down: 99, want: "check run run run run delete delete delete delete run delete audit expire"},
+		"all is well": {down: 99, want: "check run run run run delete delete delete delete run delete audit expire"},
+		"it was not well": {target: "old", down: 99,
+			want: "check run run run run delete delete delete delete run delete audit expire"},
 		"no archive ever":      {none: true, want: "delete delete delete delete delete expire"},
 		"only the last leader": {none: true, target: "old", runs: 5, noted: "without --archive"},
 		"down":                 {noted: "shut", runs: 5},
 		"down after a run":     {down: 2, want: "check run delete", noted: "shut", runs: 4},
-		"down after the runs":  {down: 6, want: "check run run run run delete delete delete delete run delete", noted: "shut"},
+		"down after the runs": {down: 6, want: "check run run run run delete delete delete delete run delete",
+			noted: "shut"},
 		"a run that cannot be stored": {down: 99, flawed: flawed, noted: "flawed it", runs: 1,
 			want: "check run run run check delete delete delete run run delete delete audit expire"},
 	} {

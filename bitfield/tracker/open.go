@@ -136,8 +136,8 @@ func (r *OpenRequest) before(ctx context.Context, tx pgx.Tx, asked bool) (Opened
 		return Opened{}, nil
 	}
 	was := OpenRequest{}
-	err := tx.QueryRow(ctx, findOpenedSQL, r.ID, r.Owner, r.Key, r.Namespace).Scan(&was.ID, &was.Owner, &was.Key, &was.OpenIdle,
-		&was.SealedIdle, &was.Keep, &was.Webhook.URL, &was.Webhook.Secret)
+	err := tx.QueryRow(ctx, findOpenedSQL, r.ID, r.Owner, r.Key, r.Namespace).Scan(&was.ID, &was.Owner, &was.Key,
+		&was.OpenIdle, &was.SealedIdle, &was.Keep, &was.Webhook.URL, &was.Webhook.Secret)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Opened{}, nil
 	}

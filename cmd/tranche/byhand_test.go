@@ -65,8 +65,8 @@ func TestControlOfRuns(t *testing.T) {
 	}
 	b.want(b.tranche("run", "set", "it", "--step", "nope", "--chunk", "1"), 7, `has no step "nope"; it has echo`)
 	b.want(b.tranche("run", "set", "it", "--chunk", "1"), 0, "nothing was changed")
-	b.want(b.tranche("run", "set", "it", "--priority", "2", "--chunk", "2", "--if-was", "priority=0", "--if-was", "chunk=1"), 7,
-		"is now 1")
+	b.want(b.tranche("run", "set", "it", "--priority", "2", "--chunk", "2", "--if-was", "priority=0", "--if-was",
+		"chunk=1"), 7, "is now 1")
 	b.want(b.tranche("run", "approve", "it"), 7, "not waiting for approval")
 	b.want(b.tranche("run", "pause", "--all"), 0, "no run was paused")
 	b.want(b.tranche("run", "resume", "it", "--max-failed", "none"), 0, "resumed: its items")

@@ -84,7 +84,8 @@ func (s *serveCommand) validateLinks() error {
 		filled := strings.NewReplacer("{run}", "x", "{slice}", "x", "{trace}", "x").Replace(link)
 		at, err := url.Parse(filled)
 		if err != nil || at.Scheme != "http" && at.Scheme != "https" || at.Host == "" || strings.ContainsAny(filled, "{}") {
-			return fmt.Errorf("--link %s: invalid URL %q; want http:// or https://, with {run}, {slice} and {trace} only", name, link)
+			return fmt.Errorf("--link %s: invalid URL %q; want http:// or https://, with {run}, {slice} and {trace} only",
+				name, link)
 		}
 	}
 	return nil

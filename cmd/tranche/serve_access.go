@@ -61,7 +61,8 @@ func (f *accessFlags) clients(log *zap.Logger) (*access.Certificates, error) {
 	if err != nil {
 		return nil, err
 	}
-	return access.NewCertificates(access.CertificatesConfig{CAFile: f.ClientCA, CRLFile: f.ClientCRL, Roles: roles, Log: log})
+	return access.NewCertificates(access.CertificatesConfig{CAFile: f.ClientCA, CRLFile: f.ClientCRL, Roles: roles,
+		Log: log})
 }
 
 // rolesOf reads pairs; what has a role may contain = itself.

@@ -62,8 +62,8 @@ func (q *PartQuery) Read(body []byte) error {
 		return fmt.Errorf("want {\"slice\":…,\"i\":…,\"step\":…,\"from\":…,\"bytes\":…,\"sha256\":…}: %w", err)
 	case !q.valid() || q.From < 0 || q.From >= q.Bytes || q.Ordinal < 0 || q.Ordinal > math.MaxInt32,
 		strings.Contains(q.Step, "\x00"):
-		return fmt.Errorf("invalid part query: item %d, step %.80q, from %d, bytes %d, sha256 %.80q", q.Ordinal, q.Step, q.From,
-			q.Bytes, q.SHA256)
+		return fmt.Errorf("invalid part query: item %d, step %.80q, from %d, bytes %d, sha256 %.80q", q.Ordinal, q.Step,
+			q.From, q.Bytes, q.SHA256)
 	}
 	return nil
 }

@@ -65,7 +65,8 @@ func (g *Gate) begin(ctx context.Context, n identity.NewWebSession) (cookie stri
 	kept, err := g.store.BeginWebSession(database.ForCredentials(ctx), n)
 	switch {
 	case errors.Is(err, identity.ErrNoCredential) && n.Token == nil:
-		return "", Principal{}, &DeniedError{Why: n.User + " is also the name of a token, and names in the audit log must be " +
+		return "", Principal{}, &DeniedError{Why: n.User +
+			" is also the name of a token, and names in the audit log must be " +
 			"unique; ask an admin to revoke it: tranche token revoke"}
 	case errors.Is(err, identity.ErrNoCredential):
 		return "", Principal{}, &RefusedError{State: identity.TokenRevoked}

@@ -209,7 +209,8 @@ func (o *OIDC) renew(ctx context.Context, due *identity.DueSession, latest []byt
 	}
 	if who.Subject != due.Subject || who.Name != due.User || string(who.Role) != due.Role ||
 		!maps.Equal(who.Grants, due.Grants) {
-		return nil, &DeniedError{Why: fmt.Sprintf("it is %s with the role %s now", who.Name, GrantsText(who.Role, who.Grants))}
+		return nil, &DeniedError{Why: fmt.Sprintf("it is %s with the role %s now", who.Name,
+			GrantsText(who.Role, who.Grants))}
 	}
 	return renewal, nil
 }

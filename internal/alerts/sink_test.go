@@ -42,7 +42,8 @@ func TestTheAuditLogIsCarriedAway(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "audit.ndjson")
 	b := storetest.Setup(t)
 	operator, hook := withReceiver(t, 503, 200)
-	receivers := testenv.Must(alerts.NewReceivers(alerts.Config{Connections: operator.conns, Transport: http.DefaultTransport}))(t)
+	receivers := testenv.Must(alerts.NewReceivers(alerts.Config{Connections: operator.conns,
+		Transport: http.DefaultTransport}))(t)
 	carry := func(target string) error {
 		t.Helper()
 		b.Exec(`INSERT INTO audit_log (actor, action) VALUES ('ann', 'x')`)
@@ -67,11 +68,13 @@ func TestTheAuditLogIsCarriedAway(t *testing.T) {
 	testenv.NoError(t, carry("syslog+udp://"+udp.LocalAddr().String()))
 	datagram := make([]byte, 65536)
 	n, _, err := udp.ReadFrom(datagram)
-	if err != nil || !strings.HasPrefix(string(datagram[:n]), "<109>1 ") || !strings.Contains(string(datagram[:n]), `"seal":2,`) {
+	if err != nil || !strings.HasPrefix(string(datagram[:n]), "<109>1 ") ||
+		!strings.Contains(string(datagram[:n]), `"seal":2,`) {
 		t.Errorf("by UDP came %q, %v", datagram[:n], err)
 	}
 	testenv.NoError(t, carry("file://"+file))
-	if text := string(testenv.Must(os.ReadFile(file))(t)); strings.Count(text, "\n") != 1 || !strings.Contains(text, `"seal":6,`) {
+	if text := string(testenv.Must(os.ReadFile(file))(t)); strings.Count(text, "\n") != 1 ||
+		!strings.Contains(text, `"seal":6,`) {
 		t.Errorf("the file has %q", text)
 	}
 	if err := carry(hook.URL + "/audit"); err == nil || !strings.Contains(err.Error(), "answers 503") {
@@ -84,15 +87,18 @@ func TestTheAuditLogIsCarriedAway(t *testing.T) {
 	hook.mu.Lock()
 	defer hook.mu.Unlock()
 	if got := hook.got[1].Header; got.Get("webhook-id") != "audit-7-8" || got.Get("webhook-signature") == "" ||
-		!strings.Contains(string(hook.bodies[1]), `"type":"audit"`) || !strings.Contains(string(hook.bodies[1]), `"seal":8,`) {
+		!strings.Contains(string(hook.bodies[1]), `"type":"audit"`) ||
+		!strings.Contains(string(hook.bodies[1]), `"seal":8,`) {
 		t.Errorf("the webhook got %v %s", got, hook.bodies[1])
 	}
-	testenv.Same(t, hook.got[2].Header.Get("webhook-id"), "audit-9-9", "of large entries only some, to limit the message; its ID")
+	testenv.Same(t, hook.got[2].Header.Get("webhook-id"), "audit-9-9",
+		"of large entries only some, to limit the message; its ID")
 	_, err = alerts.NewSink(b.Store, hook.URL, "none", receivers)
 	testenv.Says(t, err, "knows no secret", "a webhook without one")
-	for _, target := range []string{"", "ftp://x", "syslog://host", "file:relative", "syslog://u:p@h:1", "syslog+tls://h:1/x",
-		"https://h/x?key=y", "http://192.0.2.1/x"} {
-		if _, err := alerts.NewSink(b.Store, target, "", receivers); err == nil || !strings.Contains(err.Error(), "syslog+tls://HOST:6514") {
+	for _, target := range []string{"", "ftp://x", "syslog://host", "file:relative", "syslog://u:p@h:1",
+		"syslog+tls://h:1/x", "https://h/x?key=y", "http://192.0.2.1/x"} {
+		if _, err := alerts.NewSink(b.Store, target, "", receivers); err == nil ||
+			!strings.Contains(err.Error(), "syslog+tls://HOST:6514") {
 			t.Errorf("%q: %v", target, err)
 		}
 	}

@@ -39,7 +39,8 @@ func TestTheCookieIsForThisServersPagesOnly(t *testing.T) {
 			t.Errorf("the cookie lives until %s, longer than its token", c.Expires)
 		}
 		doc := b.Session(w.Headers()...)
-		if !doc.Authenticated || doc.User != fmt.Sprint("ann ", secure) || doc.Role != access.Operator || doc.ExpiresAt == nil {
+		if !doc.Authenticated || doc.User != fmt.Sprint("ann ", secure) || doc.Role != access.Operator ||
+			doc.ExpiresAt == nil {
 			t.Errorf("the session is %+v", doc)
 		}
 	}

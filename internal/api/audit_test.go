@@ -253,8 +253,8 @@ func TestTheAuditLogIsExportedAndVerified(t *testing.T) {
 			t.Errorf("with the head %q: %+v", head, report)
 		}
 	}
-	b.Refused(http.StatusUnprocessableEntity, "give the number and the hash", http.MethodGet, api.Prefix+"/audit/verify?head=x",
-		nil)
+	b.Refused(http.StatusUnprocessableEntity, "give the number and the hash", http.MethodGet,
+		api.Prefix+"/audit/verify?head=x", nil)
 }
 
 func lastAudit(b *apitest.Bench) (id int64) {
@@ -301,7 +301,8 @@ func keepsNothing(op string) bool {
 func TestEveryActionIsOffered(t *testing.T) {
 	t.Parallel()
 	// The leader's, by retention and by what an identity provider says; requests for acts; and what was refused.
-	actions := map[string]bool{"session_end": true, "act_ask": true, "login_failed": true, "request_refused": true, "read": true}
+	actions := map[string]bool{"session_end": true, "act_ask": true, "login_failed": true, "request_refused": true,
+		"read": true}
 	for _, m := range mutations() {
 		actions[m.action] = true
 	}

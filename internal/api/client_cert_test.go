@@ -39,7 +39,8 @@ func TestClientCertificates(t *testing.T) {
 	caFile, caKey := api.NewCertificate(t, dir, 1)
 	otherFile, otherKey := api.NewCertificate(t, t.TempDir(), 2)
 	crl := filepath.Join(dir, "crl.pem")
-	ca, other := testenv.Must(tls.LoadX509KeyPair(caFile, caKey))(t), testenv.Must(tls.LoadX509KeyPair(otherFile, otherKey))(t)
+	ca, other := testenv.Must(tls.LoadX509KeyPair(caFile, caKey))(t), testenv.Must(tls.LoadX509KeyPair(otherFile,
+		otherKey))(t)
 	issue := func(by *tls.Certificate, about *x509.Certificate) *tls.Certificate {
 		pair := testenv.Must(ecdsa.GenerateKey(elliptic.P256(), rand.Reader))(t)
 		der := testenv.Must(x509.CreateCertificate(rand.Reader, about, by.Leaf, pair.Public(), by.PrivateKey))(t)
@@ -79,8 +80,9 @@ func TestClientCertificates(t *testing.T) {
 	server := testenv.Must(api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)),
 		api.Config{Access: gate, Certificates: clients, SecureCookies: true,
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}))(t)
-	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{Auth: true, TLSCert: caFile, TLSKey: caKey,
-		ClientCA: clients.Pool}))(t)
+	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0",
+		api.Exposure{Auth: true, TLSCert: caFile, TLSKey: caKey,
+			ClientCA: clients.Pool}))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stopped := make(chan error, 1)
 	go func() { stopped <- server.Serve(ctx, listener, time.Minute) }()
@@ -95,7 +97,8 @@ func TestClientCertificates(t *testing.T) {
 		t.Cleanup(transport.CloseIdleConnections)
 		return &http.Client{Transport: transport}
 	}
-	client := func(by *tls.Certificate, serial int64, life time.Duration, name string, also ...pkix.AttributeTypeAndValue) *http.Client {
+	client := func(by *tls.Certificate, serial int64, life time.Duration, name string,
+		also ...pkix.AttributeTypeAndValue) *http.Client {
 		return from("127.0.0.1", issue(by, &x509.Certificate{SerialNumber: big.NewInt(serial), NotAfter: time.Now().Add(life),
 			Subject: pkix.Name{CommonName: name, Organization: []string{"Bank"}, ExtraNames: also}}))
 	}
@@ -127,19 +130,21 @@ func TestClientCertificates(t *testing.T) {
 		header       []string
 		want         string
 	}{
-		"its session":          {billing, "GET", "/session", nil, `"user":"cert:CN=billing,O=Bank","role":"operator"`},
-		"its role":             {billing, "POST", change, nil, "200 "},
-		"no more":              {billing, "GET", "/tokens", nil, "403 "},
-		"a token is first":     {billing, "POST", change, token, "vic has the role viewer"},
-		"a session is, too":    {billing, "POST", change, cookie, "401 "},
-		"another site":         {billing, "POST", change, []string{"Sec-Fetch-Site", "cross-site"}, "403 "},
-		"without a role":       {eve, "GET", "/runs", nil, `the certificate of \"CN=eve,O=Bank\" has no role here`},
-		"expired":              {client(&ca, 9, -time.Minute, "billing"), "GET", "/runs", nil, "tls: expired certificate"},
-		"another authority":    {client(&other, 7, time.Hour, "billing"), "GET", "/runs", nil, "tls: unknown certificate authority"},
+		"its session":       {billing, "GET", "/session", nil, `"user":"cert:CN=billing,O=Bank","role":"operator"`},
+		"its role":          {billing, "POST", change, nil, "200 "},
+		"no more":           {billing, "GET", "/tokens", nil, "403 "},
+		"a token is first":  {billing, "POST", change, token, "vic has the role viewer"},
+		"a session is, too": {billing, "POST", change, cookie, "401 "},
+		"another site":      {billing, "POST", change, []string{"Sec-Fetch-Site", "cross-site"}, "403 "},
+		"without a role":    {eve, "GET", "/runs", nil, `the certificate of \"CN=eve,O=Bank\" has no role here`},
+		"expired":           {client(&ca, 9, -time.Minute, "billing"), "GET", "/runs", nil, "tls: expired certificate"},
+		"another authority": {client(&other, 7, time.Hour, "billing"), "GET", "/runs", nil,
+			"tls: unknown certificate authority"},
 		"an authority between": {from("127.0.0.1", below), "GET", "/session", nil, `"role":"operator"`},
-		"a proxy's own":        {from("127.0.0.2", below), "GET", "/runs", []string{"X-Forwarded-For", "192.0.2.1"}, "needs a login"},
-		"two names":            {client(&ca, 10, time.Hour, "eve", twice, twice), "GET", "/runs", nil, "more than one CN"},
-		"a readable name":      {client(&ca, 11, time.Hour, "x", domain), "GET", "/runs", nil, `DC=a\\\\,b,CN=x,O=Bank`},
+		"a proxy's own": {from("127.0.0.2", below), "GET", "/runs", []string{"X-Forwarded-For", "192.0.2.1"},
+			"needs a login"},
+		"two names":       {client(&ca, 10, time.Hour, "eve", twice, twice), "GET", "/runs", nil, "more than one CN"},
+		"a readable name": {client(&ca, 11, time.Hour, "x", domain), "GET", "/runs", nil, `DC=a\\\\,b,CN=x,O=Bank`},
 	} {
 		if got := ask(c.client, c.method, c.path, c.header...); !strings.Contains(got, c.want) {
 			t.Errorf("%s: %s; want %s", what, got, c.want)

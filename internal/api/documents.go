@@ -65,14 +65,15 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 			Summary: words.summary, Description: words.more})
 	}
 	if d.list != nil {
-		kernel.Register(k, api, kernel.In(d.scope, kernel.Get("list-"+d.noun+"s", path, d.lists)), func(ctx context.Context, in *struct {
-			After string `query:"after" doc:"only those whose name follows this one"`
-			Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
-		},
-		) (List, error) {
-			list, err := d.list(ctx, in.After, in.Limit)
-			return list, kernel.Seen(err, see)
-		})
+		kernel.Register(k, api, kernel.In(d.scope, kernel.Get("list-"+d.noun+"s", path, d.lists)),
+			func(ctx context.Context, in *struct {
+				After string `query:"after" doc:"only those whose name follows this one"`
+				Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
+			},
+			) (List, error) {
+				list, err := d.list(ctx, in.After, in.Limit)
+				return list, kernel.Seen(err, see)
+			})
 	}
 	apply := op("apply", http.MethodPost, "", d.applies)
 	apply.MaxBodyBytes = d.most

@@ -30,7 +30,8 @@ func TestVersionsAreCompared(t *testing.T) {
 		return nil
 	})
 	e.Serve(func(svc *endpoints.Service) error {
-		return endpoints.HandleList(svc, "other", func(context.Context, *endpoints.Chunk[struct{ Name string }, string]) error {
+		return endpoints.HandleList(svc, "other", func(context.Context,
+			*endpoints.Chunk[struct{ Name string }, string]) error {
 			return nil
 		})
 	})
@@ -51,7 +52,8 @@ func TestVersionsAreCompared(t *testing.T) {
 		"limits that the new version got")
 	e.Says(422, at, `{"canary":{"endpoint":"third","share":5}}`, "50% of the requests go to count-v2")
 	e.Says(422, "/endpoints/count-v2/settings", `{"canary":{"endpoint":"count","share":5}}`, "is already the canary of")
-	e.Says(422, "/endpoints/third/settings", `{"canary":{"endpoint":"count-v2","share":5}}`, "count-v2 is already the canary of count")
+	e.Says(422, "/endpoints/third/settings", `{"canary":{"endpoint":"count-v2","share":5}}`,
+		"count-v2 is already the canary of count")
 	e.Says(409, at, `{"canary":{"share":40},"if_was":{"canary":"30"}}`, "30")
 	run := e.Load("count", 400, nil)
 	apitest.Eventually(t, "the run completes", func() bool {
@@ -59,11 +61,13 @@ func TestVersionsAreCompared(t *testing.T) {
 	})
 	c := apitest.Read[api.Endpoint](e.Bench, "/endpoints/count").Canary
 	to, old := c.Compared[0], c.Compared[1]
-	if to.Items+old.Items != 400 || to.Items != to.Failed*10 || to.Codes[0].Code != "three" || to.P95Millis < to.P50Millis ||
+	if to.Items+old.Items != 400 || to.Items != to.Failed*10 || to.Codes[0].Code != "three" ||
+		to.P95Millis < to.P50Millis ||
 		old.Items == 0 || old.Failed+old.Timeouts+old.Retried != 0 || old.P50Millis <= 0 {
 		t.Errorf("%+v, %+v", to, old)
 	}
 	testenv.Same(t, c.State, "50% of the requests go to count-v2", "what is said")
 	e.Says(200, at, `{"canary":{"share":0},"if_was":{"canary":"50"}}`, `"canary":"count-v2"`)
-	testenv.Same(t, apitest.Read[api.Endpoint](e.Bench, "/endpoints/count").Canary.State, "no requests go to count-v2", "what is said")
+	testenv.Same(t, apitest.Read[api.Endpoint](e.Bench, "/endpoints/count").Canary.State, "no requests go to count-v2",
+		"what is said")
 }

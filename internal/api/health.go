@@ -32,14 +32,15 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 		"PostgreSQL or NATS is unavailable: that is a condition. Programs that route requests use /healthz instead. " +
 		"Regardless of the number of callers, it is checked at most every few seconds. Callers with roles in namespaces " +
 		"only see the conditions of their runs."
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, report), func(ctx context.Context, _ *struct{}) (*Health, error) {
-		watch := s.health
-		if workqueue.Namespaces(ctx) != nil {
-			watch = s.whole // the other has no list of the runs of one namespace
-		}
-		found, err := watch.ReportFor(ctx)
-		return (*Health)(found), err
-	})
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, report),
+		func(ctx context.Context, _ *struct{}) (*Health, error) {
+			watch := s.health
+			if workqueue.Namespaces(ctx) != nil {
+				watch = s.whole // the other has no list of the runs of one namespace
+			}
+			found, err := watch.ReportFor(ctx)
+			return (*Health)(found), err
+		})
 	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",
 		"Mute a condition, or all of its kind",
 		"It does not count in the status, is in a separate list, and alerts do not report it, until it "+

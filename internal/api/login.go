@@ -58,7 +58,8 @@ func (s *adminRoutes) getSession(ctx context.Context, _ *struct{}) (SessionDocum
 
 func (s *adminRoutes) sessionOf(ctx context.Context) SessionDocument {
 	if s.Access == nil {
-		return SessionDocument{Authenticated: true, Auth: "off", User: kernel.Anonymous, Role: access.Admin, Links: s.config.Links}
+		return SessionDocument{Authenticated: true, Auth: "off", User: kernel.Anonymous, Role: access.Admin,
+			Links: s.config.Links}
 	}
 	who, ok := access.From(ctx)
 	if !ok {
@@ -72,8 +73,8 @@ func (s *adminRoutes) nobody() SessionDocument {
 }
 
 func (s *adminRoutes) sessionFor(who *access.Principal) SessionDocument {
-	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role, Grants: who.Grants,
-		ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt, Links: s.config.Links}
+	return SessionDocument{Authenticated: true, Auth: "on", OIDC: s.hasOIDC(), User: who.Name, Role: who.Role,
+		Grants: who.Grants, ByProvider: who.Session && who.Token == nil, ExpiresAt: who.ExpiresAt, Links: s.config.Links}
 }
 
 type sessionAnswer struct {

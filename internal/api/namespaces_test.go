@@ -19,7 +19,8 @@ import (
 // expectedScope is where a route must need its role: stated here again, apart from the code. What is not named here
 // needs it in the whole installation.
 func expectedScope(pattern string) kernel.Scope {
-	for _, object := range []string{"/runs/{run}", "/plans/{name}", "/schedules/{name}", "/collectors/{name}", "/trackers/{id}"} {
+	for _, object := range []string{"/runs/{run}", "/plans/{name}", "/schedules/{name}", "/collectors/{name}",
+		"/trackers/{id}"} {
 		if _, path, _ := strings.Cut(pattern, api.Prefix); path == object || strings.HasPrefix(path, object+"/") {
 			return kernel.OfObject
 		}
@@ -72,7 +73,8 @@ func shared(b *apitest.Bench) (granted func(name string, wide access.Role, grant
 }
 
 func at(pattern, name, tracker string) (method, path string) {
-	return concrete(strings.NewReplacer("{run}", name, "/plans/{name}", "/plans/"+name, "/schedules/{name}", "/schedules/"+name,
+	return concrete(strings.NewReplacer("{run}", name, "/plans/{name}", "/plans/"+name, "/schedules/{name}",
+		"/schedules/"+name,
 		"/collectors/{name}", "/collectors/"+name, "/trackers/{id}", "/trackers/"+tracker).Replace(pattern))
 }
 
@@ -98,7 +100,8 @@ func TestNamespacesAreApart(t *testing.T) {
 			}
 			ask := func(who []string, name, tracker string) int {
 				method, path := at(route.Pattern, name, tracker)
-				if encoded := strings.Replace(path, "/api/", "/%61pi/", 1); slices.Equal(who, only) && encoded != path && !strings.Contains(path, "{") {
+				if encoded := strings.Replace(path, "/api/", "/%61pi/", 1); slices.Equal(who, only) && encoded != path &&
+					!strings.Contains(path, "{") {
 					testenv.Same(t, b.Send(method, encoded, "", who...).StatusCode, http.StatusNotFound, "%s %s", method, encoded)
 				}
 				if method != http.MethodGet || strings.HasSuffix(path, "/events") {
@@ -118,7 +121,8 @@ func TestNamespacesAreApart(t *testing.T) {
 			if route.Scope != kernel.OfObject {
 				continue
 			}
-			testenv.Same(t, ask(only, "theirs", theirTracker), http.StatusNotFound, "%s of team-b as %s of team-a", route.Pattern, role)
+			testenv.Same(t, ask(only, "theirs", theirTracker), http.StatusNotFound, "%s of team-b as %s of team-a",
+				route.Pattern, role)
 			if got := ask(seer, "theirs", theirTracker); access.Viewer.Allows(route.Role) != in(got) {
 				t.Errorf("%s of team-b as a viewer of all: %d", route.Pattern, got)
 			}
@@ -152,7 +156,8 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "POST", start + "&namespace=team-x", items, 403, "in namespace team-x", ""},
 		{admin, "GET", api.Prefix + "/runs?namespace=", "", 400, "namespace: want one name", ""},
 		{admin, "GET", api.Prefix + "/runs?namespace=team-a&namespace=team-b", "", 400, "namespace: want one name", ""},
-		{append(slices.Clone(both), kernel.NamespaceHeader, "team-a"), "GET", api.Prefix + "/runs?namespace=team-b", "", 400, "given once", ""},
+		{append(slices.Clone(both), kernel.NamespaceHeader, "team-a"), "GET", api.Prefix + "/runs?namespace=team-b", "",
+			400, "given once", ""},
 		{who, "GET", api.Prefix + "/runs/urn:uuid:" + ourTracker, "", 404, "no run has", ""},
 		{admin, "POST", start + "&namespace=team-x", items, 422, "there is no namespace", ""},
 		{admin, "POST", start, items, 201, "", "default"},
@@ -169,13 +174,15 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "namespace team-a may have 2 runs", ""},
 		{who, "POST", api.Prefix + "/runs/ours/cancel", "{}", 200, "", ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 201, "", "team-a"},
-		{who, "POST", api.Prefix + "/runs/ours/resume", "{}", 409, "may have 2 runs that have not ended; wait until one ends, or raise", ""},
+		{who, "POST", api.Prefix + "/runs/ours/resume", "{}", 409,
+			"may have 2 runs that have not ended; wait until one ends, or raise", ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_items":8}`, 200, `"max_items":8`, ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "these would be 9", ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":99}`, 200, "", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/%00", "", 422, "invalid name", ""},
-		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422, "there is no namespace", ""},
+		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422,
+			"there is no namespace", ""},
 	} {
 		kind := "application/json"
 		if c.body == items {
@@ -189,7 +196,8 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		}
 		var owner string
 		if c.namespaced != "" {
-			testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT namespace FROM batchrun ORDER BY id DESC LIMIT 1`).Scan(&owner))
+			testenv.NoError(t, b.Pool.QueryRow(t.Context(),
+				`SELECT namespace FROM batchrun ORDER BY id DESC LIMIT 1`).Scan(&owner))
 			testenv.Same(t, owner, c.namespaced, "%s makes a run in", c.path)
 		}
 	}
@@ -204,16 +212,21 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 { // small starts share transactions
 		all.Go(func() {
-			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=a", items, append(slices.Clone(who), "Content-Type", "text/csv")...)
+			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=a", items,
+				append(slices.Clone(who), "Content-Type", "text/csv")...)
 		})
 		all.Go(func() {
-			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=b&namespace=team-b", items, append(slices.Clone(both), "Content-Type", "text/csv")...)
+			b.Send("POST", api.Prefix+"/runs?endpoint=echo&name=b&namespace=team-b", items,
+				append(slices.Clone(both), "Content-Type", "text/csv")...)
 		})
 	}
 	all.Wait()
-	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE 'team-' || name = namespace`), 40, "runs where they were started")
-	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL AND namespace <> 'team-a'`), 0, "runs paused elsewhere")
-	if runs := b.Follow("/events?topic=runs", who...).Next("runs"); strings.Contains(runs, "theirs") || !strings.Contains(runs, "ours") {
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE 'team-' || name = namespace`), 40,
+		"runs where they were started")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL AND namespace <> 'team-a'`), 0,
+		"runs paused elsewhere")
+	if runs := b.Follow("/events?topic=runs", who...).Next("runs"); strings.Contains(runs, "theirs") ||
+		!strings.Contains(runs, "ours") {
 		t.Errorf("the stream of runs tells of %s", runs)
 	}
 	watcher := granted("watcher", access.None, map[string]string{"team-a": "watcher"})
@@ -221,7 +234,8 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 	b.Exec(`INSERT INTO node_session (id, host, pid, version, started_at, expires_at)
 		SELECT gen_random_uuid(), 'canary', 1, 'canary-2', created_at, created_at FROM batchrun WHERE name = 'ours'`)
 	for path, as := range map[string][]string{"ours": watcher, "ours/history": who} {
-		if _, text := b.Ask(http.MethodGet, api.Prefix+"/runs/"+path, nil, as...); strings.Contains(string(text), `"canary"`) ||
+		if _, text := b.Ask(http.MethodGet, api.Prefix+"/runs/"+path, nil, as...); strings.Contains(string(text),
+			`"canary"`) ||
 			strings.Contains(string(text), "canary-2") != (path == "ours/history") {
 			t.Errorf("%s tells: %s", path, text)
 		}

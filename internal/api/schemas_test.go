@@ -18,7 +18,8 @@ import (
 
 var (
 	fence    = regexp.MustCompile("(?s)\n```yaml\n(.*?)```\n")
-	modeline = regexp.MustCompile(`^# yaml-language-server: \$schema=http://` + api.DefaultListen + `/schemas/(\w+)\.json\n`)
+	modeline = regexp.MustCompile(`^# yaml-language-server: \$schema=http://` + api.DefaultListen +
+		`/schemas/(\w+)\.json\n`)
 	fragment = regexp.MustCompile(`^( |- name:|done_by:|apiVersion:|volumes:|scrape_configs:)`) // or of other programs
 )
 

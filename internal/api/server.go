@@ -339,8 +339,9 @@ func namespaceInQuery(h http.Handler) http.Handler {
 		if query := r.URL.Query(); query.Has("namespace") && strings.HasPrefix(r.URL.Path, Prefix+"/") {
 			name, header := query.Get("namespace"), r.Header.Get(kernel.NamespaceHeader)
 			if name == "" || len(query["namespace"]) > 1 || header != "" && header != name {
-				kernel.WriteProblem(w, http.StatusBadRequest, "namespace: want one name, given once, in the query or in the header "+
-					kernel.NamespaceHeader)
+				kernel.WriteProblem(w, http.StatusBadRequest,
+					"namespace: want one name, given once, in the query or in the header "+
+						kernel.NamespaceHeader)
 				return
 			}
 			to := *r.URL

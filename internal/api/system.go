@@ -80,7 +80,8 @@ func (s *adminRoutes) registerAudit(api huma.API) {
 	list := kernel.ReadsMany(kernel.Get("list-audit", "/audit",
 		"List operator actions, newest first"))
 	kernel.Register(s.Kernel, api, list, s.listAudit)
-	export := kernel.ReadsMany(kernel.Get("export-audit", "/audit/export", "List audit entries in the order of their chain"))
+	export := kernel.ReadsMany(kernel.Get("export-audit", "/audit/export",
+		"List audit entries in the order of their chain"))
 	kernel.Register(s.Kernel, api, export, func(ctx context.Context, in *struct {
 		After int64 `query:"after" minimum:"0" doc:"only rows after this seal; 0: from the oldest"`
 		Limit int   `query:"limit" minimum:"1" maximum:"500" default:"500"`

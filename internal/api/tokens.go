@@ -53,7 +53,8 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
 	create := kernel.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
-	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens", kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create)))), s.createToken)
+	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens",
+		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create)))), s.createToken)
 	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
 		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
 	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("tokens",
@@ -176,8 +177,8 @@ func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (Cr
 		return CreatedToken{}, err
 	}
 	secret := access.NewSecret()
-	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge, in.Name,
-		makers)
+	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge,
+		in.Name, makers)
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}

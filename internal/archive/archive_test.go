@@ -113,7 +113,8 @@ func (b *bench) folders() (whole []string) {
 		for _, o := range m.Objects {
 			object := b.objects[path.Join(dir, o.Name)]
 			sum := sha256.Sum256(object)
-			if o.Bytes != len(object) || o.SHA256 != hex.EncodeToString(sum[:]) || o.Lines != len(b.lines(path.Join(dir, o.Name))) {
+			if o.Bytes != len(object) || o.SHA256 != hex.EncodeToString(sum[:]) ||
+				o.Lines != len(b.lines(path.Join(dir, o.Name))) {
 				b.Errorf("the manifest of %s says %+v", dir, o)
 			}
 		}
@@ -149,7 +150,8 @@ func TestARunIsArchivedBeforeItIsDeleted(t *testing.T) {
 	if len(items) != 30 || items[3]["key"] != "C3" || items[3]["payload"] == nil || items[3]["result"] == nil {
 		t.Errorf("items: %v", items)
 	}
-	if n := len(audit); n == 0 || audit[n-1]["action"] != "rerun" || audit[n-1]["salt"] == nil || audit[n-1]["hash"] == nil {
+	if n := len(audit); n == 0 || audit[n-1]["action"] != "rerun" || audit[n-1]["salt"] == nil ||
+		audit[n-1]["hash"] == nil {
 		t.Errorf("audit: %v", audit)
 	}
 
@@ -226,7 +228,8 @@ func TestAnAttemptThatFailsIsRepeated(t *testing.T) {
 		}
 	}
 	// What cannot be read is not the storage's fault, and is not whole either.
-	broken := archive.New(b.Store, b.memory, func(context.Context, *database.DB, workqueue.RunID, int, io.Writer) (int64, error) {
+	broken := archive.New(b.Store, b.memory, func(context.Context, *database.DB, workqueue.RunID, int, io.Writer) (int64,
+		error) {
 		return 8, nil
 	})
 	if _, err := broken.Run(t.Context(), run); err == nil || !strings.Contains(err.Error(), "has 9 items, and 8") {
@@ -296,7 +299,8 @@ func TestTheAuditLogIsArchivedBeforeItIsDeleted(t *testing.T) {
 		b.Exec(`INSERT INTO archived SELECT unnest($1::jsonb[])`, rows)
 		b.Exec(change)
 		var found string
-		testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT coalesce(string_agg(seal, ' '), '') FROM (`+statement[1]+`) s`).
+		testenv.NoError(t, b.Pool.QueryRow(t.Context(),
+			`SELECT coalesce(string_agg(seal, ' '), '') FROM (`+statement[1]+`) s`).
 			Scan(&found))
 		testenv.Same(t, found, says, "%s: rows found", change)
 		b.Exec(`DROP TABLE archived`)

@@ -105,8 +105,8 @@ func rules() map[string]rule {
 		"orchestrator/sweep": {own: part, tests: nodes},
 		// A node inside another program, with the API and the dashboard.
 		"orchestrator/embed": {
-			own: []string{"orchestrator", "orchestrator/client", "orchestrator/fetch", "orchestrator/schedule", "gather/fetch/...",
-				"gather/fetch", "internal/access", "internal/api", "internal/connections", "internal/dashboard",
+			own: []string{"orchestrator", "orchestrator/client", "orchestrator/fetch", "orchestrator/schedule",
+				"gather/fetch/...", "gather/fetch", "internal/access", "internal/api", "internal/connections", "internal/dashboard",
 				"internal/buildinfo", "internal/ingest", "internal/metrics", "internal/trackers", "workqueue",
 				"workqueue/collector", "workqueue/control", "workqueue/database", "workqueue/identity"},
 			tests: append([]string{"endpoints"}, servers...),

@@ -225,7 +225,8 @@ func TestOtherPathsAreNotThere(t *testing.T) {
 		}
 		w = ask(h, http.MethodGet, missing, "Accept", "text/html,*/*")
 		if page := !strings.HasPrefix(missing, "/static/"); w.Code != http.StatusNotFound ||
-			page != strings.HasPrefix(w.Body.String(), "<!doctype html>") || page != (w.Header().Get("Content-Security-Policy") != "") {
+			page != strings.HasPrefix(w.Body.String(), "<!doctype html>") ||
+			page != (w.Header().Get("Content-Security-Policy") != "") {
 			t.Errorf("%q for a browser: %d %.40s", missing, w.Code, w.Body)
 		}
 	}

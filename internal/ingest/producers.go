@@ -172,7 +172,8 @@ func (p *Producers) add(ctx context.Context, collector string, ops []collectorst
 // calls release later.
 func (p *Producers) await(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func(),
 ) (done collectorstore.AddedOps, gone bool, err error) {
-	a := &add{version: version, scope: workqueue.Scope{Namespaces: workqueue.Namespaces(ctx)}, ops: ops, done: make(chan struct{})}
+	a := &add{version: version, scope: workqueue.Scope{Namespaces: workqueue.Namespaces(ctx)}, ops: ops,
+		done: make(chan struct{})}
 	p.lane(collector).push(a)
 	select {
 	case <-a.done:

@@ -269,7 +269,8 @@ func TestFailuresAreSeen(t *testing.T) {
 	_, _, end := tracing.NewTracer(w.spans).Fetching(t.Context(), core.TracedSlice{})
 	end(&pgconn.PgError{Code: "22P02", Message: `invalid input syntax for type uuid: "CANARY-4711"`})
 	for _, span := range w.seen.Ended() {
-		if said := fmt.Sprint(span.Name(), span.Status(), span.Attributes(), span.Events()); strings.Contains(said, "CANARY") {
+		if said := fmt.Sprint(span.Name(), span.Status(), span.Attributes(), span.Events()); strings.Contains(said,
+			"CANARY") {
 			t.Errorf("an item is in a trace: %s", said)
 		}
 	}

@@ -96,7 +96,8 @@ const (
 func (s *Service) Open(
 	ctx context.Context, in trackerclient.BatchSettings, by Caller,
 ) (out trackerclient.BatchOpened, err error) {
-	r := tracker.OpenRequest{Namespace: workqueue.Into(ctx), Owner: in.Owner, Key: in.Key, CreatedBy: strings.ToValidUTF8(by.Actor, "\uFFFD")}
+	r := tracker.OpenRequest{Namespace: workqueue.Into(ctx), Owner: in.Owner, Key: in.Key,
+		CreatedBy: strings.ToValidUTF8(by.Actor, "\uFFFD")}
 	if in.ID != "" {
 		if r.ID, err = readBatch("id", in.ID); err != nil {
 			return out, err

@@ -49,8 +49,9 @@ func TestStartsInATransaction(t *testing.T) {
 	allowed := fmt.Sprintf("http: {allow_private: [%q]}\n", strings.TrimPrefix(answers.URL, "http://"))
 	testenv.NoError(t, os.WriteFile(file, []byte(allowed), 0o600))
 	node := testenv.Must(embed.New(pool, testenv.Conn(t, testenv.NATS(t)), embed.Config{Connections: file}))(t)
-	set := client.RunSettings{PlanName: "branches", IdempotencyKey: "order-7", Plan: `steps: [{name: branch, http: {url: "` +
-		answers.URL + `/{key}"}}]`}
+	set := client.RunSettings{PlanName: "branches", IdempotencyKey: "order-7",
+		Plan: `steps: [{name: branch, http: {url: "` +
+			answers.URL + `/{key}"}}]`}
 	start := func(items string, end func(pgx.Tx) error) (client.Started, error) {
 		tx := testenv.Must(pool.Begin(t.Context()))(t)
 		started, err := node.StartTx(t.Context(), tx, set, strings.NewReader(items))
@@ -188,7 +189,10 @@ func TestWhatCannotBeOpened(t *testing.T) {
 		"open Tranche's database":      func() (*embed.Node, error) { return embed.New(away, nc, embed.Config{}) },
 		"0.0.0.0:0":                    func() (*embed.Node, error) { return embed.New(pool, nc, api("0.0.0.0:0")) },
 		"is not host:port":             func() (*embed.Node, error) { return embed.New(pool, nc, api("here")) },
-		"none.yaml":                    func() (*embed.Node, error) { return embed.New(pool, nc, embed.Config{Connections: "none.yaml"}) },
+		"none.yaml": func() (*embed.Node, error) {
+			return embed.New(pool, nc,
+				embed.Config{Connections: "none.yaml"})
+		},
 	} {
 		node, err := made()
 		testenv.Says(t, err, want, "%v", node)

@@ -73,7 +73,8 @@ func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 		"fails":  func(s *workqueue.StepSpec) { s.Kind, s.Endpoint = workqueue.KindLocal, "local:fails" },
 		"http": func(s *workqueue.StepSpec) {
 			s.Kind, s.Endpoint = workqueue.KindHTTP, "http:127.0.0.1"
-			s.Config = json.RawMessage(`{"url":"` + web.URL + `/{key}","method":"GET","headers":{"X-Token":"{secret.token}"},"concurrency":1,"timeout":"10s",` +
+			s.Config = json.RawMessage(`{"url":"` + web.URL +
+				`/{key}","method":"GET","headers":{"X-Token":"{secret.token}"},"concurrency":1,"timeout":"10s",` +
 				`"max_bytes":1000}`)
 		},
 		"sql": func(s *workqueue.StepSpec) {
@@ -111,7 +112,8 @@ func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 	if said := fmt.Sprint(families); len(families) == 0 || strings.Contains(said, "CANARY") {
 		t.Errorf("an item is in the metrics: %s", said)
 	}
-	testenv.Same(t, b.Number(t, `SELECT count(*) FROM audit_log a WHERE a::text LIKE '%CANARY%'`), 0, "rows of the audit log")
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM audit_log a WHERE a::text LIKE '%CANARY%'`), 0,
+		"rows of the audit log")
 	testenv.Same(t, b.Number(t, `SELECT (SELECT count(*) FROM work_error e WHERE e::text LIKE '%CANARY-secret%')
 		+ (SELECT count(*) FROM work_result r WHERE r::text LIKE '%CANARY-secret%')`), 0, "errors and results with a secret")
 }

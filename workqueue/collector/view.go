@@ -162,7 +162,8 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 
 func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
 	var spec []byte
-	err = row.Scan(&v.id, &v.Name, &v.Namespace, &v.Version, &v.State, &spec, &v.Source, &v.KeyVersion, &v.CreatedBy, &v.CreatedAt,
+	err = row.Scan(&v.id, &v.Name, &v.Namespace, &v.Version, &v.State, &spec, &v.Source, &v.KeyVersion, &v.CreatedBy,
+		&v.CreatedAt,
 		&v.ChangedBy, &v.ChangedAt, &v.PausedBy, &v.PausedAt, &v.DrainAt, &v.Failures, &v.FailedAt, &v.FailureCode,
 		&v.FailureMessage, &v.BackoffUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
 		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue,

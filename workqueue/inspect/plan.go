@@ -146,7 +146,7 @@ func (s Store) Plan(ctx context.Context, name string, version int) (*PlanView, e
 
 func scanPlan(row pgx.CollectableRow, more ...any) (PlanSummary, error) {
 	var p PlanSummary
-	err := row.Scan(append([]any{&p.Name, &p.Namespace, &p.Version, &p.Steps, &p.Endpoints, &p.Needs, &p.CreatedBy, &p.CreatedAt,
-		&p.Runs, &p.Running}, more...)...)
+	err := row.Scan(append([]any{&p.Name, &p.Namespace, &p.Version, &p.Steps, &p.Endpoints, &p.Needs, &p.CreatedBy,
+		&p.CreatedAt, &p.Runs, &p.Running}, more...)...)
 	return p, err
 }

@@ -100,7 +100,8 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 		limits.Canary, limits.CanaryShare = "", 0
 		was, is := (&EndpointSetting{}).limits(), limits.limits()
 		onlyChanges(was, is)
-		err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "endpoint_set", Subject: to, Before: was, After: is})
+		err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "endpoint_set", Subject: to, Before: was,
+			After: is})
 	}
 	if err != nil {
 		return err

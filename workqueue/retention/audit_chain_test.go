@@ -56,9 +56,10 @@ func TestTheChainNamesWhatWasDoneToTheLog(t *testing.T) {
 		"two that swap": {`UPDATE audit_log a SET detail = b.detail FROM audit_log b WHERE a.seal + b.seal = 11
 			AND a.seal IN (5, 6)`, "row 6 (seal 6): it was changed"},
 		"one that goes": {`DELETE FROM audit_log WHERE seal = 5`, "the row of seal 5, after row 4, was deleted"},
-		"some that go":  {`DELETE FROM audit_log WHERE seal IN (1, 2)`, "the rows of seals 1 to 2, after row 0, were deleted"},
-		"the last":      {`DELETE FROM audit_log WHERE seal = 10`, "the row of seal 10, after row 9, was deleted"},
-		"all of them":   {`TRUNCATE audit_log`, "the rows of seals 1 to 10, after row 0, were deleted"},
+		"some that go": {`DELETE FROM audit_log WHERE seal IN (1, 2)`,
+			"the rows of seals 1 to 2, after row 0, were deleted"},
+		"the last":    {`DELETE FROM audit_log WHERE seal = 10`, "the row of seal 10, after row 9, was deleted"},
+		"all of them": {`TRUNCATE audit_log`, "the rows of seals 1 to 10, after row 0, were deleted"},
 		"as if by limits": {`INSERT INTO audit_gone (first, last, hash) SELECT 5, 5, hash FROM audit_log WHERE seal = 5;
 			DELETE FROM audit_log WHERE seal = 5`, "audit_gone says"},
 		"one that comes": {`INSERT INTO audit_log (at, actor, action) SELECT at + interval '1 second', 'ann', 'x'
@@ -66,11 +67,12 @@ func TestTheChainNamesWhatWasDoneToTheLog(t *testing.T) {
 		"one in the chain": {`UPDATE audit_log SET seal = seal + 100 WHERE seal > 5; UPDATE audit_log SET seal = seal - 99
 			WHERE seal > 5; INSERT INTO audit_log (actor, action, seal, hash, salt) SELECT actor, action, 6, hash, salt FROM
 			audit_log WHERE seal = 5`, "row 11 (seal 6): it was changed"},
-		"the head":    {`UPDATE audit_head SET seal = 9`, "audit_head says that the log ends at seal 9, and it ends at 10"},
-		"no head":     {`DELETE FROM audit_head`, "audit_head has no row"},
-		"the end":     {cutOff, ""},
-		"all of it":   {`UPDATE audit_log SET actor = 'bob' WHERE seal = 3; ` + rechained, ""},
-		"renumbered":  {`DELETE FROM audit_log WHERE seal = 3; UPDATE audit_log SET seal = seal - 1 WHERE seal > 3; ` + rechained, ""},
+		"the head":  {`UPDATE audit_head SET seal = 9`, "audit_head says that the log ends at seal 9, and it ends at 10"},
+		"no head":   {`DELETE FROM audit_head`, "audit_head has no row"},
+		"the end":   {cutOff, ""},
+		"all of it": {`UPDATE audit_log SET actor = 'bob' WHERE seal = 3; ` + rechained, ""},
+		"renumbered": {`DELETE FROM audit_log WHERE seal = 3; UPDATE audit_log SET seal = seal - 1 WHERE seal > 3; ` +
+			rechained, ""},
 		"a new chain": {`TRUNCATE audit_log; UPDATE audit_head SET seal = 0, hash = ''`, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

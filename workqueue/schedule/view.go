@@ -134,8 +134,8 @@ func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
 }
 
 func scanSchedule(row pgx.CollectableRow) (v ScheduleView, err error) {
-	err = row.Scan(&v.Name, &v.Namespace, &v.Version, &v.State, &v.Zone, &v.When, &v.Plan, &v.NextDue, &v.LastDue, &v.Waiting,
-		&v.Running, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Spec, &v.Source, &v.Now)
+	err = row.Scan(&v.Name, &v.Namespace, &v.Version, &v.State, &v.Zone, &v.When, &v.Plan, &v.NextDue, &v.LastDue,
+		&v.Waiting, &v.Running, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Spec, &v.Source, &v.Now)
 	return v, err
 }
 

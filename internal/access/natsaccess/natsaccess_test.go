@@ -352,9 +352,10 @@ func TestCredentialsEnd(t *testing.T) {
 	stolen, other := filepath.Join(t.TempDir(), "stolen.creds"), filepath.Join(dir, "statement.creds")
 	testenv.NoError(t, os.WriteFile(stolen, []byte(read(t, filepath.Join(dir, "accounts.creds"))), 0o600))
 	closed := make(chan error, 1)
-	testenv.Dial(t, server.URL(), nats.UserCredentials(stolen), nats.NoReconnect(), nats.ClosedHandler(func(nc *nats.Conn) {
-		closed <- nc.LastError()
-	}))
+	testenv.Dial(t, server.URL(), nats.UserCredentials(stolen), nats.NoReconnect(),
+		nats.ClosedHandler(func(nc *nats.Conn) {
+			closed <- nc.LastError()
+		}))
 	keys := filepath.Join(dir, "keys")
 	testenv.NoError(t, os.Remove(filepath.Join(keys, "accounts.nk"))) // the credentials tell which it was
 	testenv.NoError(t, natsaccess.Revoke(dir, "accounts"))

@@ -229,7 +229,9 @@ func (s *Kernel) noteRefused(t *timedWriter, r *http.Request) {
 
 // permitted returns the caller if permitted, and the context of the request; no caller for an anonymous one of a public
 // route.
-func (s *Kernel) permitted(w http.ResponseWriter, r *http.Request, route *Route) (*access.Principal, context.Context, error) {
+func (s *Kernel) permitted(
+	w http.ResponseWriter, r *http.Request, route *Route,
+) (*access.Principal, context.Context, error) {
 	who, err := s.whoAsks(r)
 	if err != nil {
 		if route.Role == access.None { // what needs no one gets no one

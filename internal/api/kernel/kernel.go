@@ -109,7 +109,8 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 		broad: slotsOf(config.Access, config.Connections/broadShare),
 		held:  slotsOf(config.Access, maxHeld), bulk: newBulkRoom(),
 		Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt),
-		reads:           access.NewReads(identity.New(store), config.Log), refusals: access.NewRefusals(identity.New(store), config.Log),
+		reads:           access.NewReads(identity.New(store), config.Log), refusals: access.NewRefusals(identity.New(store),
+			config.Log),
 	}
 }
 
@@ -397,7 +398,8 @@ func CheckIfWas(body any, values map[string]string) error {
 	}
 	for name := range values {
 		if _, ok := sets[name]; !ok && err == nil {
-			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; use only settings that it sets", Cut(name, MaxEchoed)))
+			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; use only settings that it sets",
+				Cut(name, MaxEchoed)))
 		}
 	}
 	return err

@@ -201,7 +201,8 @@ func (s *Kernel) shortage(err error) string {
 		case natsNoStorage, natsNoResources, natsStorageIsOver:
 			need := ""
 			if s.config.StreamBytes != nil {
-				need = fmt.Sprintf(": together they need %.1f GiB on each server that keeps them", float64(s.config.StreamBytes())/(1<<30))
+				need = fmt.Sprintf(": together they need %.1f GiB on each server that keeps them",
+					float64(s.config.StreamBytes())/(1<<30))
 			}
 			return "JetStream has no room for the streams (" + Cut(said.Description, MaxEchoed) + ")" + need +
 				"; free space on the disk of NATS, raise its max_file_store, or give the streams less with `tranche streams set`"

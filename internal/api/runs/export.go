@@ -70,7 +70,8 @@ func (s exports) register(api huma.API) {
 }
 
 func (s exports) registerExport(api huma.API) {
-	all := kernel.ReadsItems(kernel.ScansRun(kernel.Get("export-run", "/runs/{run}/export", "All items with their outcomes")))
+	all := kernel.ReadsItems(kernel.ScansRun(kernel.Get("export-run", "/runs/{run}/export",
+		"All items with their outcomes")))
 	all.Description = "A stream with constant memory. CSV has the columns " +
 		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") +
 		"; a cell that a spreadsheet would take for a formula gets an apostrophe in front, " +

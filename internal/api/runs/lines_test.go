@@ -158,7 +158,8 @@ func TestPartsInEveryFormat(t *testing.T) {
 		Code *string `parquet:"parts.c.error_code,optional"`
 		D    *string `parquet:"parts.d.state,optional"`
 	}](bytes.NewReader(file), int64(len(file)))
-	if err != nil || len(rows) != 1 || *rows[0].A != string(item.Parts[0].Result) || !bytes.Equal(rows[0].B, []byte{0, 255}) ||
+	if err != nil || len(rows) != 1 || *rows[0].A != string(item.Parts[0].Result) ||
+		!bytes.Equal(rows[0].B, []byte{0, 255}) ||
 		*rows[0].Code != "NO" || rows[0].D != nil {
 		t.Errorf("%+v, %v", rows, err)
 	}

@@ -266,7 +266,8 @@ type planesInput struct {
 }
 
 func (s *Routes) registerPlanes(api huma.API) {
-	op := kernel.ReadsMany(kernel.ByWatcher(kernel.Get("get-planes", "/runs/{run}/planes", "The state of each item, as bytes")))
+	op := kernel.ReadsMany(kernel.ByWatcher(kernel.Get("get-planes", "/runs/{run}/planes",
+		"The state of each item, as bytes")))
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +

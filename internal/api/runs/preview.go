@@ -72,8 +72,9 @@ func (s *Starts) registerPreview(api huma.API) {
 	body := kernel.Files(append(itemTypes(), "application/octet-stream")...)
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartItems}, Properties: map[string]*huma.Schema{PartItems: body.Content[MimeParquet].Schema}}}
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.Streamed(kernel.Post("preview-items", "/items/preview",
-		"Preview the first rows of a file", previewDescription), body)), s.previewItems)
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere,
+		kernel.Streamed(kernel.Post("preview-items", "/items/preview",
+			"Preview the first rows of a file", previewDescription), body)), s.previewItems)
 }
 
 func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, error) {

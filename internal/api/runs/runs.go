@@ -227,7 +227,8 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 	if filter.Sort != inspect.SortNewest && (in.Attention || in.Fold) {
 		return filter, kernel.BadInput("sort does not go with attention or fold: both are newest first; leave it out")
 	}
-	if plain := (listInput{Fold: true, Sort: in.Sort, Before: in.Before, Limit: in.Limit}); in.Fold && !reflect.DeepEqual(*in, plain) {
+	if plain := (listInput{Fold: true, Sort: in.Sort, Before: in.Before, Limit: in.Limit}); in.Fold &&
+		!reflect.DeepEqual(*in, plain) {
 		return filter, kernel.BadInput("fold goes with before and limit only; leave out fold, or the rest")
 	}
 	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint},

@@ -125,7 +125,10 @@ func itemsText(report *conformance.Report) string {
 	switch {
 	case len(report.Items) > 0:
 		text := "Items sent, made from the announced schema (--items FILE replaces them):\n"
-		return text + cli.Each(report.Items, func(item *json.RawMessage) string { return cli.EscapeControl(string(*item)) + "\n" })
+		return text + cli.Each(report.Items, func(item *json.RawMessage) string {
+			return cli.EscapeControl(string(*item)) +
+				"\n"
+		})
 	case report.NoItems:
 		return "Each item sent was {}: the endpoint announces no schema, or no example fits it. Give payloads with --items FILE " +
 			"(JSON lines), or announce a schema (docs/protocol.md, Discovery).\n"

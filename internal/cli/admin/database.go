@@ -385,8 +385,8 @@ func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
 		return (&cli.List[client.TokenView]{
 			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
 			Row: func(k *client.TokenView) []any {
-				return []any{k.ID[:8], k.Name, rolesOf(k.Role, k.Grants), k.State, cli.MomentOrNever(k.ExpiresAt), cli.MomentOrNever(k.LastUsedAt),
-					k.CreatedAt, k.CreatedBy}
+				return []any{k.ID[:8], k.Name, rolesOf(k.Role, k.Grants), k.State, cli.MomentOrNever(k.ExpiresAt),
+					cli.MomentOrNever(k.LastUsedAt), k.CreatedAt, k.CreatedBy}
 			},
 			Empty: "there is no token; make one with: tranche token create --name NAME --role ROLE",
 		}).Print(term, list.Tokens, err)

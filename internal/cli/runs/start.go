@@ -95,7 +95,10 @@ func (r *runStart) Run(ctx context.Context, term *cli.Console, cl *client.Client
 	}
 	term.Warn(started.Warnings)
 	return r.end(ctx, term, cl, started.Run, func() error {
-		return cli.Say(term, func(s *client.Started) string { return startedText(s) + "\nsee " + cl.RunPage(s.Run) })(started, nil)
+		return cli.Say(term, func(s *client.Started) string {
+			return startedText(s) + "\nsee " +
+				cl.RunPage(s.Run)
+		})(started, nil)
 	})
 }
 

@@ -110,7 +110,8 @@ func supposedBySlider(s *stack, p *page) {
 			e.value = "` + to + `"; e.dispatchEvent(new Event("input", {bubbles: true})); })()`)
 		p.says("supposed", "priority="+to+": would end")
 		if to == "-8" { // who leaves it has set nothing
-			p.run(`document.querySelector('` + at("slide-priority") + `').dispatchEvent(new FocusEvent("focusout", {bubbles: true}))`)
+			p.run(`document.querySelector('` + at("slide-priority") +
+				`').dispatchEvent(new FocusEvent("focusout", {bubbles: true}))`)
 			p.lacks("slid-priority")
 		}
 	}
@@ -597,7 +598,8 @@ func findAndChoose(s *stack, p *page) {
 	p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 	p.fill("search-text", "no such key")
 	p.inBothThemes("searching")
-	p.until("what does not exist is not offered", `document.querySelector('[role=dialog], dialog').innerText.includes("Nothing found")`)
+	p.until("what does not exist is not offered",
+		`document.querySelector('[role=dialog], dialog').innerText.includes("Nothing found")`)
 	p.press(kb.Escape)
 	p.visit("/no/such/page")
 	p.until("an unknown path is a page", `document.querySelector("h1").innerText === "Nothing here"`)
