@@ -72,7 +72,8 @@ type Config struct {
 
 	// LeaderTasks run on the leader, in addition to those of every node.
 	LeaderTasks []LeaderTask
-	// Precedence orders candidates: the highest leads. Nodes of tranche serve have 1: only they send alerts and read schedules' files.
+	// Precedence orders candidates: the highest leads. Nodes of tranche serve have 1: only they send alerts and read
+	// schedules' files.
 	Precedence int
 
 	// Archive stores runs and the audit log before retention deletes them; nil: none. The same on all nodes.

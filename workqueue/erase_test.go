@@ -374,14 +374,14 @@ func exemptColumns() map[string]string {
 	return map[string]string{
 		"names of plans, endpoints and the like": `
 alert.name alert_condition.alert alert_message.alert batchrun.plan batchrun.schedule collector.name collector.endpoint
-endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint endpoint_setting.canary plan.name deleted_run.plan
-run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
+endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint endpoint_setting.canary plan.name
+deleted_run.plan run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
 schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host namespace.name batchrun.namespace
 plan.namespace schedule.namespace collector.namespace tracker_service.namespace api_token.grants web_session.grants
 tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
 		"who did what": `
- alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.subject admin_act.settled_by namespace.changed_by
- api_request.user_name api_token.name api_token.created_by api_token.makers api_token.revoked_by
+alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.subject admin_act.settled_by
+namespace.changed_by api_request.user_name api_token.name api_token.created_by api_token.makers api_token.revoked_by
 audit_log.actor audit_log.origin batchrun.created_by batchrun.held_by collector.created_by collector.changed_by
 collector.paused_by endpoint_setting.changed_by health_ack.by plan.created_by retention.changed_by
 deleted_run.deleted_by run_acceptance.actor run_correction.actor run_step.approved_by schedule.created_by
@@ -392,11 +392,12 @@ collector.failure_code collector_key.failed_code collector_op.error_code dead_le
 run_fail_fast.codes run_step.retry_codes run_step.no_retry_codes tracker_failed.code work_error.error_code
 work_result.error_code work_slice.error_code`,
 		"states, settings, numbers and names of programs": `
-admin_act.kind admin_act.what admin_act.method admin_act.state alert.state alert_condition.kind alert_condition.severity alert_condition.notified_severity alert_condition.before
-alert_message.what alert_message.severity alert_message.state api_request.content_type api_token.role api_token.networks
-archive.target audit_log.action audit_sink.target batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state
-batchrun.on_overdue batchrun.on_duplicate collector.state database_mark.name dead_letter.mode
-dead_letter.service dead_letter.state endpoint_change.what endpoint_change.before endpoint_change.after
+admin_act.kind admin_act.what admin_act.method admin_act.state alert.state alert_condition.kind alert_condition.severity
+alert_condition.notified_severity alert_condition.before alert_message.what alert_message.severity alert_message.state
+api_request.content_type api_token.role api_token.networks archive.target audit_log.action audit_sink.target
+batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state batchrun.on_overdue
+batchrun.on_duplicate collector.state database_mark.name dead_letter.mode dead_letter.service dead_letter.state
+endpoint_change.what endpoint_change.before endpoint_change.after
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state
 health_ack.severity leader.name node_session.host node_session.version node_session.stats retention.kind
 run_event.kind run_step.kind run_step.approval schedule.state schedule_occurrence.kind schedule_occurrence.state
@@ -404,7 +405,8 @@ schema_object.object step_profile.cost stream_epoch.name stream_fault.stream str
 tracker_batch.owner tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
-api_request.fingerprint api_token.hash audit_gone.hash audit_head.hash audit_log.hash audit_log.erased run_add.digest web_session.hash web_session.renewal large_result.sha256`,
+api_request.fingerprint api_token.hash audit_gone.hash audit_head.hash audit_log.hash audit_log.erased run_add.digest
+web_session.hash web_session.renewal large_result.sha256`,
 	}
 }
 

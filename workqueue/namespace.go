@@ -17,8 +17,8 @@ func CheckNamespace(name string) error {
 	if namespaceName.MatchString(name) {
 		return nil
 	}
-	return &SettingError{Detail: fmt.Sprintf("namespace: invalid name %.80q; use up to 32 lower-case letters, digits and, "+
-		"between them, hyphens", name)}
+	return &SettingError{Detail: fmt.Sprintf("namespace: invalid name %.80q; use up to 32 lower-case letters, digits "+
+		"and, between them, hyphens", name)}
 }
 
 // Scope is the part of the installation that a caller acts in. Every statement that lists or finds what a namespace

@@ -29,7 +29,8 @@ func TestDev(t *testing.T) {
 	testenv.NoError(t, os.WriteFile(items, []byte("id,balance\nC-1,100\n"), 0o600))
 	s := &server{where: map[string]string{}, log: &testenv.Log{}}
 	s.Cmd = command(t, nil, "--json", "dev", "--listen", "127.0.0.1:0", "--data-dir", t.TempDir(),
-		"--database", b.database, "--nats", b.nats, "--watch", dir, "--", "sh", "-c", `echo $$ >> "$1"; python3 -u "$0" & wait`, program, groups)
+		"--database", b.database, "--nats", b.nats, "--watch", dir, "--",
+		"sh", "-c", `echo $$ >> "$1"; python3 -u "$0" & wait`, program, groups)
 	typed := testenv.Must(s.StdinPipe())(t)
 	s.Stderr, s.out = s.log, testenv.Must(s.StdoutPipe())(t)
 	testenv.NoError(t, s.Start())

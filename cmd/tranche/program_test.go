@@ -112,7 +112,7 @@ func TestConfigSample(t *testing.T) {
 		}
 	}
 	global := strings.Count(runProgram(t, nil, "", "nodes", "--help").out, "($TRANCHE_")
-	if flags := strings.Count(help.out, "($TRANCHE_") - global; len(named) < 30 || len(named) < flags-1 { // --config itself
+	if flags := strings.Count(help.out, "($TRANCHE_") - global; len(named) < 30 || len(named) < flags-1 { // --config
 		t.Errorf("the sample has %d settings, serve %d flags of its own", len(named), flags)
 	}
 	path := filepath.Join(t.TempDir(), "tranche.yaml")

@@ -72,8 +72,8 @@ func rolesOf(flag, what string, pairs []string) (map[string]access.Role, error) 
 		at := strings.LastIndexByte(pair, '=')
 		_, _, err := access.ParseGrant(pair[at+1:])
 		if err != nil || at < 1 || roles[pair[:at]] != "" {
-			return nil, fmt.Errorf("%s %q is not %[3]s=ROLE or %[3]s=NAMESPACE:ROLE, with one of the roles watcher, viewer, operator "+
-				"and admin, and each %[3]s once", flag, pair, what)
+			return nil, fmt.Errorf("%s %q is not %[3]s=ROLE or %[3]s=NAMESPACE:ROLE, with one of the roles watcher, viewer, "+
+				"operator and admin, and each %[3]s once", flag, pair, what)
 		}
 		roles[pair[:at]] = access.Role(pair[at+1:])
 	}

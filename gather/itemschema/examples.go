@@ -70,7 +70,7 @@ func exampleOf(kinds []string, s *jsonschema.Schema, n, depth int) any {
 	return nil
 }
 
-// kindsOf returns the types that a schema takes, of which null is the last. Without types they follow from its keywords.
+// kindsOf returns the types that a schema takes, null last. Without types they follow from its keywords.
 func kindsOf(s *jsonschema.Schema, depth int) []string {
 	switch {
 	case s.Types != nil && !s.Types.IsEmpty():

@@ -184,7 +184,8 @@ func TestExamplesFit(t *testing.T) {
 		`{"properties":{"a":{"type":"array","items":{"type":"boolean"},"minItems":1},"m":{"type":["null","number"]},
 			"o":{"type":"object","additionalProperties":{"const":1}},"c":{"oneOf":[{"maximum":0,"type":"number"},
 			{"type":"null"}]}}}`: `{"a":[true],"c":0,"m":12.5,"o":{"name":1}} {} ` +
-			`{"a":[true,false],"c":-1,"m":-1,"o":{"name":1}} {"a":[false],"c":null,"m":null,"o":{"name":1}} {"a":[true],"c":0,"m":1e-9,"o":{"name":1}}`,
+			`{"a":[true,false],"c":-1,"m":-1,"o":{"name":1}} {"a":[false],"c":null,"m":null,"o":{"name":1}} ` +
+			`{"a":[true],"c":0,"m":1e-9,"o":{"name":1}}`,
 	} {
 		compiled, err := itemschema.Compile([]byte(schema))
 		if err != nil {

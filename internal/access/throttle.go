@@ -136,7 +136,8 @@ func (t *throttle) end(address netip.Addr) {
 func (t *throttle) try(address netip.Addr) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if after := take(t.of(NetworkOf(address))); after > 0 { // first, so that an address over its limit does not use up the total
+	// First, so that an address over its limit does not use up the total.
+	if after := take(t.of(NetworkOf(address))); after > 0 {
 		return &ThrottledError{After: after}
 	}
 	if t.all == nil {

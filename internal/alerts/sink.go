@@ -145,7 +145,7 @@ func (k *Sink) write(entries []inspect.AuditEntry) error {
 	return errors.Join(err, file.Sync(), file.Close())
 }
 
-// post sends entries as one message. If they are sent again, others may be with them: receivers tell them by their seals.
+// post sends entries as one message. If they are sent again, others may be with them: receivers tell by their seals.
 func (k *Sink) post(ctx context.Context, entries []inspect.AuditEntry) error {
 	if len(entries) == 0 { // at the start
 		return nil

@@ -33,8 +33,8 @@ func (s *actRoutes) Register(api huma.API) {
 	list := kernel.Get("list-acts", "/acts", "List administrators' acts that another one confirms")
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(list), s.listActs)
 	confirm := kernel.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
-		"Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays pending; "+
-			"an interrupted erasure stays running, and is confirmed again.")
+		"Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays "+
+			"pending; an interrupted erasure stays running, and is confirmed again.")
 	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.ByAdmin(confirm)), s.confirmAct)
 	reject := kernel.Post("reject-act", "/acts/{id}/reject", "Reject an act, or withdraw it", "")
 	kernel.Register(s.Kernel, api, kernel.ByAdmin(reject), s.rejectAct)

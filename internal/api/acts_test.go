@@ -56,7 +56,7 @@ func TestActsNeedFourEyes(t *testing.T) {
 		ask(ann, http.MethodPut, "/retention/events", `{"age":"9d"}`)}
 	browser := append(b.LogIn(ann).Headers(), "Sec-Fetch-Site", "same-origin")
 	var rotated api.CreatedToken
-	b.JSON(http.MethodPost, "/tokens/bob/rotate", `{"overlap":"48h"}`, http.StatusOK, &rotated, by(ann)...) // ann acts as bob
+	b.JSON(http.MethodPost, "/tokens/bob/rotate", `{"overlap":"48h"}`, http.StatusOK, &rotated, by(ann)...) // ann is bob
 	for _, act := range acts {
 		for _, header := range [][]string{by(ann), by(twin), browser, by(rotated.Secret)} {
 			confirm(act.ID, http.StatusForbidden, "is not independent of", header...)
@@ -92,8 +92,8 @@ func TestActsNeedFourEyes(t *testing.T) {
 		AND origin->>'confirmed_by' = 'bob' AND origin->>'act' = $1`, acts[2].ID), 1, "rows name both")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM admin_act WHERE input IS NOT NULL OR preview IS NOT NULL`), 1,
 		"keys stay, but for the pending act's")
-	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'act_ask' AND (detail - '{what,kind,expires_at}'::text[])
-		<> '{}'`), 0, "digests of keys stay")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'act_ask'
+		AND detail - '{what,kind,expires_at}'::text[] <> '{}'`), 0, "digests of keys stay")
 
 	gone, late, dans := ask(ann, http.MethodPost, "/erase", erase), ask(ann, http.MethodPost, "/erase", erase),
 		ask(b.Token("dan", access.Admin, 0).Secret, http.MethodPost, "/erase", erase)
@@ -157,7 +157,7 @@ func TestTokensNeedFourEyes(t *testing.T) {
 	if !strings.Contains(act.Path, done.Answer.ID.String()) || !strings.Contains(string(act.Preview), `"role":"admin"`) {
 		t.Errorf("the rotation is %+v", act)
 	}
-	b.Exec(`INSERT INTO admin_act (id, kind, what, method, path, asked_by, eyes, expires_at) SELECT gen_random_uuid(), 'erase',
-		'', '', '', 'ann', '{ann}', tranche_now() + interval '1h' FROM generate_series(1, 100)`)
+	b.Exec(`INSERT INTO admin_act (id, kind, what, method, path, asked_by, eyes, expires_at) SELECT gen_random_uuid(),
+		'erase', '', '', '', 'ann', '{ann}', tranche_now() + interval '1h' FROM generate_series(1, 100)`)
 	b.JSON(http.MethodDelete, "/plans/none", "", http.StatusConflict, nil, ann...)
 }

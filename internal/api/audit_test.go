@@ -216,8 +216,8 @@ func mutate(b *apitest.Bench, method string, m mutation, secret string) {
 		found = found || action == m.action && strings.Contains(before, m.before) && strings.Contains(after, m.after)
 		return nil
 	}))(b)
-	if n := b.Number(`SELECT count(*) FROM audit_log WHERE id > $1 AND actor = 'ann' AND action <> 'login'
-		AND (origin ->> 'request' = 'asked-7' AND origin ? 'address' AND origin ?| '{token,session}') IS NOT TRUE`, last); n > 0 {
+	if n := b.Number(`SELECT count(*) FROM audit_log WHERE id > $1 AND actor = 'ann' AND action <> 'login' AND
+		(origin ->> 'request' = 'asked-7' AND origin ? 'address' AND origin ?| '{token,session}') IS NOT TRUE`, last); n > 0 {
 		b.Errorf("%s: %d rows do not say where it came from", m.op, n)
 	}
 	if !found {

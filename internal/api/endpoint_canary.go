@@ -103,8 +103,8 @@ func (s *endpointRoutes) checkCanary(ctx context.Context, name string, c *Endpoi
 		if like != "" {
 			like = "; did you mean " + like + "?"
 		}
-		return kernel.BadInput(fmt.Sprintf("canary %s: no service listens on it; start the new version under that name first%s",
-			to, like))
+		return kernel.BadInput(fmt.Sprintf("canary %s: no service listens on it; start the new version under that name "+
+			"first%s", to, like))
 	}
 	if old, known := isFlow(heard, name); known && old != flow {
 		return kernel.BadInput(fmt.Sprintf("canary %s: only one of %[1]s and %s is a flow; both or neither must be",

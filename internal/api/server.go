@@ -208,7 +208,8 @@ func (c *Config) kernel(connections int) kernel.Config {
 func (s *Server) newComponents(node *Node) (err error) {
 	k, c := s.kernel, &s.config
 	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
-		Health: s.health, Whole: s.whole, RestsUntil: c.RestsUntil, Connections: c.Connections, SpoolDir: c.SpoolDir, BasePath: c.BasePath})
+		Health: s.health, Whole: s.whole, RestsUntil: c.RestsUntil, Connections: c.Connections,
+		SpoolDir: c.SpoolDir, BasePath: c.BasePath})
 	if err != nil {
 		return err
 	}
@@ -333,7 +334,7 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 		Prefix+"/openapi.json")
 }
 
-// namespaceInQuery accepts the header of the namespace as a query parameter, which links and streams of events can have.
+// namespaceInQuery accepts the namespace's header as a query parameter, which links and streams of events can have.
 func namespaceInQuery(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if query := r.URL.Query(); query.Has("namespace") && strings.HasPrefix(r.URL.Path, Prefix+"/") {

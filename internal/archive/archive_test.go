@@ -244,8 +244,8 @@ func TestTheAuditLogIsArchivedBeforeItIsDeleted(t *testing.T) {
 	b.Exec(`UPDATE audit_expiry SET min_age = '0'`)
 	b.Exec(`UPDATE retention SET age = interval '12 hours' WHERE kind = 'audit'`)
 	b.Exec(`INSERT INTO audit_log (at, actor, action, subject, detail, before) SELECT
-		tranche_now() - (40 - i) * interval '1 hour 1 second', 'ann', 'x', 'ü "' || i, '{"b": "<&\u00fc", "a": [1.0, null]}', '{}'
-		FROM generate_series(1, 30) i`)
+		tranche_now() - (40 - i) * interval '1 hour 1 second', 'ann', 'x', 'ü "' || i,
+		'{"b": "<&\u00fc", "a": [1.0, null]}', '{}' FROM generate_series(1, 30) i`)
 	testenv.NoError(t, b.store.SealAudit(t.Context()))
 	before := time.Now().Add(-12 * time.Hour)
 	expire := func() int64 {
@@ -293,8 +293,8 @@ func TestTheAuditLogIsArchivedBeforeItIsDeleted(t *testing.T) {
 	if statement == nil {
 		t.Fatal("docs/security.md has no statement")
 	}
-	for says, change := range map[string]string{"": `SELECT`, "7": `UPDATE archived SET line = jsonb_set(line, '{detail,b}', '"x"')
-		WHERE line->>'seal' = '7'`, "9": `DELETE FROM archived WHERE line->>'seal' = '8'`} {
+	for says, change := range map[string]string{"": `SELECT`, "9": `DELETE FROM archived WHERE line->>'seal' = '8'`,
+		"7": `UPDATE archived SET line = jsonb_set(line, '{detail,b}', '"x"') WHERE line->>'seal' = '7'`} {
 		b.Exec(`CREATE TABLE archived (line jsonb)`)
 		b.Exec(`INSERT INTO archived SELECT unnest($1::jsonb[])`, rows)
 		b.Exec(change)

@@ -85,7 +85,8 @@ func TestRowsOfAnExport(t *testing.T) {
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
 				return map[string]string{"1": have, "d": digits, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
 					"u":      `{"gr\u00f6\u00dfe":"10"}`,
-					"k\r\n1": `{"k":1}`, "=k": `{"k":2}`, "'=q": `{"k":3}`, "=two": "{}", "'=two": "{}", "t\n1": "{}", "t\r1": "{}", "m\r1\n2": "{}"}, nil
+					"k\r\n1": `{"k":1}`, "=k": `{"k":2}`, "'=q": `{"k":3}`, "=two": "{}", "'=two": "{}", "t\n1": "{}",
+					"t\r1": "{}", "m\r1\n2": "{}"}, nil
 			}}
 			r, err := intake.Open(strings.NewReader(c.in), plan)
 			var item row.Item

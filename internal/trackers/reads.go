@@ -49,8 +49,8 @@ func (s *Service) Get(
 
 func summaryOf(i *tracker.Summary, sight Visibility) trackerclient.BatchSummary {
 	out := trackerclient.BatchSummary{
-		ID: i.ID.String(), Namespace: i.Namespace, Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items, Groups: i.Groups,
-		OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
+		ID: i.ID.String(), Namespace: i.Namespace, Owner: i.Owner, Key: i.Key, State: string(i.State), Items: i.Items,
+		Groups: i.Groups, OpenGroups: i.OpenGroups, CreatedBy: i.CreatedBy, CreatedAt: i.CreatedAt, ActiveAt: i.ActiveAt,
 		SealedAt: i.SealedAt, CompletedAt: i.CompletedAt, ExpiredAt: i.ExpiredAt, OpenIdle: i.OpenIdle.String(),
 		SealedIdle: i.SealedIdle.String(), Keep: i.Keep.String(),
 	}

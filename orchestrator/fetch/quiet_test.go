@@ -29,8 +29,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// PROOF: who may do what, 16 and 17. Whatever each kind of step answers, with an item's key and payload in it, the node's
-// log and metrics have codes and ids, and so has the audit log. A secret that an answer repeats is nowhere.
+// PROOF: who may do what, 16 and 17. Whatever each kind of step answers, with an item's key and payload in it, the
+// node's log and metrics have codes and ids, and so has the audit log. A secret that an answer repeats is nowhere.
 func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 	t.Parallel()
 	const canary, secret = "CANARY-4711", "CANARY-secret-0815"
@@ -79,7 +79,7 @@ func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 		},
 		"sql": func(s *workqueue.StepSpec) {
 			s.Kind, s.Endpoint = workqueue.KindSQL, "sql:ledger"
-			s.Config = json.RawMessage(`{"source":"ledger","query":"SELECT k AS id, k::integer AS n FROM unnest($1::text[]) k",` +
+			s.Config = json.RawMessage(`{"source":"ledger","query":"SELECT k AS id, k::int AS n FROM unnest($1::text[]) k",` +
 				`"rows":"one","timeout":"10s","max_rows":10,"max_bytes":1000}`)
 		},
 		"direct": func(s *workqueue.StepSpec) { s.Kind, s.Endpoint = workqueue.KindDirect, "statement" },

@@ -138,7 +138,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"every: 5m\nsettings: {steps: {a: {chunk: 0x5}}}":  "settings.steps.a.chunk: want",
 		"every: 5m\nsettings: {chunk: 9000}":               "settings.chunk: ",
 		"every: 5m\nname: 'a b'":                           "s:2:7: name: ",
-		"evry: 5m":                                         "unknown field \"evry\", did you mean every?; there are name, cron, every",
+		"evry: 5m":                                         `unknown field "evry", did you mean every?; there are name, cron`,
 		"every: 5m\nstart_attempts: 0":                     "start_attempts: want a whole number within 1 to 100",
 	} {
 		_, err := schedule.Parse("s", []byte(text+"\n"+rest))

@@ -37,8 +37,8 @@ func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 	return reissued + answered + moved + late, errors.Join(extended, unsent, lost, rerouted, expired)
 }
 
-// reroute reissues requests that no service can receive any more: they are out of the stream, and behind the position of
-// their endpoint's consumer. Services have the rest, which get a new deadline.
+// reroute reissues requests that no service can receive any more: they are out of the stream, and behind the position
+// of their endpoint's consumer. Services have the rest, which get a new deadline.
 func (w *Sweeper) reroute(ctx context.Context, lease workqueue.Lease, of map[string][]workqueue.Sent) (int, error) {
 	var free, taken []workqueue.SliceID
 	for endpoint, requests := range of {

@@ -245,7 +245,7 @@ func checkPieces(ctx context.Context, n *node) {
 func noPieces(s slot) bool { return s.E != nil && s.E.Code == wire.CodeResultTooLarge && !s.E.Retry }
 
 func checkTooLarge(ctx context.Context, n *node) {
-	n.more = 4 * patience //nolint:mnd // it makes 64 MiB on a possibly busy machine
+	n.more = 4 * patience // it makes 64 MiB on a possibly busy machine
 	defer func() { n.more = 0 }()
 	a := n.obeyed(ctx, order{"do": "echo", "value": 1}, order{"do": "big", "n": wire.MaxResult},
 		order{"do": "echo", "value": 3})

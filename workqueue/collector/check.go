@@ -194,7 +194,8 @@ func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
 func (v *CollectorView) explain() {
 	if v.RefusedSince != nil && v.RefusedAt != nil {
 		v.because("source", nil, "adds are refused since %s, last at %s, because enrich fails: %.300s; "+
-			"fix the source, query, service or function, and add again", stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
+			"fix the source, query, service or function, and add again",
+			stamp(*v.RefusedSince), stamp(*v.RefusedAt), v.RefusedFor)
 	}
 	if v.Waiting+v.Backoff == 0 {
 		if v.Parked > 0 {

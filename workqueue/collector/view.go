@@ -83,8 +83,9 @@ type flushedEndpoint struct {
 
 const (
 	collectorColumns = `
-SELECT c.id, c.name, c.namespace, c.version, c.state, c.spec, c.source, c.key_version, c.created_by, c.created_at, c.changed_by,
-       c.changed_at, c.paused_by, c.paused_at, c.drain_at, c.failures, c.failed_at, c.failure_code, c.failure_message,
+SELECT c.id, c.name, c.namespace, c.version, c.state, c.spec, c.source, c.key_version, c.created_by, c.created_at,
+       c.changed_by, c.changed_at, c.paused_by, c.paused_at, c.drain_at, c.failures, c.failed_at,
+       c.failure_code, c.failure_message,
        CASE WHEN c.backoff_until > t.now AND NOT EXISTS (
            SELECT FROM endpoint_pace p
            WHERE p.endpoint = c.endpoint AND p.breaker = 'closed' AND p.breaker_since > c.failed_at)

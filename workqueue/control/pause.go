@@ -314,7 +314,8 @@ WHERE id = ANY ($1) AND hold IS NOT NULL AND state IN ('loading', 'running')`
 
 	insertAudits = `
 INSERT INTO audit_log (actor, action, run_id, detail, origin, before, after)
-SELECT $1, $2, u.run, $3, $7, u.before, u.after FROM unnest($4::uuid[], $5::jsonb[], $6::jsonb[]) AS u (run, before, after)`
+SELECT $1, $2, u.run, $3, $7, u.before, u.after
+FROM unnest($4::uuid[], $5::jsonb[], $6::jsonb[]) AS u (run, before, after)`
 
 	insertEvents = `
 INSERT INTO run_event (id, run_id, generation, kind, payload)

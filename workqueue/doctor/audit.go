@@ -33,8 +33,8 @@ WHERE e.action = 'audit_erase' ORDER BY e.id`
 
 	// The texts are PostgreSQL's: their form is part of what was hashed.
 	auditChain = `
-SELECT seal, id, at, (extract(epoch FROM at) * 1000000)::bigint::text, actor, action, run_id::text, origin::text, subject,
-    detail::text, before::text, after::text, hash, uuid_send(salt), erased
+SELECT seal, id, at, (extract(epoch FROM at) * 1000000)::bigint::text, actor, action, run_id::text, origin::text,
+    subject, detail::text, before::text, after::text, hash, uuid_send(salt), erased
 FROM audit_log WHERE seal IS NOT NULL ORDER BY seal`
 )
 
@@ -194,8 +194,8 @@ func (w *auditWalk) row(r *auditRow) {
 		w.found(r.id, r.seal, "it was changed, or row %d before it was", w.id)
 	}
 	if r.at.Before(w.newest.Add(-longestAct)) {
-		w.found(r.id, r.seal, "it says %s, which is before row %d of %s: it was inserted later, its transaction was open for "+
-			"more than an hour, or the clock was set back",
+		w.found(r.id, r.seal, "it says %s, which is before row %d of %s: it was inserted later, its transaction was open "+
+			"for more than an hour, or the clock was set back",
 			r.at.Format(time.RFC3339), w.newestID, w.newest.Format(time.RFC3339))
 	}
 	if at := r.at; w.report.Rows == 0 {

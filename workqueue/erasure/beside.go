@@ -188,12 +188,12 @@ type Columns struct {
 // contents. A test lists those, and columns that cannot contain a key, and compares all with the catalogue.
 func Searched() []Columns {
 	return []Columns{
-		{Text, `alert.error alert_message.error archive.error audit_sink.error api_request.operation batchrun.name batchrun.source batchrun.hold_detail
-			collector.failure_message collector.refused_for collector_key.failed_message collector_op.error_message
-			dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason health_ack.reason deleted_run.name
-			deleted_run.why run_acceptance.reason run_correction.reason run_fail_fast.tripped schedule_occurrence.reason
-			schedule_occurrence.late_action stream_fault.detail stream_setting.last_error tracker_service.webhook_error
-			work_slice.error_message`, ""},
+		{Text, `alert.error alert_message.error archive.error audit_sink.error api_request.operation batchrun.name
+			batchrun.source batchrun.hold_detail collector.failure_message collector.refused_for collector_key.failed_message
+			collector_op.error_message dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason
+			health_ack.reason deleted_run.name deleted_run.why run_acceptance.reason run_correction.reason
+			run_fail_fast.tripped schedule_occurrence.reason schedule_occurrence.late_action stream_fault.detail
+			stream_setting.last_error tracker_service.webhook_error work_slice.error_message`, ""},
 		{JSON, `batchrun.at_risk alert_condition.said alert_message.body api_request.headers api_request.committed_action
 			health_condition.said
 			run_event.payload tracker_service.event`, ""},

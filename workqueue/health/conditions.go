@@ -97,7 +97,8 @@ FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval 
 	endingTokens = `
 SELECT name AS subject, role, expires_at AS ends, expires_at - $1::interval AS since,
     CASE WHEN expires_at < tranche_now() + interval '1 day' THEN 'warning' ELSE 'info' END AS severity
-FROM api_token WHERE revoked_at IS NULL AND rotated_at IS NULL AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
+FROM api_token WHERE revoked_at IS NULL AND rotated_at IS NULL
+    AND expires_at > tranche_now() AND expires_at < tranche_now() + $1::interval
 ORDER BY expires_at, id LIMIT $2`
 
 	// The last occurrence of each schedule, by the primary key, backwards.
@@ -191,8 +192,10 @@ ORDER BY a.failing_since, a.name LIMIT $2`
 	// At most one row. If the log ends before what was sent, rows were deleted or the database lost commits.
 	stalledSink = `
 SELECT s.target AS subject, coalesce(next.at, tranche_now()) AS since,
-    CASE WHEN h.seal < s.seal THEN format('The log ends at seal %s, and %s was sent: see tranche audit verify.', h.seal, s.seal)
-        ELSE coalesce(nullif(s.error, '') || '.', 'No node forwards it: start the nodes with --audit-sink.') END AS reason
+    CASE WHEN h.seal < s.seal
+        THEN format('The log ends at seal %s, and %s was sent: see tranche audit verify.', h.seal, s.seal)
+        ELSE coalesce(nullif(s.error, '') || '.', 'No node forwards it: start the nodes with --audit-sink.')
+    END AS reason
 FROM audit_sink s CROSS JOIN audit_head h LEFT JOIN LATERAL (
     SELECT l.at FROM audit_log l WHERE l.seal > s.seal ORDER BY l.seal LIMIT 1) next ON true
 WHERE h.seal < s.seal OR next.at < tranche_now() - $1::interval`

@@ -372,8 +372,8 @@ var rules = []Rule{
 		Title: "Adds have been refused for {{ago .since}}: collector {{.subject}}",
 		Detail: "The collector's enrich fails, last {{ago .last}} ago: {{printf `%.300s` .problem}}. Nothing of such " +
 			"an add is stored; producers are told to retry later.",
-		Remedy: "Fix the source, query, service or function (`tranche collector show {{.subject}} --source`, then `tranche collector " +
-			"apply FILE`); the next accepted add clears this: `tranche collector add {{.subject}} FILE`"},
+		Remedy: "Fix the source, query, service or function (`tranche collector show {{.subject}} --source`, then " +
+			"`tranche collector apply FILE`); the next accepted add clears this: `tranche collector add {{.subject}} FILE`"},
 	{Kind: AlertFailing, Owner: OwnerOperator, Name: "Not delivered", Of: "alert",
 		Link: "/alerts?name={{urlquery .subject}}", find: failingAlerts, args: []any{alertTimeout, listed},
 		Title: "Alert {{.subject}} is not delivered",

@@ -44,8 +44,8 @@ type Act struct {
 	attempt uuid.UUID // that [Store.BeginAct] began
 }
 
-const actColumns = ` id::text, kind, what, method, path, coalesce(input, ''), coalesce(preview, ''), asked_by, asked_at, expires_at,
-    CASE WHEN state = 'pending' AND expires_at <= tranche_now() THEN 'expired' ELSE state END,
+const actColumns = ` id::text, kind, what, method, path, coalesce(input, ''), coalesce(preview, ''), asked_by, asked_at,
+    expires_at, CASE WHEN state = 'pending' AND expires_at <= tranche_now() THEN 'expired' ELSE state END,
     settled_by, settled_at, eyes`
 
 func scanAct(row pgx.CollectableRow) (a Act, err error) {
@@ -214,8 +214,8 @@ RETURNING coalesce(token_id::text, ''), EXISTS (SELECT FROM api_token t WHERE t.
     OR EXISTS (SELECT FROM web_session s WHERE s.token_id IS NULL AND s.subject = a.subject AND s.role = 'admin'
         AND least(s.expires_at, ` + vouchedFor + ` + $3::interval) > tranche_now())`
 
-// BeginAct begins to carry out an act. It returns an [*workqueue.ActError] if that was settled, or the credential of who
-// asked is no longer valid. An erasure is running then.
+// BeginAct begins to carry out an act. It returns an [*workqueue.ActError] if that was settled, or the credential of
+// who asked is no longer valid. An erasure is running then.
 func (s Store) BeginAct(ctx context.Context, act *Act) error {
 	act.attempt = uuid.New()
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -240,7 +240,8 @@ func (s Store) BeginAct(ctx context.Context, act *Act) error {
 	return nil
 }
 
-const haltAct = `UPDATE admin_act SET state = 'pending', attempt = NULL WHERE id = $1 AND state = 'running' AND attempt = $2`
+const haltAct = `
+UPDATE admin_act SET state = 'pending', attempt = NULL WHERE id = $1 AND state = 'running' AND attempt = $2`
 
 // HaltAct returns an act that was begun and changed nothing to pending.
 func (s Store) HaltAct(ctx context.Context, act *Act) error {

@@ -118,8 +118,8 @@ func (e *NamespaceUsedError) Error() string {
 	if e.Name == workqueue.DefaultNamespace {
 		return "the namespace default cannot be deleted: it owns what is made without naming a namespace"
 	}
-	return fmt.Sprintf("namespace %s still has %s, deleted ones included while a record of them is kept; only an empty one "+
-		"can be deleted", e.Name, e.By)
+	return fmt.Sprintf("namespace %s still has %s, deleted ones included while a record of them is kept; only an empty "+
+		"one can be deleted", e.Name, e.By)
 }
 
 // DeleteNamespace deletes a namespace that owns nothing, with an audit entry.

@@ -161,8 +161,8 @@ UPDATE api_token SET rotated_at = tranche_now(), expires_at = least(expires_at, 
 WHERE id = $1
 RETURNING` + tokenColumns
 
-// RotateToken saves a token of the same name, roles, networks and life (at most maxLife, unless 0) as another, which ends
-// after the overlap, with an audit entry. The reference is that of [Store.RevokeToken].
+// RotateToken saves a token of the same name, roles, networks and life (at most maxLife, unless 0) as another, which
+// ends after the overlap, with an audit entry. The reference is that of [Store.RevokeToken].
 func (s Store) RotateToken(ctx context.Context, ref string, hash [32]byte, overlap, maxLife time.Duration,
 	actor string, makers []string) (out TokenView, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -248,7 +248,8 @@ func (e *RevokedTokenError) Error() string {
 	return fmt.Sprintf("token %s was revoked already, by %s at %s", e.Token, e.By, e.At.UTC().Format(time.RFC3339))
 }
 
-// $2 and $3 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR UPDATE: of two concurrent revocations, one succeeds.
+// $2 and $3 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR
+// UPDATE: of two concurrent revocations, one succeeds.
 const matchingTokens = `SELECT` + tokenColumns + `
 FROM api_token WHERE name = $1 AND (rotated_at IS NULL OR expires_at > tranche_now()) OR id BETWEEN $2 AND $3
 ORDER BY revoked_at IS NULL DESC, created_at DESC, id LIMIT $4 FOR UPDATE`

@@ -285,7 +285,8 @@ LIMIT $4`
 
 // Reads all runs; no index fits.
 const runsWithPiece = `
-SELECT id FROM batchrun WHERE position($1 IN replace(id::text, '-', '')) > 0 AND ($3::text[] IS NULL OR namespace = ANY ($3))
+SELECT id FROM batchrun
+WHERE position($1 IN replace(id::text, '-', '')) > 0 AND ($3::text[] IS NULL OR namespace = ANY ($3))
 ORDER BY id DESC
 LIMIT $2`
 

@@ -134,10 +134,12 @@ behind AS (SELECT by FROM known WHERE id = $2 UNION ALL SELECT by FROM counted W
 chosen AS MATERIALIZED (
     SELECT * FROM (
         (SELECT * FROM known r WHERE ` + runFilter + `
-            AND ($2::uuid IS NULL OR (r.by, r.id) < ((SELECT by FROM behind), $2)) ORDER BY r.by DESC, r.id DESC LIMIT $3)
+            AND ($2::uuid IS NULL OR (r.by, r.id) < ((SELECT by FROM behind), $2))
+            ORDER BY r.by DESC, r.id DESC LIMIT $3)
         UNION ALL
         (SELECT * FROM counted r WHERE ` + runFilter + `
-            AND ($2::uuid IS NULL OR (r.by, r.id) < ((SELECT by FROM behind), $2)) ORDER BY r.by DESC, r.id DESC LIMIT $3)
+            AND ($2::uuid IS NULL OR (r.by, r.id) < ((SELECT by FROM behind), $2))
+            ORDER BY r.by DESC, r.id DESC LIMIT $3)
     ) r ORDER BY r.by DESC, r.id DESC LIMIT $3
 )` + runSummaries + `
 ORDER BY r.by DESC, r.id DESC`
@@ -200,8 +202,8 @@ func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
 	return runs, err
 }
 
-// RunsPage is Runs, and reports whether further ones follow. The error wraps ErrNotFound if f.Before does not exist, and
-// the order needs it.
+// RunsPage is Runs, and reports whether further ones follow. The error wraps ErrNotFound if f.Before does not exist,
+// and the order needs it.
 func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, more bool, err error) {
 	limit := pg.Limit(f.Limit, DefaultRuns, MaxRuns)
 	sql, values := f.page(limit+1, workqueue.Namespaces(ctx))

@@ -23,7 +23,8 @@ func TestListsOfRuns(t *testing.T) {
 		runs[req.Name] = b.Load(req, items)
 	}
 	b.Record(storetest.Faulty(b.Claim(runs["b"], 1)[0], workqueue.SlotError{Code: "bad"}))
-	b.Exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by) VALUES ('nightly', '{}', '', 'UTC', '', '')`)
+	b.Exec(`INSERT INTO schedule (name, spec, source, zone, created_by, changed_by)
+		VALUES ('nightly', '{}', '', 'UTC', '', '')`)
 	b.Exec(`UPDATE batchrun SET schedule = 'nightly', started_at = '2026-01-01' WHERE name <> 'f'`)
 	b.Exec(`UPDATE batchrun SET state = 'completed', finished_at = timestamptz '2026-01-01' + items * interval '1 s',
 			failed = CASE name WHEN 'c' THEN 9 WHEN 'e' THEN 2 ELSE 0 END,

@@ -355,9 +355,9 @@ type CodeCount struct {
 
 const statsOf = 1000
 
-// versionStats is an endpoint's newest ended slices since a time, by work_slice_ended, and their errors. Those of single
-// items are searched only among the slice's ordinals; failed requests have one error for all. Other ends, like a lost
-// node, say nothing.
+// versionStats is an endpoint's newest ended slices since a time, by work_slice_ended, and their errors. Those of
+// single items are searched only among the slice's ordinals; failed requests have one error for all. Other ends, like
+// a lost node, say nothing.
 const versionStats = `
 WITH ended AS MATERIALIZED (
     SELECT s.run_id, s.step, s.id, s.state, s.error_code, s.error_retry, bit_count(s.mask) AS items, s.took,
@@ -408,7 +408,7 @@ func (s Store) Ping(ctx context.Context) error {
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
 // AwaitsStandby is an expression for whether commits wait for a missing synchronous standby. It sees only the role's
-// own commits; most give up before their wait is long. Without pg_read_all_stats, any standby may be the synchronous one.
+// own commits; most give up before their wait is long. Without pg_read_all_stats, any standby may be synchronous.
 const AwaitsStandby = `EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
         AND (clock_timestamp() - query_start > interval '3 s' OR NOT EXISTS (

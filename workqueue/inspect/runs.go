@@ -144,14 +144,15 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
     r.on_overdue, coalesce(r.canary_state, '') = 'sampling',
     CASE WHEN r.state = 'running' THEN ARRAY(SELECT st.name FROM run_step st
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
-    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id AND o.namespace = r.namespace ORDER BY o.id), r.done_by, r.gentle,
-    CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, ''),
+    r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id AND o.namespace = r.namespace ORDER BY o.id),
+    r.done_by, r.gentle, CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, ''),
     r.namespace, coalesce(counts.done + counts.failed - counts.settled, 0)
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
 LEFT JOIN LATERAL (
-    SELECT sum(bit_count(o.settled) - bit_count(o.settled & o.failed))::bigint AS done, sum(bit_count(o.failed))::bigint AS failed,
-        sum(bit_count(o.accepted))::bigint AS accepted, sum(bit_count(o.settled))::bigint AS settled, sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
+    SELECT sum(bit_count(o.settled) - bit_count(o.settled & o.failed))::bigint AS done,
+        sum(bit_count(o.failed))::bigint AS failed, sum(bit_count(o.accepted))::bigint AS accepted,
+        sum(bit_count(o.settled))::bigint AS settled, sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
     FROM (` + plane.OutcomePlanes + `) o
 ) counts ON r.state <> 'completed'
 `

@@ -120,7 +120,8 @@ const saveListening = `
 UPDATE endpoint_setting SET canary_has_listeners = canary = ANY($1)
 WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))`
 
-// SaveListening saves which canaries have services, given the endpoints on which any listens. Others receive none, unless their share is 100%.
+// SaveListening saves which canaries have services, given the endpoints on which any listens. Others receive none,
+// unless their share is 100%.
 func (s Store) SaveListening(ctx context.Context, listening []string) error {
 	if _, err := s.db.Pool.Exec(ctx, saveListening, listening); err != nil {
 		return fmt.Errorf("save which canaries have services: %w", err)

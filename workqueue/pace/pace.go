@@ -108,13 +108,15 @@ const commitLag = 250 * time.Millisecond
 // progress.
 const pacedEndpoints = `
 WITH paced AS (
-    SELECT coalesce(c.canary, st.endpoint COLLATE "C") AS endpoint, array_agg(DISTINCT st.endpoint COLLATE "C") AS named,
+    SELECT coalesce(c.canary, st.endpoint COLLATE "C") AS endpoint,
+           array_agg(DISTINCT st.endpoint COLLATE "C") AS named,
            bool_or(in_flight_auto) AS in_flight_auto, bool_or(chunk_auto) AS chunk_auto,
            min(chunk_time) FILTER (WHERE chunk_auto) AS chunk_time,
            coalesce(max(chunk) FILTER (WHERE chunk_auto), max(chunk)) AS chunk_max,
            coalesce(sum(in_flight) FILTER (WHERE in_flight_auto), 0) AS ceiling
     FROM batchrun r JOIN run_step st ON st.run_id = r.id
-    LEFT JOIN endpoint_setting c ON c.endpoint = st.endpoint COLLATE "C" AND st.kind = 'endpoint' AND c.canary_share = 100
+    LEFT JOIN endpoint_setting c
+        ON c.endpoint = st.endpoint COLLATE "C" AND st.kind = 'endpoint' AND c.canary_share = 100
     WHERE r.state = 'running' AND r.hold IS NULL
     GROUP BY 1 HAVING bool_or(in_flight_auto OR chunk_auto)),
 live AS (

@@ -75,7 +75,8 @@ WITH failures AS MATERIALIZED (
     SELECT h.step, h.ended_at, 1000 * greatest(extract(epoch FROM h.ended_at - h.asked_at), 0)::float8 AS took,
         bit_count(l.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + plane.NoBits +
 		`) END) AS done,
-        bit_count(l.last & nullif(CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END, ` + plane.NoBits + `)) AS failed
+        bit_count(l.last & nullif(CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END, ` + plane.NoBits +
+		`)) AS failed
     FROM held h CROSS JOIN LATERAL (SELECT coalesce(h.mask & h.kept, h.mask) AS last OFFSET 0) l
     JOIN work_block b ON b.run_id = $1 AND b.step = h.step AND b.block = h.block
     LEFT JOIN failures f ON f.step = h.step AND f.block = h.block AND f.generation = h.generation

@@ -127,8 +127,8 @@ func TestTheChainHoldsOverRetentionAndErasure(t *testing.T) {
 	t.Parallel()
 	b := aged(t, 20)
 	run := b.Ended(30, 0)
-	b.Exec(`INSERT INTO audit_log (actor, action, run_id, detail) VALUES ('ann', 'note', $1, '{"keys": ["person-7", "other-9"]}')`,
-		run)
+	b.Exec(`INSERT INTO audit_log (actor, action, run_id, detail)
+		VALUES ('ann', 'note', $1, '{"keys": ["person-7", "other-9"]}')`, run)
 	b.Exec(`UPDATE retention SET age = interval '12 hours' WHERE kind = 'audit'`)
 	kept, _ := b.verified("")
 	for _, key := range []string{"person-7", "other-9"} {

@@ -231,13 +231,13 @@ func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
 
 // StreamChanges is changes of the streams' settings; nil leaves one unchanged, zero resets it to the default.
 type StreamChanges struct {
-	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"` //nolint:lll // a tag
+	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"`
 	WorkBytes  *int64              `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
 	ReplyBytes *int64              `json:"reply_bytes,omitempty" minimum:"0" doc:"room for replies; 0: the default"`
-	StageBytes *int64              `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"` //nolint:lll // a tag
-	FlowBytes  *int64              `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`     //nolint:lll // a tag
+	StageBytes *int64              `json:"stage_bytes,omitempty" minimum:"0" doc:"room for replies on their way into flows; 0: the default"`
+	FlowBytes  *int64              `json:"flow_bytes,omitempty" minimum:"0" doc:"room for the state of flows that wait; 0: the default"`
 	EventBytes *int64              `json:"event_bytes,omitempty" minimum:"0" doc:"room for events; 0: the default"`
-	DeadBytes  *int64              `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"` //nolint:lll // a tag
+	DeadBytes  *int64              `json:"dead_bytes,omitempty" minimum:"0" doc:"room for dead letters not taken in yet; 0: the default"`
 	EventAge   *workqueue.Duration `json:"event_age,omitempty" doc:"how long events stay; 0s: the default" example:"168h"`
 }
 

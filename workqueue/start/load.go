@@ -119,8 +119,8 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 	return out, nil
 }
 
-// LoadTx is [Store.Load] within a caller's transaction: the run exists once that is committed. After an error nothing of
-// it is left in the transaction, which can go on. Of two with the same idempotency key, the second waits for the first.
+// LoadTx is [Store.Load] within a caller's transaction: the run exists once that is committed. After an error nothing
+// of it is left in the transaction, which can go on. Of two with the same idempotency key, the second waits.
 func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
 	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
 	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
@@ -147,7 +147,7 @@ func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func
 	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped, Invalid: int64(len(l.invalid))}, nil
 }
 
-// makeOrNothing leaves nothing in tx after an error, also if ctx has ended. If that is impossible, tx cannot be committed.
+// makeOrNothing leaves nothing in tx after an error, also if ctx has ended. If it cannot, tx cannot be committed.
 func (l *loader) makeOrNothing(ctx context.Context, tx pgx.Tx) error {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {

@@ -165,8 +165,8 @@ func (o *operator) operator() (string, error) {
 		if err == nil && claims.Subject == public && claims.SystemAccount == o.public[systemAccount] {
 			return token, nil
 		}
-		return "", fmt.Errorf("%s is of other keys, and running servers accept no other operator; restore operator%s and %s%[2]s "+
-			"there, or remove it for a new operator", file, seedEnding, systemAccount)
+		return "", fmt.Errorf("%s is of other keys, and running servers accept no other operator; restore operator%s and "+
+			"%s%[2]s there, or remove it for a new operator", file, seedEnding, systemAccount)
 	}
 	claims := jwt.NewOperatorClaims(public)
 	claims.Name, claims.SystemAccount = operatorName, o.public[systemAccount]

@@ -27,7 +27,8 @@ func FourEyes(kind string, op huma.Operation) huma.Operation {
 	if op.Responses == nil {
 		op.Responses = map[string]*huma.Response{}
 	}
-	op.Responses["202"] = &huma.Response{Description: "Nothing was done: another administrator must confirm it (list-acts)."}
+	op.Responses["202"] = &huma.Response{
+		Description: "Nothing was done: another administrator must confirm it (list-acts)."}
 	return noted(op, metaFourEyes, kind)
 }
 
@@ -149,8 +150,8 @@ func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func
 	return huma.ErrorWithHeaders(&askedFor{act}, http.Header{ActHeader: {act.ID}})
 }
 
-// mayAsk refuses requests that a confirmation would not carry out in the same way: it has no namespace and no query, and
-// the credential of who asked is checked again in the database.
+// mayAsk refuses requests that a confirmation would not carry out in the same way: it has no namespace and no query,
+// and the credential of who asked is checked again in the database.
 func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
 	switch {
 	case !who.Role.Allows(access.Admin):

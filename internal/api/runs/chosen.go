@@ -85,10 +85,10 @@ func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
 // Evidence selects or narrows by facts about items and their results.
 type Evidence struct {
 	States      Codes      `json:"states,omitempty" maxItems:"2" nullable:"false" doc:"done or failed, at the step"`
-	Service     string     `json:"service,omitempty" doc:"by this service: name, name@version, or with the instance" example:"statements@2.1.0"` //nolint:lll // a tag
+	Service     string     `json:"service,omitempty" doc:"by this service: name, name@version, or with the instance" example:"statements@2.1.0"`
 	Since       *time.Time `json:"since,omitempty" doc:"recorded then or later"`
 	Until       *time.Time `json:"until,omitempty" doc:"recorded before"`
-	Where       string     `json:"where,omitempty" doc:"a SQL/JSON path that the payload matches" example:"$.branch == \"12\""` //nolint:lll // a tag
+	Where       string     `json:"where,omitempty" doc:"a SQL/JSON path that the payload matches" example:"$.branch == \"12\""`
 	WhereResult string     `json:"where_result,omitempty" doc:"a SQL/JSON path that the result matches"`
 	Corrected   bool       `json:"corrected,omitempty" doc:"only items whose payload was corrected"`
 }
@@ -138,7 +138,7 @@ func (c *Chosen) selection(step string) redo.Selection {
 type EvidenceQuery struct {
 	Keys        []string  `query:"key,explode" doc:"only items with this key; repeatable"`
 	Codes       []string  `query:"code,explode" doc:"only items that failed with this code; repeatable"`
-	Groups      []string  `query:"group,explode" doc:"only items that failed with a message of this group; repeatable"` //nolint:lll // a tag
+	Groups      []string  `query:"group,explode" doc:"only items that failed with a message of this group; repeatable"`
 	Service     string    `query:"service" doc:"only outcomes of this service: name, name@version, or with the instance"`
 	Since       time.Time `query:"since" doc:"only outcomes recorded then or later"`
 	Until       time.Time `query:"until" doc:"only outcomes recorded before"`

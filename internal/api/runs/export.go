@@ -78,9 +78,10 @@ func (s exports) registerExport(api huma.API) {
 		"unless raw is set; numbers never do. XLSX has the same columns. For a flat table all items are read " +
 		"once before the first is sent. Binary results are in base64: in CSV in the same column, in NDJSON " +
 		"as result_bytes with their content_type; in Parquet they are bytes. Of a run with several steps the results are " +
-		"those of one; with parts there are those of all that count, as columns parts.STEP.result, .state … or in NDJSON as " +
-		"parts, an object by step. Where a cell of a workbook cannot hold what is exported, it says so or has U+FFFD for a character; " +
-		"the header " + notHeldHeader + " has the number of such cells. A stream that does not end properly is not whole."
+		"those of one; with parts there are those of all that count, as columns parts.STEP.result, .state … or in NDJSON " +
+		"as parts, an object by step. Where a cell of a workbook cannot hold what is exported, it says so or has " +
+		"U+FFFD for a character; the header " + notHeldHeader + " has the number of such cells. A stream that does not end " +
+		"properly is not whole."
 	kernel.RegisterAnswer(s.Kernel, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {

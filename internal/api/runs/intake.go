@@ -44,12 +44,12 @@ type ItemSource struct {
 	SQL       string `json:"sql,omitempty" query:"sql" doc:"a query whose rows are the items, instead of a body"`
 	SQLSource string `json:"sql_source,omitempty" query:"sql_source" doc:"source to query, from serve --connections"`
 
-	Stream        string `json:"stream,omitempty" query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`      //nolint:lll // a tag
-	StreamSubject string `json:"stream_subject,omitempty" query:"stream_subject" doc:"only messages of this subject, which may have wildcards"` //nolint:lll // a tag
+	Stream        string `json:"stream,omitempty" query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`
+	StreamSubject string `json:"stream_subject,omitempty" query:"stream_subject" doc:"only messages of this subject, which may have wildcards"`
 	StreamFrom    uint64 `json:"stream_from,omitempty" query:"stream_from" doc:"only messages from this sequence on"`
 
-	FromRun    string   `json:"from_run,omitempty" query:"from_run" doc:"an earlier run to continue; a body corrects items of it"`                                  //nolint:lll // a tag
-	FromStates []string `json:"from_states,omitempty" query:"from_state,explode" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"` //nolint:lll // a tag
+	FromRun    string   `json:"from_run,omitempty" query:"from_run" doc:"an earlier run to continue; a body corrects items of it"`
+	FromStates []string `json:"from_states,omitempty" query:"from_state,explode" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"`
 }
 
 func (f *ItemSource) elsewhere() bool { return f.SQL != "" || f.Stream != "" || f.FromRun != "" }
@@ -243,8 +243,8 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 		return run, nil, 0, err
 	}
 	if into := workqueue.Into(ctx); view.Namespace != into {
-		return run, nil, 0, kernel.BadInput(fmt.Sprintf("from_run: run %s is in namespace %s, not in %s; add --namespace %[2]s", id,
-			view.Namespace, into))
+		return run, nil, 0, kernel.BadInput(fmt.Sprintf(
+			"from_run: run %s is in namespace %s, not in %s; add --namespace %[2]s", id, view.Namespace, into))
 	}
 	if set.Source == "" {
 		set.Source = "run " + set.FromRun

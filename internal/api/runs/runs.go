@@ -370,7 +370,7 @@ type itemsInput struct {
 	From  int32    `query:"from" minimum:"0" doc:"the first ordinal"`
 	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
 	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
-	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"repeatable; absent: all"` //nolint:lll // a tag
+	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"repeatable; absent: all"`
 	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items after it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
 }

@@ -39,11 +39,11 @@ type RunSettings struct {
 type StartSettings struct {
 	Endpoint       string `json:"endpoint,omitempty" query:"endpoint"`
 	PlanRef        string `json:"plan_ref,omitempty" query:"plan_ref" doc:"a saved plan, like year-end or year-end@3"`
-	Key            string `json:"key,omitempty" query:"key" doc:"the column or field that is the item's key; absent: key, then id, then the first column"` //nolint:lll // a tag
+	Key            string `json:"key,omitempty" query:"key" doc:"the column or field that is the item's key; absent: key, then id, then the first column"`
 	Format         string `json:"format,omitempty" query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`
 	Name           string `json:"name,omitempty" query:"name"`
 	IdempotencyKey string `json:"idempotency_key,omitempty" query:"idempotency_key"`
-	OnDuplicate    string `json:"on_duplicate,omitempty" query:"on_duplicate" enum:"error,skip,allow" doc:"what to do with a duplicate key" example:"error"` //nolint:lll // a tag
+	OnDuplicate    string `json:"on_duplicate,omitempty" query:"on_duplicate" enum:"error,skip,allow" doc:"what to do with a duplicate key" example:"error"`
 	Source         string `json:"source,omitempty" query:"source" doc:"where the items come from, human-readable"`
 	ItemSource
 }

@@ -130,8 +130,8 @@ func itemsText(report *conformance.Report) string {
 				"\n"
 		})
 	case report.NoItems:
-		return "Each item sent was {}: the endpoint announces no schema, or no example fits it. Give payloads with --items FILE " +
-			"(JSON lines), or announce a schema (docs/protocol.md, Discovery).\n"
+		return "Each item sent was {}: the endpoint announces no schema, or no example fits it. Give payloads with --items " +
+			"FILE (JSON lines), or announce a schema (docs/protocol.md, Discovery).\n"
 	}
 	return ""
 }

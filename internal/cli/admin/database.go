@@ -347,8 +347,8 @@ func secretOf(term *cli.Console) func(*client.CreatedToken) string {
 	return func(made *client.CreatedToken) string {
 		until := cmp.Or(cli.If(made.ExpiresAt != nil, "%v", made.ExpiresAt), "it is revoked")
 		term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
-			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, rolesOf(made.Role, made.Grants),
-			until)
+			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name,
+			rolesOf(made.Role, made.Grants), until)
 		return made.Secret
 	}
 }

@@ -151,8 +151,8 @@ func (r *natsRevoke) Run(_ context.Context, term *cli.Console) error {
 	if term.JSON {
 		return term.Document(map[string]any{"revoke": r.Name})
 	}
-	return term.Printf("%s", cli.Text("the credentials still work: repeat tranche nats config --operator --out %v with all roles, "+
-		"then reload all servers (nats-server --signal reload)\n", r.Out))
+	return term.Printf("%s", cli.Text("the credentials still work: repeat tranche nats config --operator --out %v "+
+		"with all roles, then reload all servers (nats-server --signal reload)\n", r.Out))
 }
 
 func (c *natsConfig) Run(_ context.Context, term *cli.Console) error {

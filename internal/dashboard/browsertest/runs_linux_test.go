@@ -246,7 +246,8 @@ func aListThatSaysWhy(s *stack, p *page) {
 	p.click("only-schedule")
 	p.has("attention")
 	names := func(what, want string) {
-		p.until(what, `[...document.querySelectorAll('`+at("run-link")+`')].map((e) => e.innerText).join().startsWith("`+want+`")`)
+		p.until(what, `[...document.querySelectorAll('`+at("run-link")+
+			`')].map((e) => e.innerText).join().startsWith("`+want+`")`)
 	}
 	p.click("sort-failed")
 	names("the most failed first", "many,few,")
@@ -594,7 +595,7 @@ func findAndChoose(s *stack, p *page) {
 	p.says("state", "paused")
 	search("C42", "C42")
 	p.has("item-page")
-	p.until("a request leads to its logs", `document.querySelector('`+at("link")+`')?.href.startsWith("http://logs.test/?q=")`)
+	p.until("a request has its logs", `document.querySelector('`+at("link")+`')?.href.startsWith("http://logs.test/?q=")`)
 	p.do("Ctrl K", chromedp.KeyEvent("k", chromedp.KeyModifiers(chromedp.ModifierCtrl)))
 	p.fill("search-text", "no such key")
 	p.inBothThemes("searching")

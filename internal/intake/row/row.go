@@ -170,7 +170,7 @@ func NoKey(kind, key string, names []string) string {
 
 // Nearest returns the name closest to a mistyped one, or "" if none is close.
 func Nearest(name string, known []string) (nearest string) {
-	least := min(2, max(len(name)/4, min(1, len(name)/3))) + 1 //nolint:mnd // one typo from three characters on, two from eight
+	least := min(2, max(len(name)/4, min(1, len(name)/3))) + 1 // one typo from three characters on, two from eight
 	for _, k := range known {
 		if d := slips(name, k); d < least {
 			nearest, least = k, d

@@ -84,8 +84,8 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 // ActKey is the key of a [Confirmed] in a context.
 type ActKey struct{}
 
-// Confirmed is an administrator's act that another one confirmed. Its change settles it in the same transaction, so that
-// it is done once.
+// Confirmed is an administrator's act that another one confirmed. Its change settles it in the same transaction, so
+// that it is done once.
 type Confirmed struct {
 	ID, By  string
 	Later   bool // it takes several transactions, and may be repeated: it is settled after the last
