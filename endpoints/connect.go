@@ -166,18 +166,9 @@ func LogTo(log *zap.Logger) nats.Option {
 			log.Info("connected to NATS", zap.String("server", nc.ConnectedUrlRedacted()))
 		}
 		o.AsyncErrorCB = func(nc *nats.Conn, _ *nats.Subscription, err error) {
-			if refusal(nc, err) {
-				return
+			if !refusal(nc, err) {
+				logReported(log, nc, err)
 			}
-			if errors.Is(err, nats.ErrPermissionViolation) {
-				level := zap.ErrorLevel
-				if _, _, ours := stream.ReadViolation(err.Error(), nc.Opts.InboxPrefix); ours {
-					level = zap.DebugLevel // retried; a Service logs it once, in Permissions.Run
-				}
-				log.Log(level, "NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))
-				return
-			}
-			log.Warn("NATS reports an error", zap.Error(err))
 		}
 		o.DisconnectedErrCB = func(nc *nats.Conn, err error) {
 			if !nc.IsClosed() {
@@ -192,6 +183,19 @@ func LogTo(log *zap.Logger) nats.Option {
 		}
 		return nil
 	}
+}
+
+// logReported logs an error that NATS reports on a connection that stays.
+func logReported(log *zap.Logger, nc *nats.Conn, err error) {
+	if !errors.Is(err, nats.ErrPermissionViolation) {
+		log.Warn("NATS reports an error", zap.Error(err))
+		return
+	}
+	level := zap.ErrorLevel
+	if _, _, ours := stream.ReadViolation(err.Error(), nc.Opts.InboxPrefix); ours {
+		level = zap.DebugLevel // retried; a Service logs it once, in Permissions.Run
+	}
+	log.Log(level, "NATS denies this user a subject; grant it in the server's permissions", zap.Error(err))
 }
 
 // localServer returns the address and password of this machine's `tranche serve`, or nil if this user has none.

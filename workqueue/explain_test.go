@@ -86,10 +86,10 @@ func (b *bench) wantTold(run workqueue.RunID, want ...told) *health.Explanation 
 	return e
 }
 
-// limited is a run of chunks of 4 with a limit of requests out.
-func limited(inFlight int) start.LoadRequest {
+// limited is a run of chunks of 4 with at most one request out.
+func limited() start.LoadRequest {
 	req := storetest.Request()
-	req.Steps[0].InFlight = inFlight
+	req.Steps[0].InFlight = 1
 	return req
 }
 
@@ -142,7 +142,7 @@ func TestExplain(t *testing.T) {
 		},
 		"paused": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.Load(limited(1), 10)
+				run := b.Load(limited(), 10)
 				b.Send(b.One(run))
 				b.pause(run)
 				return run
@@ -214,7 +214,7 @@ func TestExplain(t *testing.T) {
 		},
 		"step limit": {
 			make: func(b *bench) workqueue.RunID {
-				run := b.Load(limited(1), 10)
+				run := b.Load(limited(), 10)
 				b.One(run)
 				return run
 			},
@@ -583,7 +583,7 @@ func TestExplainWhatIsNotThere(t *testing.T) {
 func TestExplainAnEndpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	first, second := b.Load(limited(1), 10), b.Load(limited(1), 20)
+	first, second := b.Load(limited(), 10), b.Load(limited(), 20)
 	b.Send(b.One(first), b.One(second))
 	b.Finish(b.Load(storetest.Request(), 5))
 	b.Load(func() start.LoadRequest {

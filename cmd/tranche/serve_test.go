@@ -165,12 +165,9 @@ func TestServeWithoutNATS(t *testing.T) {
 	for path, want := range map[string]int{
 		"/healthz": 200, "/readyz": 503, "/api/v1/runs": 200, "/api/v1/endpoints": 503,
 	} {
-		req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where+path, nil))(t)
-		answer := testenv.Must(http.DefaultClient.Do(req))(t)
-		text, err := io.ReadAll(answer.Body)
-		_ = answer.Body.Close()
-		if err != nil || answer.StatusCode != want || want == 503 && !strings.Contains(string(text), "NATS") {
-			t.Errorf("%s: %d %s, %v; want %d", path, answer.StatusCode, text, err, want)
+		code, text := testenv.Get(t, where+path)
+		if code != want || want == 503 && !strings.Contains(text, "NATS") {
+			t.Errorf("%s: %d %s; want %d", path, code, text, want)
 		}
 	}
 	if took, err := s.End(t); err != nil || took > soon {
@@ -323,16 +320,7 @@ func (s *server) waitingAPI(t *testing.T) string {
 
 func readyz(t *testing.T, where string) (int, string) {
 	t.Helper()
-	return answerOf(t, where+"/readyz")
-}
-
-func answerOf(t *testing.T, where string) (int, string) {
-	t.Helper()
-	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, where, nil))(t)
-	answer := testenv.Must(http.DefaultClient.Do(req))(t)
-	defer func() { _ = answer.Body.Close() }()
-	text := testenv.Must(io.ReadAll(answer.Body))(t)
-	return answer.StatusCode, string(text)
+	return testenv.Get(t, where+"/readyz")
 }
 
 // soon is how long a serve that waits for something takes to end at most: less than half of its grace, which is
@@ -401,7 +389,7 @@ func TestServeNamesAStandbyThatIsGone(t *testing.T) {
 	says("health", "Commits wait for a standby", of("health"))
 	says("explain", "waiting for a standby of PostgreSQL", of("run", "explain", "it"))
 	says("the metric", `tranche_node_unready{reason="standby"} 1`, func() string {
-		_, text := answerOf(t, s.where["metrics"])
+		_, text := testenv.Get(t, s.where["metrics"])
 		return text
 	})
 	set("")

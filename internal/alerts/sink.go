@@ -56,37 +56,44 @@ type Sink struct {
 // webhook, by https or on loopback, which needs the name of a secret.
 func NewSink(db *database.DB, target, secret string, receivers *Receivers) (*Sink, error) {
 	u, err := url.Parse(target)
-	if err == nil && (u.User != nil || u.RawQuery != "" || u.Fragment != "") {
-		err = errors.New("user, query and fragment are not supported")
-	}
-	if err == nil && (u.Scheme == "https" || u.Scheme == "http" && isLoopback(u)) {
-		if _, err := (&hook{target, secret}).reachable(receivers); err != nil {
-			return nil, err
-		}
-		return &Sink{store: retention.New(db), target: u, receivers: receivers, secret: secret}, nil
-	}
 	if err == nil {
-		switch u.Scheme {
-		case "file":
-			if u.Host != "" || u.Path == "" {
-				err = errors.New("its path must be absolute")
-			}
-		case "syslog", "syslog+tls", "syslog+udp":
-			if u.Port() == "" || u.Path != "" {
-				err = errors.New("it needs a host and a port")
-			}
-		case "http":
-			err = errors.New("anyone on the way could read it")
-		default:
-			err = errors.New("unknown scheme")
-		}
+		err = checkSink(u)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("invalid %q: %w; use file:///PATH, syslog://HOST:514, syslog+tls://HOST:6514, "+
 			"syslog+udp://HOST:514 or https://HOST/PATH", target, err)
 	}
+	if u.Scheme == "https" || u.Scheme == "http" {
+		if _, err := (&hook{target, secret}).reachable(receivers); err != nil {
+			return nil, err
+		}
+		return &Sink{store: retention.New(db), target: u, receivers: receivers, secret: secret}, nil
+	}
 	host, _ := os.Hostname() // "-" without one
 	return &Sink{store: retention.New(db), target: u, host: cmp.Or(host, "-")}, nil
+}
+
+func checkSink(u *url.URL) error {
+	if u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		return errors.New("user, query and fragment are not supported")
+	}
+	switch u.Scheme {
+	case "file":
+		if u.Host != "" || u.Path == "" {
+			return errors.New("its path must be absolute")
+		}
+	case "syslog", "syslog+tls", "syslog+udp":
+		if u.Port() == "" || u.Path != "" {
+			return errors.New("it needs a host and a port")
+		}
+	case "http", "https":
+		if u.Scheme == "http" && !isLoopback(u) {
+			return errors.New("anyone on the way could read it")
+		}
+	default:
+		return errors.New("unknown scheme")
+	}
+	return nil
 }
 
 func isLoopback(u *url.URL) bool {

@@ -27,8 +27,7 @@ func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 	}
 	b.Refused(404, "openapi", http.MethodGet, api.Prefix+"/nowhere", nil)
 	b.Refused(404, "use one of alert.json, collector.json", http.MethodGet, "/schemas/plans.json", nil)
-	schema := testenv.Must(http.Get(b.URL + "/schemas/plan.json"))(t)
-	defer func() { _ = schema.Body.Close() }()
+	schema := b.Send(http.MethodGet, "/schemas/plan.json", "")
 	testenv.Same(t, schema.Header.Get("Cache-Control"), "public, max-age=3600", "a schema is cached")
 	b.Refused(405, "takes GET", http.MethodPost, "/healthz", strings.NewReader("x"))
 	b.Refused(405, "takes GET and DELETE, not PUT", http.MethodPut, api.Prefix+"/trackers/x", strings.NewReader("{}"))

@@ -263,7 +263,7 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 		}
 	}
 	for _, set := range settings {
-		if set.Concurrency > 0 || set.MaxInFlight > 0 || set.Rate > 0 || set.RequestRate > 0 || set.CanaryShare > 0 {
+		if isSet(&set) {
 			e := named(set.Endpoint)
 			e.Concurrency, e.MaxInFlight, e.RateLimit = set.Concurrency, set.MaxInFlight, set.Rate
 			e.RequestRate = set.RequestRate
@@ -275,6 +275,11 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 	addPaces(byName, paces)
 	addCanaries(byName, settings)
 	return byName, nil
+}
+
+// isSet reports whether an endpoint has settings that count while it has neither runs nor services.
+func isSet(s *pace.EndpointSetting) bool {
+	return s.Concurrency > 0 || s.MaxInFlight > 0 || s.Rate > 0 || s.RequestRate > 0 || s.CanaryShare > 0
 }
 
 func newEndpoint(name string) *Endpoint {

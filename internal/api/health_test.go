@@ -42,8 +42,7 @@ func TestRequestsAreMeasured(t *testing.T) {
 			req.Header.Set(ask.headers[i], ask.headers[i+1])
 		}
 		req.Host = ask.host
-		answer := testenv.Must(http.DefaultClient.Do(req))(t)
-		_ = answer.Body.Close()
+		testenv.Do(t, req)
 		testenv.Same(t, <-m.Requests, ask.want, "%s %s", ask.host, ask.path)
 	}
 }

@@ -39,7 +39,7 @@ func TestExamplesFitTheSchemasThatTheyName(t *testing.T) {
 	}
 	check := func(at, text string) {
 		line := modeline.FindStringSubmatch(text)
-		if line == nil || schemas[line[1]] == nil {
+		if len(line) != 2 || schemas[line[1]] == nil {
 			t.Errorf("%s: it begins with no line that names its schema:\n%s", at, text)
 		} else if err := fits(line[1], text); err != nil {
 			t.Errorf("%s: %v", at, err)

@@ -96,9 +96,9 @@ func double(in change, key, year string) (out change, err error) {
 	return change{2 * in.N, key, year}, nil
 }
 
-func (b *bench) stored(name, id string) string {
+func (b *bench) stored(id string) string {
 	b.Helper()
-	ops := testenv.Must(collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{ID: id}))(b)
+	ops := testenv.Must(collectorstore.New(b.store).Ops(b.Context(), "e", collectorstore.OpsFilter{ID: id}))(b)
 	testenv.MustSame(b, len(ops), 1, "%s", id)
 	return string(ops[0].Payload)
 }
@@ -124,11 +124,11 @@ func TestStoringAddsDataOnce(t *testing.T) {
 	b.apply("e", enriched)
 	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":100},"n":2}}`
 	testenv.MustSame(t, testenv.Must(b.add(text))(t).Added, 2, "added")
-	if got, want := b.stored("e", "a"), `{"change":{"customer":{"id":7},"n":1},"name":"Name 7","note":"1 of 2026",`+
+	if got, want := b.stored("a"), `{"change":{"customer":{"id":7},"n":1},"name":"Name 7","note":"1 of 2026",`+
 		`"tier":"gold"}`; got != want {
 		t.Errorf("stored %s, want %s", got, want)
 	}
-	if got := b.stored("e", "b"); !strings.Contains(got, `"name":null`) { // as the row has it
+	if got := b.stored("b"); !strings.Contains(got, `"name":null`) { // as the row has it
 		t.Errorf("stored %s", got)
 	}
 	// What is known is not asked for again, and one that is new is.
@@ -171,9 +171,9 @@ func TestWhatAServiceOrAFunctionMakesIsStored(t *testing.T) {
 			fmt.Fprintf(&text, `{"id":"%d-%d","payload":{"customer":{"id":7},"n":%d}}`, i, n, n+1)
 		}
 		testenv.MustSame(t, testenv.Must(b.add(text.String()))(t).Added, 3000, "added with %s", c.enrich)
-		testenv.Same(t, b.stored("e", fmt.Sprint(i, "-0")), c.want, "stored with %s", c.enrich)
+		testenv.Same(t, b.stored(fmt.Sprint(i, "-0")), c.want, "stored with %s", c.enrich)
 		want := strings.NewReplacer(`"n":2`, `"n":6000`, `"now":"1"`, `"now":"3000"`, `"was":1`, `"was":3000`).Replace(c.want)
-		testenv.Same(t, b.stored("e", fmt.Sprint(i, "-2999")), want, "stored with %s", c.enrich)
+		testenv.Same(t, b.stored(fmt.Sprint(i, "-2999")), want, "stored with %s", c.enrich)
 	}
 	testenv.Same(t, ingest.Held(b.it), 0, "bytes are held")
 }
@@ -239,7 +239,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 	b.apply("e", "endpoint: echo\norder_by: customer.id\nenrich: {sql: "+query+
 		", optional: true, payload: {x: \"{parts.sql.name}\"}}\n")
 	testenv.Must(b.add(`{"id":"a","payload":{"customer":{"id":9999}}}`))(t)
-	testenv.Same(t, b.stored("e", "a"), `{"x":null}`, "stored")
+	testenv.Same(t, b.stored("a"), `{"x":null}`, "stored")
 }
 
 // That a source fails is told with the collector, whatever node is asked, until an add is taken.

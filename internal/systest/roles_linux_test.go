@@ -3,8 +3,6 @@ package systest
 import (
 	"encoding/json"
 	"errors"
-	"io"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -192,11 +190,8 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 		}
 	}
 	until(t, "metrics say when certificates end", func() bool {
-		answer := testenv.Must(http.Get("http://" + n.metrics + "/metrics"))(t)
-		defer func() { _ = answer.Body.Close() }()
-		all, err := io.ReadAll(answer.Body)
-		text := string(all)
-		return err == nil && strings.Contains(text, `expiry_timestamp_seconds{of="nats"}`) &&
+		_, text := testenv.Get(t, "http://"+n.metrics+"/metrics")
+		return strings.Contains(text, `expiry_timestamp_seconds{of="nats"}`) &&
 			strings.Contains(text, `expiry_timestamp_seconds{of="postgresql"}`)
 	})
 	n.end(t)

@@ -201,8 +201,6 @@ func TestWhatCannotBeOpened(t *testing.T) {
 
 func get(t *testing.T, url string) int {
 	t.Helper()
-	req := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-	answer := testenv.Must(http.DefaultClient.Do(req))(t)
-	_ = answer.Body.Close()
-	return answer.StatusCode
+	code, _ := testenv.Get(t, url)
+	return code
 }

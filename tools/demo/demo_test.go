@@ -186,11 +186,7 @@ func testLingers(t *testing.T, program string) {
 
 func expectPage(t *testing.T, url string) {
 	t.Helper()
-	request := testenv.Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t)
-	response := testenv.Must(http.DefaultClient.Do(request))(t)
-	defer func() { _ = response.Body.Close() }()
-	kind := response.Header.Get("Content-Type")
-	if response.StatusCode != http.StatusOK || !strings.Contains(kind, "html") {
-		t.Errorf("%s answers %s, %s", url, response.Status, kind)
+	if code, text := testenv.Get(t, url); code != http.StatusOK || !strings.HasPrefix(text, "<!doctype html>") {
+		t.Errorf("%s answers %d, %s", url, code, text)
 	}
 }

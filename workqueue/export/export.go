@@ -114,26 +114,31 @@ func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 	return e, nil
 }
 
-func (e *Export) choose(g *plane.Graph, name string) error {
-	leaves, all := make([]workqueue.Step, 0, 1), make([]string, len(g.Steps))
+// leaves returns the exported steps: the named one, or all that no other needs.
+func (e *Export) leaves(g *plane.Graph, name string) (leaves []workqueue.Step, err error) {
+	var all, names []string
 	for i := range g.Steps {
-		all[i] = g.Steps[i].Name
+		all = append(all, g.Steps[i].Name)
 		if all[i] == name || name == "" && len(g.After[i]) == 0 {
-			leaves = append(leaves, workqueue.Step(i))
+			leaves, names = append(leaves, workqueue.Step(i)), append(names, all[i])
 		}
 	}
 	failuresOnly := slices.Equal(e.states, []workqueue.Outcome{workqueue.OutcomeFailed})
-	several := len(leaves) > 1
 	switch {
 	case name != "" && len(leaves) == 0:
-		return &workqueue.StepChoiceError{Step: name, Steps: all}
-	case several && !failuresOnly && !e.parts:
-		names := make([]string, len(leaves))
-		for i, leaf := range leaves {
-			names[i] = all[leaf]
-		}
-		return &workqueue.StepChoiceError{Steps: names}
+		return nil, &workqueue.StepChoiceError{Step: name, Steps: all}
+	case len(leaves) > 1 && !failuresOnly && !e.parts:
+		return nil, &workqueue.StepChoiceError{Steps: names}
 	}
+	return leaves, nil
+}
+
+func (e *Export) choose(g *plane.Graph, name string) error {
+	leaves, err := e.leaves(g, name)
+	if err != nil {
+		return err
+	}
+	several := len(leaves) > 1
 	for i := range g.Steps {
 		step := workqueue.Step(i)
 		leaf := slices.Contains(leaves, step)
@@ -144,7 +149,7 @@ func (e *Export) choose(g *plane.Graph, name string) error {
 		if leaf && !several && !e.parts {
 			e.result = len(e.steps)
 		}
-		e.steps, e.names, e.before = append(e.steps, step), append(e.names, all[i]), append(e.before, g.Before[i])
+		e.steps, e.names, e.before = append(e.steps, step), append(e.names, g.Steps[i].Name), append(e.before, g.Before[i])
 		e.leaf = append(e.leaf, leaf)
 		e.optional = append(e.optional, !counts || g.Steps[i].Optional && (several || !leaf))
 	}

@@ -69,20 +69,20 @@ func (c *EndpointChange) validate() error {
 			"max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit",
 			*n, c.Endpoint, MaxEndpointInFlight)}
 	}
-	if r := c.Rate; r != nil && *r != 0 && !(*r >= MinEndpointRate && *r <= MaxEndpointRate) { // rejects NaN, too
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
-			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
-	}
 	if c.Canary != nil {
 		if err := c.Canary.validate(c.Endpoint); err != nil {
 			return err
 		}
 	}
-	return c.validateCalls()
+	return c.validateRates()
 }
 
-func (c *EndpointChange) validateCalls() error {
+func (c *EndpointChange) validateRates() error {
+	if r := c.Rate; r != nil && *r != 0 && !(*r >= MinEndpointRate && *r <= MaxEndpointRate) { // rejects NaN, too
+		return &workqueue.SettingError{Detail: fmt.Sprintf(
+			"rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
+			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
+	}
 	if r := c.RequestRate; r != nil && *r != 0 && !(*r >= MinRequestRate && *r <= MaxRequestRate) {
 		return &workqueue.SettingError{Detail: fmt.Sprintf(
 			"request_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",

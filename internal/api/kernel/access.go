@@ -105,26 +105,12 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(scoped)
 	}
 	r = s.withOrigin(w, r)
-	if s.Access != nil && user == "" && belowPrefix(r.URL.Path) { // not pages and probes
-		if err := s.Access.TryRequest("", s.CallerAddress(r), r.Method != http.MethodGet); err != nil {
-			s.Deny(w, r, err)
-			return
-		}
-	}
-	giveBack, err := s.takeSlot(w, r, &route, user)
+	leave, err := admitted(s, w, r, &route, user)
 	if err != nil {
 		s.Deny(w, r, err)
 		return
 	}
-	defer giveBack()
-	if route.bulk > 0 {
-		leave, err := s.bulk.Enter(r, route.bulk)
-		if err != nil {
-			s.Deny(w, r, err)
-			return
-		}
-		defer leave()
-	}
+	defer leave()
 	if route.Role == access.None { // a read; anonymous callers must not learn who used a key for what
 		s.mux.ServeHTTP(w, r)
 		return
@@ -133,6 +119,25 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		r = r.WithContext(database.ForCredentials(r.Context()))
 	}
 	s.idempotent(s.mux, w, r, route.unstored)
+}
+
+// admitted returns what ends a request that the limits on rates, slots and bulk data permit, or why they do not.
+func admitted(s *Kernel, w http.ResponseWriter, r *http.Request, route *Route, user string) (leave func(), err error) {
+	if s.Access != nil && user == "" && belowPrefix(r.URL.Path) { // not pages and probes
+		if err := s.Access.TryRequest("", s.CallerAddress(r), r.Method != http.MethodGet); err != nil {
+			return nil, err
+		}
+	}
+	giveBack, err := s.takeSlot(w, r, route, user)
+	if err != nil || route.bulk == 0 {
+		return giveBack, err
+	}
+	leaveBulk, err := s.bulk.Enter(r, route.bulk)
+	if err != nil {
+		giveBack()
+		return nil, err
+	}
+	return func() { leaveBulk(); giveBack() }, nil
 }
 
 func (s *Kernel) takeSlot(

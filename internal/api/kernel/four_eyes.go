@@ -99,12 +99,12 @@ func dryRun(in any) (field reflect.Value, ok bool) {
 	return field, field.IsValid()
 }
 
-// askedFor answers a request that another administrator must confirm.
-type askedFor struct{ identity.Act }
+// unconfirmedError answers a request that another administrator must confirm.
+type unconfirmedError struct{ identity.Act }
 
-func (*askedFor) Error() string { return "another administrator must confirm it" }
+func (*unconfirmedError) Error() string { return "another administrator must confirm it" }
 
-func (*askedFor) GetStatus() int { return http.StatusAccepted }
+func (*unconfirmedError) GetStatus() int { return http.StatusAccepted }
 
 // ask saves the request of an operation, after a dry run if it has one: what would be refused is refused now.
 func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func() (any, error)) error {
@@ -147,7 +147,7 @@ func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func
 	if err != nil {
 		return s.failure(ctx, err)
 	}
-	return huma.ErrorWithHeaders(&askedFor{act}, http.Header{ActHeader: {act.ID}})
+	return huma.ErrorWithHeaders(&unconfirmedError{act}, http.Header{ActHeader: {act.ID}})
 }
 
 // mayAsk refuses requests that a confirmation would not carry out in the same way: it has no namespace and no query,

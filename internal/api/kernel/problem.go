@@ -118,8 +118,7 @@ func Told(err error) (status int, found error) {
 		find   func(error) error
 		status int
 	}{
-		{as[*row.LineError], http.StatusUnprocessableEntity},
-		{as[*row.InputError], http.StatusUnprocessableEntity},
+		{as[*row.LineError], http.StatusUnprocessableEntity}, {as[*row.InputError], http.StatusUnprocessableEntity},
 		{as[*intake.InvalidError], http.StatusUnprocessableEntity},
 		{as[*row.RecordError], http.StatusUnprocessableEntity},
 		{as[*intake.QueryError], http.StatusUnprocessableEntity},
@@ -127,8 +126,7 @@ func Told(err error) (status int, found error) {
 		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
 		{as[*start.TooManyInvalidError], http.StatusUnprocessableEntity},
-		{as[*start.ContentError], http.StatusConflict},
-		{as[*start.AddConflictError], http.StatusConflict},
+		{as[*start.ContentError], http.StatusConflict}, {as[*start.AddConflictError], http.StatusConflict},
 		{as[*start.ExpectError], http.StatusConflict},
 		{as[*InputError], http.StatusUnprocessableEntity},
 		{as[*inspect.GroupingError], http.StatusUnprocessableEntity},
@@ -142,8 +140,7 @@ func Told(err error) (status int, found error) {
 		{as[*ingest.TooManyError], http.StatusRequestEntityTooLarge},
 		{as[*ingest.OverloadedError], http.StatusTooManyRequests},
 		{as[*ingest.EnrichError], http.StatusServiceUnavailable},
-		{as[*collector.NotEmptyError], http.StatusConflict},
-		{as[*collector.MovedError], http.StatusConflict},
+		{as[*collector.NotEmptyError], http.StatusConflict}, {as[*collector.MovedError], http.StatusConflict},
 		{as[*workqueue.MovedError], http.StatusPreconditionFailed},
 		{as[*workqueue.ChangedError], http.StatusConflict}, {as[*workqueue.AmbiguousError], http.StatusConflict},
 		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},

@@ -76,45 +76,70 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 	if asked != "" {
 		scope.Namespaces = []string{asked}
 	}
+	var err error
 	if !wide {
-		needed := route.Role
-		if route.Scope == OfObject {
-			needed = access.Watcher // to see it at all
-		}
-		granted := who.Namespaces(needed)
-		seesAll := route.Scope == OfObject && who.Role.Allows(needed) && len(granted) > 0 // and its owner decides
-		if !seesAll && (len(granted) == 0 || asked != "" && !slices.Contains(granted, asked)) {
-			return ctx, lacksRole(who, route, asked)
-		}
-		if asked == "" && !seesAll {
-			scope.Namespaces = granted
-		}
+		scope.Namespaces, err = granted(who, route, asked)
 	}
-	if asked != "" {
-		if err := checkNamespace(ctx, s, asked); err != nil {
-			return ctx, err
-		}
+	if err == nil && asked != "" {
+		err = checkNamespace(ctx, s, asked)
 	}
-	if route.Scope == Into && scope.Into == "" && scope.Namespaces != nil &&
-		!slices.Contains(scope.Namespaces, workqueue.DefaultNamespace) {
-		if len(scope.Namespaces) > 1 {
-			return ctx, BadInput("namespace: missing; use one of " + strings.Join(scope.Namespaces, ", ") + " (--namespace)")
-		}
-		scope.Into = scope.Namespaces[0]
+	switch {
+	case err != nil:
+		return ctx, err
+	case route.Scope == Into:
+		err = chooseInto(&scope)
+	case route.Scope == OfObject && who != nil && len(who.Grants) > 0 && !who.Role.Allows(access.Admin):
+		return inOwner(workqueue.InScope(ctx, scope), s, r, route, who)
 	}
-	if route.Scope == OfObject && who != nil && len(who.Grants) > 0 && !who.Role.Allows(access.Admin) {
-		owner, err := ownerOf(workqueue.InScope(ctx, scope), s, r, route)
-		role := who.RoleIn(owner)
-		if err == nil && !role.Allows(route.Role) {
-			err = lacksRole(who, route, owner)
-		}
-		if err != nil {
-			return ctx, err
-		}
-		// A name is resolved once more: it must not lead elsewhere meanwhile.
-		ctx, scope = context.WithValue(ctx, roleKey{}, role), workqueue.Scope{Namespaces: []string{owner}, Into: owner}
+	return workqueue.InScope(ctx, scope), err
+}
+
+// granted returns the namespaces in which a caller without the route's role has it by grants; nil: all, if the owner of
+// the object decides.
+func granted(who *access.Principal, route *Route, asked string) ([]string, error) {
+	needed := route.Role
+	if route.Scope == OfObject {
+		needed = access.Watcher // to see it at all
 	}
-	return workqueue.InScope(ctx, scope), nil
+	namespaces := who.Namespaces(needed)
+	seesAll := route.Scope == OfObject && who.Role.Allows(needed) && len(namespaces) > 0
+	switch {
+	case !seesAll && (len(namespaces) == 0 || asked != "" && !slices.Contains(namespaces, asked)):
+		return nil, lacksRole(who, route, asked)
+	case asked != "":
+		return []string{asked}, nil
+	case seesAll:
+		return nil, nil
+	}
+	return namespaces, nil
+}
+
+// chooseInto sets where a request without a namespace makes something: in the default one, or else the only one of the
+// scope.
+func chooseInto(scope *workqueue.Scope) error {
+	in := scope.Namespaces
+	if scope.Into != "" || in == nil || slices.Contains(in, workqueue.DefaultNamespace) {
+		return nil
+	}
+	if len(in) > 1 {
+		return BadInput("namespace: missing; use one of " + strings.Join(in, ", ") + " (--namespace)")
+	}
+	scope.Into = in[0]
+	return nil
+}
+
+// inOwner limits a request to the namespace that owns its object, in which the caller needs the route's role.
+func inOwner(ctx context.Context, s *Kernel, r *http.Request, route *Route, who *access.Principal) (
+	context.Context, error,
+) {
+	owner, err := ownerOf(ctx, s, r, route)
+	role := who.RoleIn(owner)
+	if err == nil && !role.Allows(route.Role) {
+		err = lacksRole(who, route, owner)
+	}
+	// A name is resolved once more: it must not lead elsewhere meanwhile.
+	return workqueue.InScope(context.WithValue(ctx, roleKey{}, role),
+		workqueue.Scope{Namespaces: []string{owner}, Into: owner}), err
 }
 
 func checkNamespace(ctx context.Context, s *Kernel, name string) error {

@@ -231,21 +231,13 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 		!reflect.DeepEqual(*in, plain) {
 		return filter, kernel.BadInput("fold goes with before and limit only; leave out fold, or the rest")
 	}
-	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint},
-		{"schedule", in.Schedule}} {
-		if err := kernel.CheckText(t.field, t.value, maxSearch+kernel.MaxTarget); err != nil {
-			return filter, err
-		}
-	}
-	if len(in.Search) > maxSearch || len(filter.Words) > maxWords {
-		return filter, kernel.BadInput(fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
-			len(filter.Words), len(in.Search), maxWords, maxSearch))
+	if err := in.checkTexts(len(filter.Words)); err != nil {
+		return filter, err
 	}
 	if name, number, versioned := strings.Cut(in.Plan, "@"); versioned {
-		version, err := strconv.Atoi(number)
-		if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-			return filter, kernel.BadInput(fmt.Sprintf("plan: invalid version %q; want 1 or more, for example %s@1",
-				kernel.Cut(number, kernel.MaxEchoed), kernel.Cut(name, kernel.MaxEchoed)))
+		version, err := planVersion("plan", name, number)
+		if err != nil {
+			return filter, err
 		}
 		filter.Plan, filter.Version = name, version
 	}
@@ -258,6 +250,20 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 		}
 	}
 	return filter, nil
+}
+
+func (in *listInput) checkTexts(words int) error {
+	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint},
+		{"schedule", in.Schedule}} {
+		if err := kernel.CheckText(t.field, t.value, maxSearch+kernel.MaxTarget); err != nil {
+			return err
+		}
+	}
+	if len(in.Search) > maxSearch || words > maxWords {
+		return kernel.BadInput(fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
+			words, len(in.Search), maxWords, maxSearch))
+	}
+	return nil
 }
 
 func (s *Routes) listRuns(ctx context.Context, in *listInput) (RunList, error) {

@@ -240,12 +240,17 @@ func ParsePlanRef(ref string) (name string, version int, err error) {
 	if !versioned {
 		return name, 0, nil
 	}
-	version, err = strconv.Atoi(number)
+	version, err = planVersion("plan_ref", name, number)
+	return name, version, err
+}
+
+func planVersion(field, name, number string) (int, error) {
+	version, err := strconv.Atoi(number)
 	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-		return "", 0, kernel.BadInput(fmt.Sprintf("plan_ref: invalid version %q; want 1 or more, for example %s@1",
-			kernel.Cut(number, kernel.MaxEchoed), name))
+		return 0, kernel.BadInput(fmt.Sprintf("%s: invalid version %q; want 1 or more, for example %s@1", field,
+			kernel.Cut(number, kernel.MaxEchoed), kernel.Cut(name, kernel.MaxEchoed)))
 	}
-	return name, version, nil
+	return version, nil
 }
 
 // Validate refuses invalid settings.

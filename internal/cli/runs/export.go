@@ -49,10 +49,8 @@ type runExport struct {
 }
 
 func (r *runExport) Validate() error {
-	var unknown error
-	if r.Format == "" {
-		r.Format, unknown = formatOf(r.Out)
-	}
+	format, unknown := formatOf(r.Format, r.Out)
+	r.Format = format
 	switch {
 	case r.Dir == "" && (r.Resume || r.Keys != ""):
 		return errors.New("--resume and --keys go with --dir")
@@ -68,8 +66,11 @@ func (r *runExport) Validate() error {
 	return cmp.Or(unknown, err)
 }
 
-func formatOf(name string) (string, error) {
-	switch end := strings.ToLower(filepath.Ext(name)); end {
+// formatOf returns the format that was asked for, or else that of the file's name.
+func formatOf(asked, name string) (string, error) {
+	switch end := cmp.Or(asked, strings.ToLower(filepath.Ext(name))); end {
+	case asked:
+		return asked, nil
 	case ".csv", ".parquet", ".xlsx":
 		return end[1:], nil
 	case "", ".", ".ndjson", ".jsonl", ".json":
@@ -87,7 +88,8 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	if term.JSON && r.Format != "ndjson" {
 		return cli.Usage("--json and --format " + r.Format + " exclude each other")
 	}
-	if (r.Format == "parquet" || r.Format == "xlsx") && (r.Out == "" || r.Out == "-") && cli.IsTerminalOut(term) {
+	toStdout := r.Out == "" || r.Out == "-"
+	if (r.Format == "parquet" || r.Format == "xlsx") && toStdout && cli.IsTerminalOut(term) {
 		return cli.Usage(r.Format + " is nothing to read on a terminal; give --out FILE")
 	}
 	if r.Parts {
@@ -105,7 +107,7 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		term.Note("%s cells of the workbook do not hold what is exported: it is longer than 32,767 characters, or has one "+
 			"that a workbook cannot hold; export it as ndjson, csv or parquet", n)
 	}
-	if r.Out == "" || r.Out == "-" {
+	if toStdout {
 		return cli.CopyStream(term.Out, stream)
 	}
 	size, err := writeWhole(r.Out, stream)

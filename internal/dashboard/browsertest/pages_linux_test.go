@@ -4,8 +4,6 @@ import (
 	_ "embed"
 	"encoding/json"
 	"fmt"
-	"io"
-	"log"
 	"net/http"
 	"net/http/httptest"
 	"net/http/httputil"
@@ -18,6 +16,7 @@ import (
 
 	"github.com/chromedp/chromedp"
 	"github.com/chromedp/chromedp/kb"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -554,7 +553,7 @@ func behindAProxy(b *browser) func(*testing.T) {
 				}
 				return nil
 			},
-			ErrorLog: log.New(io.Discard, "", 0),
+			ErrorLog: zap.NewStdLog(zap.NewNop()),
 		})
 		t.Cleanup(proxy.Close)
 		service := &bills{gate: make(chan struct{}, 1), codes: func(key string) (string, string) {

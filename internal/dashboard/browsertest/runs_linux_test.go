@@ -35,7 +35,7 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	p.has("start-page")
 	p.click("what-endpoint")
 	p.until("services are known", `document.querySelector('`+at("listens")+`')`)
-	p.fill("endpoint", "statment")
+	p.fill("endpoint", "sttement")
 	p.says("meant", "statement")
 	p.clickOn("what was meant", at("meant")+" button")
 	p.lacks("meant")

@@ -176,11 +176,9 @@ func (s *stack) post(path, kind, text string) (answer map[string]any) {
 	if s.secret != "" {
 		req.Header.Set("Authorization", "Bearer "+s.secret)
 	}
-	said := testenv.Must(http.DefaultClient.Do(req))(s)
-	defer said.Body.Close()
-	raw, err := io.ReadAll(said.Body)
-	if err != nil || said.StatusCode >= http.StatusMultipleChoices || json.Unmarshal(raw, &answer) != nil {
-		s.Fatalf("POST %s: %s %s %v", path, said.Status, raw, err)
+	code, text := testenv.Do(s, req)
+	if code >= http.StatusMultipleChoices || json.Unmarshal([]byte(text), &answer) != nil {
+		s.Fatalf("POST %s: %d %s", path, code, text)
 	}
 	return answer
 }

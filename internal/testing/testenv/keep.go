@@ -2,6 +2,8 @@ package testenv
 
 import (
 	"context"
+	"io"
+	"net/http"
 	"sync"
 	"testing"
 	"time"
@@ -49,4 +51,18 @@ func Number(t testing.TB, db interface {
 	t.Helper()
 	NoError(t, db.QueryRow(context.Background(), sql, args...).Scan(&n))
 	return n
+}
+
+// Get requests a URL and returns the status and the text of the answer.
+func Get(t testing.TB, url string) (code int, text string) {
+	t.Helper()
+	return Do(t, Must(http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil))(t))
+}
+
+func Do(t testing.TB, req *http.Request) (code int, text string) {
+	t.Helper()
+	answer, err := http.DefaultClient.Do(req)
+	NoError(t, err)
+	defer func() { _ = answer.Body.Close() }()
+	return answer.StatusCode, string(Must(io.ReadAll(answer.Body))(t))
 }
