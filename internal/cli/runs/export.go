@@ -68,9 +68,10 @@ func (r *runExport) Validate() error {
 
 // formatOf returns the format that was asked for, or else that of the file's name.
 func formatOf(asked, name string) (string, error) {
-	switch end := cmp.Or(asked, strings.ToLower(filepath.Ext(name))); end {
-	case asked:
+	if asked != "" {
 		return asked, nil
+	}
+	switch end := strings.ToLower(filepath.Ext(name)); end {
 	case ".csv", ".parquet", ".xlsx":
 		return end[1:], nil
 	case "", ".", ".ndjson", ".jsonl", ".json":
