@@ -263,7 +263,7 @@ func gatherChanges(ctx context.Context, w *fsnotify.Watcher, add func(string) er
 				_ = add(event.Name) // if it is a directory, and still there
 			}
 			quiet.Reset(changesEnd)
-		case <-w.Errors: // events were lost
+		case <-w.Errors: //nolint:errcheck // events were lost, whatever the reason
 			quiet.Reset(changesEnd)
 		case <-quiet.C:
 			select {

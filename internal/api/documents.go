@@ -58,6 +58,11 @@ func (t *documentText) document(name string, spec []byte) workqueue.Document {
 	return workqueue.Document{Name: name, Spec: spec, Source: string(t.RawBody), Newest: newest}
 }
 
+type documentPage struct {
+	After string `query:"after" doc:"only those whose name follows this one"`
+	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
+}
+
 func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *documents[List, View]) {
 	path, see := "/"+d.noun+"s", "tranche "+d.noun+" list"
 	op := func(verb, method, below string, words documentWords) huma.Operation {
@@ -66,11 +71,7 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 	}
 	if d.list != nil {
 		kernel.Register(k, api, kernel.In(d.scope, kernel.Get("list-"+d.noun+"s", path, d.lists)),
-			func(ctx context.Context, in *struct {
-				After string `query:"after" doc:"only those whose name follows this one"`
-				Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
-			},
-			) (List, error) {
+			func(ctx context.Context, in *documentPage) (List, error) {
 				list, err := d.list(ctx, in.After, in.Limit)
 				return list, kernel.Seen(err, see)
 			})

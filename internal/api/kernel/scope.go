@@ -80,7 +80,7 @@ func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (co
 	if !wide {
 		scope.Namespaces, err = granted(who, route, asked)
 	}
-	if err == nil && asked != "" {
+	if err == nil {
 		err = checkNamespace(ctx, s, asked)
 	}
 	switch {
@@ -143,7 +143,10 @@ func inOwner(ctx context.Context, s *Kernel, r *http.Request, route *Route, who 
 }
 
 func checkNamespace(ctx context.Context, s *Kernel, name string) error {
-	if err := workqueue.CheckNamespace(name); err != nil || name == workqueue.DefaultNamespace {
+	if name == "" || name == workqueue.DefaultNamespace {
+		return nil
+	}
+	if err := workqueue.CheckNamespace(name); err != nil {
 		return err
 	}
 	ctx, cancel := s.Looking(ctx)
