@@ -52,7 +52,7 @@ func (n *Node) ownLeaderTasks() []LeaderTask {
 
 type sessionStore interface {
 	StartSession(ctx context.Context, node sessionstore.NodeInfo, ttl time.Duration) (workqueue.SessionID, error)
-	Heartbeat(ctx context.Context, session workqueue.SessionID, ttl time.Duration, stats any) error
+	Heartbeat(ctx context.Context, session workqueue.SessionID, ttl time.Duration, stats any) (rests bool, err error)
 	Lead(ctx context.Context, session workqueue.SessionID, ttl time.Duration) (workqueue.Lease, error)
 	SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error
 	Resign(ctx context.Context, lease workqueue.Lease) error
@@ -221,7 +221,8 @@ func (n *Node) beat(ctx context.Context) {
 		case <-tick.C:
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
-		err := n.sessions.Heartbeat(timed, n.core.Session(), n.cfg.SessionTTL, n.pulse())
+		rests, err := n.sessions.Heartbeat(timed, n.core.Session(), n.cfg.SessionTTL, n.pulse())
+		n.core.Rests.Store(rests)
 		if errors.Is(err, workqueue.ErrSessionLost) {
 			n.core.Stats.SessionsLost.Add(1)
 			n.core.Log.Warn("the session expired; starting a new one", zap.Stringer("session", n.core.Session()))

@@ -23,8 +23,8 @@ type LeaderTask struct {
 	// Name appears in logs and views: lower case, a few words.
 	Name string
 	// Run does one round. Its ctx ends when the lease is lost or the node stops. again is the time to the next, unless
-	// woken before ([Node.WakeLeaderTask]); 0 means the next renewal. Errors and panics are logged and shown with the
-	// node.
+	// woken before ([Node.WakeLeaderTask]); 0 means the next renewal of the lease, or while the installation rests one of
+	// the next. Errors and panics are logged and shown with the node.
 	Run func(ctx context.Context, lease workqueue.Lease) (again time.Duration, err error)
 }
 
@@ -85,7 +85,7 @@ func (n *Node) serve(ctx context.Context, d *task, lease workqueue.Lease) {
 	for {
 		again := n.perform(ctx, d, lease)
 		if again <= 0 {
-			again = n.cfg.beatOfLease()
+			again = n.core.Slower(n.cfg.beatOfLease())
 		}
 		next := time.NewTimer(again)
 		select {

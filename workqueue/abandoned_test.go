@@ -72,7 +72,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 	}
 	b.Expire(first)
 	b.Expire(second)
-	err := session.New(b.Store).Heartbeat(t.Context(), first, time.Hour, nil)
+	_, err := session.New(b.Store).Heartbeat(t.Context(), first, time.Hour, nil)
 	testenv.Is(t, err, workqueue.ErrSessionLost, "the heartbeat of a session that is over")
 	release := b.HoldRows(`SELECT 1 FROM batchrun WHERE name = 'stays asleep' FOR UPDATE`)
 	var cleared []workqueue.RunID

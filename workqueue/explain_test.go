@@ -326,8 +326,9 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 7)
 				b.One(run)
-				testenv.NoError(b, session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
-					map[string]bool{"nats": false}))
+				rests := testenv.Must(session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
+					map[string]bool{"nats": false}))(b)
+				testenv.Same(b, rests, false, "during a run the installation does not rest")
 				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonNATSUnreachable, owner: node, items: 4},
@@ -338,8 +339,8 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 7)
 				b.One(run)
-				testenv.NoError(b, session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
-					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}))
+				testenv.Must(session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
+					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}))(b)
 				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonNATSStalled, owner: health.OwnerNATS, items: 4},

@@ -48,8 +48,8 @@ func TestJetStreamWithoutAQuorum(t *testing.T) {
 	w.exec(`UPDATE node_session SET started_at = tranche_now() + interval '1 hour'`)
 	beat := func(session workqueue.SessionID, stalled any) {
 		t.Helper()
-		testenv.NoError(t, sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
-			map[string]any{"nats": true, "stalled": stalled}))
+		testenv.Must(sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
+			map[string]any{"nats": true, "stalled": stalled}))(t)
 	}
 	w.load(workqueue.SessionID{}, 20)
 	unheard := w.appears(store.NoListeners, "bills", store.Critical)
@@ -90,8 +90,9 @@ func TestANodeThatCannotReachNATS(t *testing.T) {
 	session := w.session()
 	beat := func(nats bool) {
 		t.Helper()
-		testenv.NoError(t, sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
-			map[string]any{"nats": nats}))
+		rests := testenv.Must(sessionstore.New(w.store).Heartbeat(t.Context(), session, time.Hour,
+			map[string]any{"nats": nats}))(t)
+		testenv.Same(t, rests, true, "without a run the installation rests")
 	}
 	beat(false)
 	w.appears(store.NATS, "there", store.Critical, "node there (pid 7)")

@@ -43,6 +43,16 @@ type Core struct {
 	Publish   chan struct{} // publish events
 	Elsewhere atomic.Bool   // other nodes' endpoints have work
 	freeing   atomic.Bool   // WakeFreed is about to notify them
+	Rests     atomic.Bool   // at the last heartbeat no run was in progress, and there was no collector
+}
+
+// Slower returns the time between two looks for what can only happen during a run: four times as long while the
+// installation rests.
+func (n *Core) Slower(every time.Duration) time.Duration {
+	if n.Rests.Load() {
+		return 4 * every
+	}
+	return every
 }
 
 // New returns a core without a meter.

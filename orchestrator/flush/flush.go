@@ -104,7 +104,7 @@ func (f *Flusher) Run(ctx, draining context.Context) {
 func (f *Flusher) look(ctx, draining context.Context) {
 	n := f.node
 	for ctx.Err() == nil {
-		wait := core.Jitter(f.cfg.Poll)
+		wait := core.Jitter(n.Slower(f.cfg.Poll))
 		if n.NC.IsConnected() { // never claim what cannot be sent
 			next, err := f.round(ctx, draining)
 			if err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrBusy) {

@@ -147,6 +147,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+			tick.Reset(k.node.Slower(k.cfg.Interval))
 		case <-k.node.Looks:
 		}
 		if !k.node.NC.IsConnected() {

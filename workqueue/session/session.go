@@ -6,8 +6,11 @@ package session
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -43,20 +46,23 @@ func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duratio
 const beatSession = `
 UPDATE node_session
 SET heartbeat_at = tranche_now(), expires_at = tranche_now() + $2, stats = $3
-WHERE id = $1 AND ended_at IS NULL AND expires_at > tranche_now()`
+WHERE id = $1 AND ended_at IS NULL AND expires_at > tranche_now()
+RETURNING NOT EXISTS (SELECT FROM batchrun WHERE state IN ('loading', 'running'))
+    AND NOT EXISTS (SELECT FROM collector)`
 
-// Heartbeat prolongs a session and stores the node's counters. It returns ErrSessionLost if the session has ended.
-func (s Store) Heartbeat(ctx context.Context, id workqueue.SessionID, ttl time.Duration, stats any) error {
+// Heartbeat prolongs a session and stores the node's counters. It reports whether the installation rests: no run is in
+// progress, and there is no collector. It returns ErrSessionLost if the session has ended.
+func (s Store) Heartbeat(ctx context.Context, id workqueue.SessionID, ttl time.Duration, stats any,
+) (rests bool, err error) {
 	doc, err := json.Marshal(stats)
+	if err == nil {
+		err = s.db.Sessions.QueryRow(ctx, beatSession, id, ttl, doc).Scan(&rests)
+	}
+	if errors.Is(err, pgx.ErrNoRows) {
+		err = workqueue.ErrSessionLost
+	}
 	if err != nil {
-		return fmt.Errorf("heartbeat %s: %w", id, err)
+		return false, fmt.Errorf("heartbeat %s: %w", id, err)
 	}
-	tag, err := s.db.Sessions.Exec(ctx, beatSession, id, ttl, doc)
-	if err != nil {
-		return fmt.Errorf("heartbeat %s: %w", id, err)
-	}
-	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("heartbeat %s: %w", id, workqueue.ErrSessionLost)
-	}
-	return nil
+	return rests, nil
 }

@@ -571,7 +571,8 @@ func (s *simulation) pass(d time.Duration, n int) {
 	testenv.Advance(s, s.Pool, d)
 	for i := range s.nodes {
 		if s.r.IntN(n) == 0 {
-			s.over(&s.nodes[i], session.New(s.Store).Heartbeat(s.Context(), s.nodes[i].session, simulatedTTL, nil))
+			_, err := session.New(s.Store).Heartbeat(s.Context(), s.nodes[i].session, simulatedTTL, nil)
+			s.over(&s.nodes[i], err)
 		}
 	}
 }

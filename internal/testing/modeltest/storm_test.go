@@ -177,7 +177,7 @@ func (s *storm) node(ctx context.Context, r *rand.Rand, session *workqueue.Sessi
 		}
 		*session = id
 	}
-	if err := sessionstore.New(s.Store).Heartbeat(ctx, *session, time.Second, struct{}{}); err != nil {
+	if _, err := sessionstore.New(s.Store).Heartbeat(ctx, *session, time.Second, struct{}{}); err != nil {
 		*session = workqueue.SessionID{}
 		return err
 	}
