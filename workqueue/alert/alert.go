@@ -8,7 +8,6 @@ package alert
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -131,8 +130,5 @@ func (s Store) Test(ctx context.Context, name string, body json.RawMessage, acto
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "alert_test", Subject: name,
 			After: map[string]any{"message": id}})
 	})
-	if err != nil {
-		return id, fmt.Errorf("test alert %s: %w", name, err)
-	}
-	return id, nil
+	return id, pg.Wrap(err, "test alert %s", name)
 }

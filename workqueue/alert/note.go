@@ -3,8 +3,6 @@ package alert
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"slices"
 	"time"
 
@@ -42,10 +40,7 @@ WHERE state = 'active' AND deleted_at IS NULL ORDER BY name`
 // Active returns the rules that are neither paused nor deleted.
 func (s Store) Active(ctx context.Context) ([]Rule, error) {
 	rules, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Rule], activeRules, overlap)
-	if err != nil {
-		return nil, fmt.Errorf("read alerts: %w", err)
-	}
-	return rules, nil
+	return rules, pg.Wrap(err, "read alerts")
 }
 
 // Condition is a condition that a rule reports, in its current state.
@@ -197,21 +192,15 @@ func (s Store) Note(
 		made = 0
 		var now time.Time
 		err := tx.QueryRow(ctx, holdRule, look.Rule.Name, look.Rule.Version).Scan(&now)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
+		if err != nil {
+			return pg.NoRow(err, nil)
 		}
-		if err == nil {
-			err = look.note(ctx, tx, now)
-		}
-		if err == nil {
+		if err = look.note(ctx, tx, now); err == nil {
 			made, err = look.tell(ctx, tx, now, compose)
 		}
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("note what alert %s sees: %w", look.Rule.Name, err)
-	}
-	return made, nil
+	return made, pg.Wrap(err, "note what alert %s sees", look.Rule.Name)
 }
 
 type key struct{ kind, subject string }
@@ -354,11 +343,8 @@ func (l *Look) tell(
 	ctx context.Context, tx pgx.Tx, now time.Time, compose func([]Listed) ([]Message, error),
 ) (int, error) {
 	name := l.Rule.Name
-	rows := pg.Rows(ctx, tx, ripeGroups, name, now, l.Wait, l.Quiet, l.Interval, MaxListed)
-	listed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Listed, err error) {
-		err = row.Scan(&c.Group, &c.Kind, &c.Subject, &c.Severity, &c.Change, &c.Said, &c.Count, &c.Holds)
-		return c, err
-	})
+	listed, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Listed], ripeGroups,
+		name, now, l.Wait, l.Quiet, l.Interval, MaxListed)
 	if err != nil || len(listed) == 0 {
 		return 0, err
 	}

@@ -95,10 +95,7 @@ func (s Store) Claim(
 			hold)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look for messages of alerts: %w", err)
-	}
-	return due, nil
+	return due, pg.Wrap(err, "look for messages of alerts")
 }
 
 // Delivered records a success; but names receivers not reached. False: the message has already ended. Leader work.
@@ -122,10 +119,7 @@ func (s Store) Forget(ctx context.Context, lease workqueue.Lease) error {
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		return pg.Later(ctx, tx, forgetMessages, keepMessages)
 	})
-	if err != nil {
-		return fmt.Errorf("delete old messages of alerts: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "delete old messages of alerts")
 }
 
 // Failure is why an attempt failed, and what follows.
@@ -169,10 +163,7 @@ func (s Store) end(
 		}
 		return f(ctx, tx, version != a.Version)
 	})
-	if err != nil {
-		return fmt.Errorf("note message %s of alert %s: %w", a.Message, a.Alert, err)
-	}
-	return nil
+	return pg.Wrap(err, "note message %s of alert %s", a.Message, a.Alert)
 }
 
 // MaxRuns limits the completions that a look reads.
@@ -211,10 +202,7 @@ FROM batchrun r WHERE r.id = ANY ($1)`
 // Completions returns what has completed since a time.
 func (s Store) Completions(ctx context.Context, since time.Time) ([]Completion, error) {
 	done, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Completion], completions, since, MaxRuns)
-	if err != nil {
-		return nil, fmt.Errorf("read completions for alerts: %w", err)
-	}
-	return done, nil
+	return done, pg.Wrap(err, "read completions for alerts")
 }
 
 // Label is the plan and endpoints of a run.

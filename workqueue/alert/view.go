@@ -3,7 +3,6 @@ package alert
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -95,19 +94,13 @@ FROM alert_message WHERE alert = $1 AND made_at < coalesce($2, 'infinity'::times
 ORDER BY made_at DESC, id DESC LIMIT $3`
 )
 
-func scanAlert(r pgx.CollectableRow) (v AlertView, err error) {
-	err = r.Scan(&v.Name, &v.Version, &v.State, &v.Spec, &v.Holding, &v.Waiting, &v.Failures, &v.FailingSince, &v.Error,
-		&v.NotifiedAt, &v.NextAt, &v.CreatedBy, &v.CreatedAt, &v.ChangedBy, &v.ChangedAt, &v.Source)
-	return v, err
-}
-
 // List lists rules by name. next is the name to continue after; empty: none.
 func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, next string, err error) {
 	limit = pg.Limit(limit, DefaultAlerts, MaxAlerts)
 	if !pg.ValidText(after) {
 		return nil, "", fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
 	}
-	views, err := pg.Collect(ctx, s.db.Pool, scanAlert, listAlerts, after, limit+1)
+	views, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertView], listAlerts, after, limit+1)
 	if err != nil {
 		return nil, "", fmt.Errorf("list alerts: %w", err)
 	}
@@ -127,14 +120,8 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
-	view, err := pg.One(ctx, s.db.Pool, scanAlert, oneAlert, name)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = workqueue.ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("alert %q: %w", name, err)
-	}
-	return &view, nil
+	view, err := pg.One(ctx, s.db.Pool, pgx.RowToStructByPos[AlertView], oneAlert, name)
+	return &view, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "alert %q", name)
 }
 
 // Messages lists a rule's messages, newest first, made before a time; nil: all. more reports whether more follow.
@@ -146,8 +133,5 @@ func (s Store) Messages(
 		return nil, false, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
 	list, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertMessage], listMessages, name, before, limit+1)
-	if err != nil {
-		return nil, false, fmt.Errorf("list messages of alert %s: %w", name, err)
-	}
-	return list[:min(len(list), limit)], len(list) > limit, nil
+	return list[:min(len(list), limit)], len(list) > limit, pg.Wrap(err, "list messages of alert %s", name)
 }

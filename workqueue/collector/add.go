@@ -167,10 +167,7 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 	rows := pg.Rows(ctx, tx, rememberOps, a.id, slices.Collect(maps.Keys(given)), a.now)
 	var id string
 	err := pg.Each(rows, []any{&id}, func() { delete(given, id) })
-	if err != nil {
-		return fmt.Errorf("remember %d ids: %w", len(given), err)
-	}
-	return nil
+	return pg.Wrap(err, "remember %d ids", len(given))
 }
 
 // TryOps returns what AddOps would do with a batch, without doing it. taken is the operations that would be added.
@@ -220,10 +217,7 @@ WHERE c.name = $1 AND c.state <> 'deleting' AND c.dedupe > interval '0' AND s.op
 // KnownOps returns those of some IDs that the collector remembers.
 func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]string, error) {
 	known, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], knownOps, name, ids)
-	if err != nil {
-		return nil, fmt.Errorf("look for known operations of collector %s: %w", name, err)
-	}
-	return known, nil
+	return known, pg.Wrap(err, "look for known operations of collector %s", name)
 }
 
 // taken reports whether an operation will be added. The second of the same ID will not.

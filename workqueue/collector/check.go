@@ -176,18 +176,14 @@ WHERE name = $1 AND state <> 'deleting' AND refused_since IS NOT NULL
 
 // NoteRefused records that adds to a collector are refused because their enrichment is unavailable.
 func (s Store) NoteRefused(ctx context.Context, name, problem string) error {
-	if _, err := s.db.Pool.Exec(ctx, noteRefused, name, pg.Plain(problem)); err != nil {
-		return fmt.Errorf("note that adds to collector %s are refused: %w", name, err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, noteRefused, name, pg.Plain(problem))
+	return pg.Wrap(err, "note that adds to collector %s are refused", name)
 }
 
 // NoteTaken records that adds succeed. mine: this node recorded the refusal; another node's stays while repeated.
 func (s Store) NoteTaken(ctx context.Context, name string, mine bool) error {
-	if _, err := s.db.Pool.Exec(ctx, noteTaken, name, mine, 2*RefusalNoted); err != nil {
-		return fmt.Errorf("note that adds to collector %s are taken: %w", name, err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, noteTaken, name, mine, 2*RefusalNoted)
+	return pg.Wrap(err, "note that adds to collector %s are taken", name)
 }
 
 // explain says why adds are refused and why operations wait: first what affects all, then some.

@@ -56,10 +56,7 @@ func (s Store) DrainCollector(ctx context.Context, name, actor string) (out Drai
 	if err == nil {
 		err = s.retime(ctx, name)
 	}
-	if err != nil {
-		return Drained{}, fmt.Errorf("drain collector %s: %w", name, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "drain collector %s", name)
 }
 
 const timingBatch = 2000
@@ -109,10 +106,7 @@ func (s Store) retime(ctx context.Context, name string) error {
 			return err
 		})
 	}
-	if err != nil {
-		return fmt.Errorf("set the times of the keys of collector %s: %w", name, err)
-	}
-	return nil
+	return pg.Wrap(err, "set the times of the keys of collector %s", name)
 }
 
 // NotEmptyError is returned for deleting a collector that has operations.

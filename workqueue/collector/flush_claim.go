@@ -125,10 +125,7 @@ func (s Store) ClaimFlushes(ctx context.Context, req FlushRequest) (ClaimedFlush
 	if pg.IsLockTimeout(err) {
 		err = workqueue.ErrBusy
 	}
-	if err != nil {
-		return ClaimedFlushes{}, fmt.Errorf("claim keys of collector %d: %w", req.Collector, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "claim keys of collector %d", req.Collector)
 }
 
 type flushClaim struct {
@@ -208,11 +205,8 @@ func (c *flushClaim) begin(ctx context.Context) error {
 	})
 	batch.Queue(loadFlushing, c.Collector).QueryRow(func(row pgx.Row) error {
 		err := l.scan(row)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
 		l.found = err == nil
-		return err
+		return pg.NoRow(err, nil)
 	})
 	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
 		return err
@@ -317,10 +311,7 @@ func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) ([
 		l.paceCalls.Tokens--
 		return f, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("take keys: %w", err)
-	}
-	return taken, nil
+	return taken, pg.Wrap(err, "take keys")
 }
 
 // settle saves the buckets and postpones the next probe.
@@ -341,8 +332,6 @@ func (c *flushClaim) settle(ctx context.Context) error {
 	if batch.Len() == 0 {
 		return nil
 	}
-	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("note what was taken: %w", err)
-	}
-	return nil
+	err := c.tx.SendBatch(ctx, batch).Close()
+	return pg.Wrap(err, "note what was taken")
 }

@@ -148,10 +148,7 @@ func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
 		d.In = time.Duration(seconds * float64(time.Second))
 		return d, err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look for keys to flush: %w", err)
-	}
-	return due, nil
+	return due, pg.Wrap(err, "look for keys to flush")
 }
 
 const (

@@ -100,10 +100,7 @@ func (s Store) RecordFlushes(ctx context.Context, ends []FlushEnd) ([]FlushRecor
 		r.verdicts[i] = judge.judge(&ends[i])
 	}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error { return r.run(ctx, tx) })
-	if err != nil {
-		return nil, fmt.Errorf("record %d flushes of collector %s: %w", len(ends), ends[0].Claim.Name, err)
-	}
-	return r.out, nil
+	return r.out, pg.Wrap(err, "record %d flushes of collector %s", len(ends), ends[0].Claim.Name)
 }
 
 type flushRecording struct {
@@ -144,10 +141,7 @@ func (r *flushRecording) fence(ctx context.Context, tx pgx.Tx) error {
 			own := left
 			r.keys[place-1], r.out[place-1].Stale = &own, false
 		})
-	if err != nil {
-		return fmt.Errorf("lock keys: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "lock keys")
 }
 
 // ops deletes successful operations and records failures. Missing ones were dropped meanwhile.
@@ -180,10 +174,8 @@ func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 	if batch.Len() == 0 {
 		return nil
 	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("write operations: %w", err)
-	}
-	return nil
+	err := tx.SendBatch(ctx, batch).Close()
+	return pg.Wrap(err, "write operations")
 }
 
 type failedOps struct {

@@ -91,10 +91,7 @@ WHERE k.collector = $1 AND k.key_version = old.key_version AND k.key = old.key`
 // EndFlushes frees the keys that a session flushes, before it ends normally, and returns their number.
 func (s Store) EndFlushes(ctx context.Context, session workqueue.SessionID) (int, error) {
 	tag, err := s.db.Pool.Exec(ctx, endFlushesOf, session)
-	if err != nil {
-		return 0, fmt.Errorf("give back the flushes of session %s: %w", session, err)
-	}
-	return int(tag.RowsAffected()), nil
+	return int(tag.RowsAffected()), pg.Wrap(err, "give back the flushes of session %s", session)
 }
 
 // ProlongFlushes extends flushes, from now, by these durations plus the node's margin. It returns those kept.
@@ -104,10 +101,7 @@ func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []tim
 		holds[i] = limit + dispatch.DefaultClaimTTL
 	}
 	kept, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[uuid.UUID], prolongFlushes, ids, holds)
-	if err != nil {
-		return nil, fmt.Errorf("keep the keys of %d flushes: %w", len(ids), err)
-	}
-	return kept, nil
+	return kept, pg.Wrap(err, "keep the keys of %d flushes", len(ids))
 }
 
 // CollectorsSwept is what one round of leader work did for collectors.

@@ -3,7 +3,6 @@ package collector
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -140,11 +139,8 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 		return CollectorView{}, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
 	v, err := pg.One(ctx, s.db.Pool, scanCollector, oneCollector, workqueue.Namespaces(ctx), name)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return v, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
-	case err != nil:
-		return v, fmt.Errorf("read collector %s: %w", name, err)
+	if err != nil {
+		return v, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "collector %q", name)
 	}
 	e := &v.endpoint
 	err = s.db.Pool.QueryRow(ctx, endpointOfFlushes, v.Spec.Endpoint).Scan(&e.open, &e.since, &e.reason, &e.probeAt,
@@ -185,16 +181,10 @@ func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec Collector
 	}
 	var doc []byte
 	err = s.db.Pool.QueryRow(ctx, read, name).Scan(&doc, &version, &namespace)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return spec, 0, "", fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
-	}
 	if err == nil {
 		err = json.Unmarshal(doc, &spec)
 	}
-	if err != nil {
-		return spec, 0, "", fmt.Errorf("read collector %s: %w", name, err)
-	}
-	return spec, version, namespace, nil
+	return spec, version, namespace, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "collector %q", name)
 }
 
 const maxOpsPage = 1000
@@ -269,11 +259,5 @@ func (s Store) collectorID(ctx context.Context, name string) (id int32, err erro
 		return 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
 	err = s.db.Pool.QueryRow(ctx, collectorID, name, workqueue.Namespaces(ctx)).Scan(&id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
-	}
-	if err != nil {
-		return 0, fmt.Errorf("look for collector %q: %w", name, err)
-	}
-	return id, nil
+	return id, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "collector %q", name)
 }

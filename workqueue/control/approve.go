@@ -159,8 +159,5 @@ func AcceptancesOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item wor
 			one := a
 			all[step] = &one
 		})
-	if err != nil {
-		return nil, fmt.Errorf("read who accepted item %d: %w", item, err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "read who accepted item %d", item)
 }

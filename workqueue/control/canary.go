@@ -124,10 +124,8 @@ func (c *canary) wait(ctx context.Context, tx pgx.Tx, detail string) (CanaryVerd
 	if err := holdRuns(ctx, tx, runs, holding{HoldCanary, detail, workqueue.Engine}); err != nil {
 		return CanaryUndecided, err
 	}
-	if _, err := tx.Exec(ctx, canaryWaits, c.id); err != nil {
-		return CanaryUndecided, fmt.Errorf("have the canary wait: %w", err)
-	}
-	return CanaryWaiting, nil
+	_, err = tx.Exec(ctx, canaryWaits, c.id)
+	return CanaryWaiting, pg.Wrap(err, "have the canary wait")
 }
 
 const canaryWaits = `UPDATE batchrun SET canary_state = 'waiting' WHERE id = $1`
@@ -197,10 +195,7 @@ func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bo
 		held = true
 		return holdRuns(ctx, tx, []*RunHold{&r}, holding{HoldThreshold, r.overLimit(), workqueue.Engine})
 	})
-	if err != nil {
-		return false, fmt.Errorf("hold run %s for its threshold: %w", run, err)
-	}
-	return held, nil
+	return held, pg.Wrap(err, "hold run %s for its threshold", run)
 }
 
 // CheckFailFast holds a run whose fail-fast limit was reached during another hold. It reports whether it did.
@@ -236,8 +231,5 @@ WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (
 // DueHolds returns the runs over their thresholds or with ended samples: checks may be lost with their node.
 func (s Store) DueHolds(ctx context.Context) ([]DueHold, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueHold], dueHolds)
-	if err != nil {
-		return nil, fmt.Errorf("look for runs to hold: %w", err)
-	}
-	return due, nil
+	return due, pg.Wrap(err, "look for runs to hold")
 }

@@ -78,10 +78,7 @@ const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running
 
 func (s Store) runsUnderWay(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], idsUnderWay, workqueue.Namespaces(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("look for runs in progress: %w", err)
-	}
-	return runs, nil
+	return runs, pg.Wrap(err, "look for runs in progress")
 }
 
 func (s Store) cancel(
@@ -225,11 +222,8 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	var whole, unplaced bool
 	var later *workqueue.RunID
 	err = tx.QueryRow(ctx, cancelledRun, c.Run).Scan(&state, &gen, &left, &whole, &unplaced, &later)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, 0, fmt.Errorf("run %s: %w", c.Run, workqueue.ErrNotFound)
-	}
 	if err != nil {
-		return 0, 0, fmt.Errorf("read run %s: %w", c.Run, err)
+		return 0, 0, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "run %s", c.Run)
 	}
 	refused := &workqueue.StateError{Run: c.Run, State: state, Op: "resume"}
 	switch {

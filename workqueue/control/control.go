@@ -31,20 +31,14 @@ const runExists = `SELECT true FROM batchrun WHERE id = $1 FOR KEY SHARE`
 // Note adds an operator's note to a run. The error wraps ErrNotFound if the run does not exist.
 func (s Store) Note(ctx context.Context, run workqueue.RunID, text, actor string) error {
 	err := s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		var there bool
-		if err := tx.QueryRow(ctx, runExists, run).Scan(&there); errors.Is(err, pgx.ErrNoRows) {
-			return workqueue.ErrNotFound
-		} else if err != nil {
-			return err
+		if _, err := pg.One(ctx, tx, pgx.RowTo[bool], runExists, run); err != nil {
+			return pg.NoRow(err, workqueue.ErrNotFound)
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{
 			Actor: actor, Name: "note", Run: run, Detail: map[string]any{"reason": pg.Plain(text)},
 		})
 	})
-	if err != nil {
-		return fmt.Errorf("note of run %s: %w", run, err)
-	}
-	return nil
+	return pg.Wrap(err, "note of run %s", run)
 }
 
 // ChunkOfMoment returns the chunk size that a claim of the step would use now, before the effect of large payloads.
@@ -81,8 +75,5 @@ WHERE w.run_id = $1 AND w.ordinal = $2 ORDER BY w.generation DESC`
 func EarlierPayloads(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal,
 ) ([]EarlierPayload, error) {
 	all, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[EarlierPayload], earlierPayloads, run, item)
-	if err != nil {
-		return nil, fmt.Errorf("read the corrections of item %d: %w", item, err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "read the corrections of item %d", item)
 }

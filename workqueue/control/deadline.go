@@ -114,10 +114,7 @@ func (s Store) KeepProfiles(ctx context.Context, lease workqueue.Lease, all []St
 		_, err := tx.Exec(ctx, dropProfiles)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("keep what requests cost: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "keep what requests cost")
 }
 
 // SetPace stores how fast a run goes from now on, with a sentence for each change at its endpoint and a row in the
@@ -130,10 +127,7 @@ func (s Store) SetPace(ctx context.Context, lease workqueue.Lease, p *RunPace) (
 		}
 		return p.setRisk(ctx, tx)
 	})
-	if err != nil {
-		return false, fmt.Errorf("set the pace of run %s: %w", p.Run, err)
-	}
-	return changed, nil
+	return changed, pg.Wrap(err, "set the pace of run %s", p.Run)
 }
 
 func (p *RunPace) setSteps(ctx context.Context, tx pgx.Tx) (changed bool, err error) {

@@ -160,10 +160,7 @@ func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) 
 			}
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read who had a part in run %s: %w", run, err)
-	}
-	return gates, nil
+	return gates, pg.Wrap(err, "read who had a part in run %s", run)
 }
 
 // NoGateError is returned for a gate that a run does not have, or if one must be named.
@@ -253,10 +250,7 @@ func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err
 		out.Items, err = gate.pass(ctx, tx, r.Generation, c)
 		return err
 	})
-	if err != nil {
-		return Controlled{}, fmt.Errorf("approve: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "approve")
 }
 
 func (g *Gate) pass(
@@ -397,10 +391,7 @@ func (s Store) View(ctx context.Context, run workqueue.RunID, step string, sampl
 		view.Gate = *gate
 		return view.read(ctx, tx, g.Before[gate.Step], min(sample, MaxGateSample))
 	})
-	if err != nil {
-		return nil, fmt.Errorf("view a gate of run %s: %w", run, err)
-	}
-	return view, nil
+	return view, pg.Wrap(err, "view a gate of run %s", run)
 }
 
 func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step, sample int) error {
@@ -443,10 +434,7 @@ func (v *GateView) choose(ctx context.Context, tx pgx.Tx, sample int) (chosen []
 			}
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the planes: %w", err)
-	}
-	return chosen, nil
+	return chosen, pg.Wrap(err, "read the planes")
 }
 
 func (v *GateView) readSample(ctx context.Context, tx pgx.Tx, chosen []workqueue.Ordinal) error {

@@ -103,13 +103,7 @@ func scanHold(row pgx.CollectableRow) (*RunHold, error) {
 
 func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, error) {
 	r, err := pg.One(ctx, tx, scanHold, readRun, run)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, fmt.Errorf("run %s: %w", run, workqueue.ErrNotFound)
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read run %s: %w", run, err)
-	}
-	return r, nil
+	return r, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "run %s", run)
 }
 
 // skips records a run that refuses an operation on all runs. False: the error ends the operation.
@@ -157,10 +151,7 @@ func (s Store) Pause(ctx context.Context, c Control) (out Controlled, err error)
 		}
 		return tx.QueryRow(ctx, outOfRuns, out.Runs).Scan(&out.Slices, &out.Items)
 	})
-	if err != nil {
-		return Controlled{}, fmt.Errorf("pause: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "pause")
 }
 
 func (r *RunHold) mayPause() error {
@@ -214,10 +205,7 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 		}
 		return freeRuns(ctx, tx, chosen, c.Actor, c.Reason)
 	})
-	if err != nil {
-		return Controlled{}, fmt.Errorf("resume: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "resume")
 }
 
 func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFailed *string) error {
@@ -232,10 +220,8 @@ func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFaile
 	if r.limit == nil {
 		return nil
 	}
-	if err := tx.QueryRow(ctx, countFailed, r.id).Scan(&r.failed); err != nil {
-		return fmt.Errorf("count failed items of run %s: %w", r.id, err)
-	}
-	return nil
+	err := tx.QueryRow(ctx, countFailed, r.id).Scan(&r.failed)
+	return pg.Wrap(err, "count failed items of run %s", r.id)
 }
 
 // mayResume refuses to resume a run held by its fail-fast limit unless it is named.

@@ -149,10 +149,8 @@ func (c *RunChange) setBlocks(ctx context.Context, tx pgx.Tx) error {
 	if _, err := tx.Exec(ctx, lockPlaced, c.Run); err != nil {
 		return fmt.Errorf("lock the blocks of run %s: %w", c.Run, err)
 	}
-	if _, err := tx.Exec(ctx, setTurn, c.Run, -*c.Priority); err != nil {
-		return fmt.Errorf("set the priority: %w", err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, setTurn, c.Run, -*c.Priority)
+	return pg.Wrap(err, "set the priority")
 }
 
 func (r *RunHold) maySet() error {
@@ -255,10 +253,8 @@ func (r *RunHold) changeThreshold(ctx context.Context, tx pgx.Tx, maxFailed stri
 	if limited {
 		r.limit = &limit
 	}
-	if err := tx.QueryRow(ctx, setMaxFailed, r.id, r.maxFailed, r.limit).Scan(&r.limit); err != nil {
-		return fmt.Errorf("set the threshold: %w", err)
-	}
-	return nil
+	err = tx.QueryRow(ctx, setMaxFailed, r.id, r.maxFailed, r.limit).Scan(&r.limit)
+	return pg.Wrap(err, "set the threshold")
 }
 
 func (r *RunHold) setThreshold(ctx context.Context, tx pgx.Tx, actor, maxFailed string) error {
@@ -444,10 +440,8 @@ func (s *StepSettings) move(ctx context.Context, tx pgx.Tx, run workqueue.RunID,
 	if _, err := tx.Exec(ctx, lockPlaced, run); err != nil {
 		return fmt.Errorf("lock the blocks of run %s: %w", run, err)
 	}
-	if _, err := tx.Exec(ctx, placeBlocks, run, s.Step, next.Endpoint, next.InFlightAuto); err != nil {
-		return fmt.Errorf("move the ready items of run %s: %w", run, err)
-	}
-	return nil
+	_, err := tx.Exec(ctx, placeBlocks, run, s.Step, next.Endpoint, next.InFlightAuto)
+	return pg.Wrap(err, "move the ready items of run %s", run)
 }
 
 // StepDifference adds the differences between two settings of a step to d.

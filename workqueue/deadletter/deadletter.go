@@ -92,10 +92,7 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 		pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
 		pg.Plain(letter.Stack), pg.Plain(letter.Origin), pg.Plain(letter.Service), counted(letter.Deliveries),
 		counted(letter.Requeued), counted(letter.Items), letter.State, headers, keptBody(&letter), nullTime(letter.At))
-	if err != nil {
-		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
-	}
-	return tag.RowsAffected() == 1, nil
+	return tag.RowsAffected() == 1, pg.Wrap(err, "bury letter %s", letter.MsgID)
 }
 
 // maxCounted bounds a letter's own counts, so that they can still be increased.
@@ -277,8 +274,6 @@ func scanLetterAnd(row pgx.CollectableRow, more ...any) (DeadLetter, error) {
 	if err := row.Scan(append(to, more...)...); err != nil {
 		return l, err
 	}
-	if err := json.Unmarshal(headers, &l.Headers); err != nil {
-		return l, fmt.Errorf("headers of dead letter %s: %w", l.ID, err)
-	}
-	return l, nil
+	err := json.Unmarshal(headers, &l.Headers)
+	return l, pg.Wrap(err, "headers of dead letter %s", l.ID)
 }

@@ -46,10 +46,7 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 			headers, body)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
-	}
-	return nil
+	return pg.Wrap(err, "quarantine a message on %s", q.Subject)
 }
 
 // QuarantinedView is a message that could not be accepted.
@@ -144,8 +141,6 @@ func scanQuarantined(row pgx.CollectableRow, more ...any) (QuarantinedView, erro
 	if err := row.Scan(append(to, more...)...); err != nil {
 		return q, err
 	}
-	if err := json.Unmarshal(headers, &q.Headers); err != nil {
-		return q, fmt.Errorf("headers of quarantined message %d: %w", q.ID, err)
-	}
-	return q, nil
+	err := json.Unmarshal(headers, &q.Headers)
+	return q, pg.Wrap(err, "headers of quarantined message %d", q.ID)
 }

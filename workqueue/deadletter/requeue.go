@@ -133,10 +133,7 @@ func (s Store) Requeue(ctx context.Context, sel DeadSelection, actor string) (Re
 		}
 		return moved.audit(ctx, tx)
 	})
-	if err != nil {
-		return Requeue{}, fmt.Errorf("requeue dead letters: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "requeue dead letters")
 }
 
 func requeueAll(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeue) error {
@@ -265,10 +262,7 @@ func (s Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n int
 		}
 		return moved.audit(ctx, tx)
 	})
-	if err != nil {
-		return 0, fmt.Errorf("drop dead letters: %w", err)
-	}
-	return n, nil
+	return n, pg.Wrap(err, "drop dead letters")
 }
 
 func dropNamed(ctx context.Context, tx pgx.Tx, moved *letterMove) error {
@@ -369,18 +363,13 @@ func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) (
 	}
 	letters, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[UnsentLetter],
 		unsentLetters, limit, unsentBytes, except)
-	if err != nil {
-		return nil, fmt.Errorf("read requeued letters: %w", err)
-	}
-	return letters, nil
+	return letters, pg.Wrap(err, "read requeued letters")
 }
 
 // LettersSent marks requeued letters as being in the stream.
 func (s Store) LettersSent(ctx context.Context, ids []workqueue.LetterID) error {
-	if _, err := s.db.Pool.Exec(ctx, lettersSent, ids); err != nil {
-		return fmt.Errorf("mark %d letters as sent: %w", len(ids), err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, lettersSent, ids)
+	return pg.Wrap(err, "mark %d letters as sent", len(ids))
 }
 
 const letterUnsendable = `
@@ -391,8 +380,6 @@ WHERE id = $1 AND state = 'requeued' AND sent_at IS NULL`
 
 // LetterUnsendable returns an unpublishable requeued letter to waiting, with the reason. It was never sent.
 func (s Store) LetterUnsendable(ctx context.Context, id workqueue.LetterID, reason string) error {
-	if _, err := s.db.Pool.Exec(ctx, letterUnsendable, id, pg.Plain(reason)); err != nil {
-		return fmt.Errorf("put letter %s back: %w", id, err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, letterUnsendable, id, pg.Plain(reason))
+	return pg.Wrap(err, "put letter %s back", id)
 }

@@ -153,10 +153,7 @@ func (s Store) examine(ctx context.Context, parts ...func(*doctor, context.Conte
 	if lacking, ok := errors.AsType[*pgconn.PgError](err); ok && report.Found > 0 { // the schema differs
 		report.Note, err = "the rest is unchecked: "+lacking.Error(), nil
 	}
-	if err != nil {
-		return report, fmt.Errorf("check the invariants: %w", err)
-	}
-	return report, nil
+	return report, pg.Wrap(err, "check the invariants")
 }
 
 type doctor struct {

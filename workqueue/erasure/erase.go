@@ -223,10 +223,7 @@ func (e *erasure) round(ctx context.Context, runs []workqueue.RunID) (all Erased
 	}
 	done, err := e.beside(ctx)
 	all.add(&done)
-	if err != nil {
-		return all, fmt.Errorf("erase: %w", err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "erase")
 }
 
 func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) {

@@ -228,11 +228,8 @@ func (e *erasure) errors(ctx context.Context, run workqueue.RunID, page string) 
 			}
 			return e.audit(ctx, tx, run, &piece)
 		})
-		if errors.Is(err, pgx.ErrNoRows) {
-			return done, nil
-		}
 		if err != nil {
-			return done, err
+			return done, pg.NoRow(err, nil)
 		}
 		done.add(&piece)
 		last = next

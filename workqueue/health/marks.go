@@ -2,7 +2,6 @@ package health
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -130,10 +129,7 @@ func (s Store) NoteMarks(ctx context.Context, marks []SeenMark, begun time.Time)
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("record how %d conditions ended: %w", len(marks), err)
-	}
-	return nil
+	return pg.Wrap(err, "record how %d conditions ended", len(marks))
 }
 
 type markColumns struct {
@@ -168,10 +164,7 @@ func (s Store) PutMark(ctx context.Context, m NewMark) (at time.Time, until *tim
 			Before: was, After: map[string]any{"state": m.State, "until": until, "reason": pg.Plain(m.Reason),
 				"subjects": len(subjects)}})
 	})
-	if err != nil {
-		return at, until, fmt.Errorf("mark condition %s: %w", audited(m.Kind, subjects), err)
-	}
-	return at, until, nil
+	return at, until, pg.Wrap(err, "mark condition %s", audited(m.Kind, subjects))
 }
 
 // DropMarks deletes the marks of a condition or, without a subject, of all of its kind. found: there were any.
@@ -189,10 +182,7 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 			Subject: audited(key.Kind, subjects),
 			Before:  was})
 	})
-	if err != nil {
-		return false, fmt.Errorf("clear condition %s: %w", audited(key.Kind, subjects), err)
-	}
-	return found, nil
+	return found, pg.Wrap(err, "clear condition %s", audited(key.Kind, subjects))
 }
 
 // dropped deletes marks and returns what they said, by subject; nil: there were none.

@@ -234,10 +234,7 @@ func (s Store) BeginAct(ctx context.Context, act *Act) error {
 		}
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("begin act %s: %w", act.ID, err)
-	}
-	return nil
+	return pg.Wrap(err, "begin act %s", act.ID)
 }
 
 const haltAct = `
@@ -245,10 +242,8 @@ UPDATE admin_act SET state = 'pending', attempt = NULL WHERE id = $1 AND state =
 
 // HaltAct returns an act that was begun and changed nothing to pending.
 func (s Store) HaltAct(ctx context.Context, act *Act) error {
-	if _, err := s.db.Pool.Exec(ctx, haltAct, act.ID, act.attempt); err != nil {
-		return fmt.Errorf("return act %s to pending: %w", act.ID, err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, haltAct, act.ID, act.attempt)
+	return pg.Wrap(err, "return act %s to pending", act.ID)
 }
 
 // SettleAct marks an act done.
@@ -265,17 +260,11 @@ RETURNING` + actColumns
 func (s Store) RejectAct(ctx context.Context, act *Act, actor string) (out Act, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = pg.One(ctx, tx, scanAct, rejectAct, act.ID, pg.Plain(actor))
-		if errors.Is(err, pgx.ErrNoRows) {
-			return &workqueue.ActError{Act: act.ID, Detail: "it is running, or settled already"}
-		}
-		if err != nil {
+		if err = pg.NoRow(err, &workqueue.ActError{Act: act.ID, Detail: "it is running, or settled already"}); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "act_reject", Subject: act.ID,
 			Detail: map[string]any{"what": act.What, "asked_by": act.AskedBy}})
 	})
-	if err != nil {
-		return Act{}, fmt.Errorf("reject act %s: %w", act.ID, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "reject act %s", act.ID)
 }

@@ -4,8 +4,6 @@ package identity
 import (
 	"cmp"
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -73,13 +71,7 @@ func (s Store) SessionCredential(ctx context.Context, hash [32]byte, idle time.D
 
 func scanCredential(row pgx.Row) (c Credential, err error) {
 	err = row.Scan(&c.Hash, &c.User, &c.Role, &c.Grants, &c.Token, &c.ExpiresAt, &c.State, &c.Unnoted, &c.Networks)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return c, ErrNoCredential
-	}
-	if err != nil {
-		return c, fmt.Errorf("look a credential up: %w", err)
-	}
-	return c, nil
+	return c, pg.NoRow(pg.Wrap(err, "look a credential up"), ErrNoCredential)
 }
 
 const standingCredentials = `
@@ -95,10 +87,7 @@ WHERE s.hash = ANY($1) AND t.revoked_at IS NULL
 // ordinary ones are taken.
 func (s Store) StandingCredentials(ctx context.Context, hashes [][]byte, idle time.Duration) ([][]byte, error) {
 	standing, err := pg.Collect(ctx, s.db.Sessions, pgx.RowTo[[]byte], standingCredentials, hashes, idle, ProviderTime)
-	if err != nil {
-		return nil, fmt.Errorf("check credentials again: %w", err)
-	}
-	return standing, nil
+	return standing, pg.Wrap(err, "check credentials again")
 }
 
 const (
@@ -121,10 +110,8 @@ func (s Store) NoteUse(ctx context.Context, hashes [][]byte) error {
 	for _, statement := range []string{noteTokens, noteSessions, noteSessionTokens} {
 		batch.Queue(statement, hashes, useNote)
 	}
-	if err := s.db.Pool.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("note the use of credentials: %w", err)
-	}
-	return nil
+	err := s.db.Pool.SendBatch(ctx, batch).Close()
+	return pg.Wrap(err, "note the use of credentials")
 }
 
 // Counted is what happened several times, for one audit entry.
@@ -169,8 +156,5 @@ func (s Store) NoteCounted(ctx context.Context, all []Counted) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("write %d counts to the audit log: %w", len(all), err)
-	}
-	return nil
+	return pg.Wrap(err, "write %d counts to the audit log", len(all))
 }

@@ -53,10 +53,7 @@ ORDER BY n.name`
 // Namespaces lists the namespaces of the context's scope by name.
 func (s Store) Namespaces(ctx context.Context) ([]NamespaceView, error) {
 	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[NamespaceView], listNamespaces, workqueue.Namespaces(ctx))
-	if err != nil {
-		return nil, fmt.Errorf("list namespaces: %w", err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "list namespaces")
 }
 
 const (
@@ -105,10 +102,7 @@ func (s Store) SetNamespace(ctx context.Context, name string, q Quotas, actor st
 		}
 		return ledger.AuditChange(ctx, tx, change)
 	})
-	if err != nil {
-		return fmt.Errorf("set namespace %s: %w", name, err)
-	}
-	return nil
+	return pg.Wrap(err, "set namespace %s", name)
 }
 
 // NamespaceUsedError is returned for a namespace that cannot be deleted.
@@ -154,19 +148,13 @@ func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "namespace_delete", Subject: name,
 			Before: was.audited()})
 	})
-	if err != nil {
-		return fmt.Errorf("delete namespace %s: %w", name, err)
-	}
-	return nil
+	return pg.Wrap(err, "delete namespace %s", name)
 }
 
 // HasNamespace reports whether a namespace exists.
 func (s Store) HasNamespace(ctx context.Context, name string) (has bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM namespace WHERE name = $1)`, name).Scan(&has)
-	if err != nil {
-		return false, fmt.Errorf("look for namespace %s: %w", name, err)
-	}
-	return has, nil
+	return has, pg.Wrap(err, "look for namespace %s", name)
 }
 
 // owner finds the namespace of an object, by its primary key or the index of names.
@@ -199,10 +187,7 @@ func (s Store) NamespaceOf(ctx context.Context, kind, ref string) (namespace str
 		return "", workqueue.ErrNotFound
 	}
 	err = s.db.Pool.QueryRow(ctx, owner(kind), ref).Scan(&namespace)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = workqueue.ErrNotFound
-	}
-	return namespace, err
+	return namespace, pg.NoRow(err, workqueue.ErrNotFound)
 }
 
 // orNone is never NULL.

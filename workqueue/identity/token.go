@@ -75,12 +75,6 @@ const tokenColumns = ` id, name, role, grants,
          ELSE 'active' END,
     created_at, created_by, expires_at, networks, rotated_at, last_used_at, revoked_at, revoked_by`
 
-func scanToken(row pgx.CollectableRow) (t TokenView, err error) {
-	err = row.Scan(&t.ID, &t.Name, &t.Role, &t.Grants, &t.State, &t.CreatedAt, &t.CreatedBy, &t.ExpiresAt, &t.Networks,
-		&t.RotatedAt, &t.LastUsedAt, &t.RevokedAt, &t.RevokedBy)
-	return t, err
-}
-
 // A person who is logged in by an identity provider has their name alone.
 const insertToken = `
 INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks, grants, makers)
@@ -118,12 +112,10 @@ func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenVi
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return TokenView{}, err
 	}
-	out, err := pg.One(ctx, tx, scanToken, insertToken, uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life,
+	out, err := pg.One(ctx, tx, pgx.RowToStructByPos[TokenView], insertToken,
+		uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life,
 		n.Networks, orNone(n.Grants), n.Makers, n.replaces)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = &NameTakenError{n.Name}
-	}
-	return out, err
+	return out, pg.NoRow(err, &NameTakenError{n.Name})
 }
 
 // CreateToken saves a token, with an audit entry. It returns a NameTakenError for a name in use.
@@ -136,10 +128,7 @@ func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (Token
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name,
 			After: out.audited()})
 	})
-	if err != nil {
-		return TokenView{}, fmt.Errorf("create token %s: %w", n.Name, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "create token %s", n.Name)
 }
 
 func (t *TokenView) audited() map[string]any {
@@ -178,7 +167,7 @@ func (s Store) RotateToken(ctx context.Context, ref string, hash [32]byte, overl
 		if maxLife > 0 {
 			n.ExpiresIn = min(n.ExpiresIn, maxLife)
 		}
-		after, err := pg.One(ctx, tx, scanToken, rotateToken, before.ID, overlap)
+		after, err := pg.One(ctx, tx, pgx.RowToStructByPos[TokenView], rotateToken, before.ID, overlap)
 		if err == nil {
 			out, err = n.insert(ctx, tx, actor)
 		}
@@ -207,11 +196,8 @@ const listTokens = `SELECT` + tokenColumns + ` FROM api_token ORDER BY created_a
 
 // Tokens lists the newest MaxTokens tokens.
 func (s Store) Tokens(ctx context.Context) ([]TokenView, error) {
-	all, err := pg.Collect(ctx, s.db.Pool, scanToken, listTokens, MaxTokens)
-	if err != nil {
-		return nil, fmt.Errorf("list tokens: %w", err)
-	}
-	return all, nil
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[TokenView], listTokens, MaxTokens)
+	return all, pg.Wrap(err, "list tokens")
 }
 
 const anyTokens = `
@@ -220,10 +206,8 @@ SELECT EXISTS (
 
 // HasTokens reports whether any token can log in.
 func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
-	if err := s.db.Pool.QueryRow(ctx, anyTokens).Scan(&found); err != nil {
-		return false, fmt.Errorf("look for tokens: %w", err)
-	}
-	return found, nil
+	err = s.db.Pool.QueryRow(ctx, anyTokens).Scan(&found)
+	return found, pg.Wrap(err, "look for tokens")
 }
 
 // AmbiguousTokenError is returned if a reference matches several tokens that are not revoked.
@@ -269,7 +253,7 @@ func (s Store) RevokeToken(ctx context.Context, ref, actor string) (TokenView, e
 		if err != nil {
 			return err
 		}
-		if out, err = pg.One(ctx, tx, scanToken, revokeToken, before.ID, pg.Plain(actor)); err == nil {
+		if out, err = pg.One(ctx, tx, pgx.RowToStructByPos[TokenView], revokeToken, before.ID, pg.Plain(actor)); err == nil {
 			_, err = tx.Exec(ctx, endTokenSessions, before.ID)
 		}
 		if err != nil {
@@ -289,7 +273,7 @@ func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
 	if lo, hi, ok := pg.PrefixRange(ref); ok {
 		low, high = &lo, &hi
 	}
-	found, err := pg.Collect(ctx, tx, scanToken, matchingTokens, ref, low, high, pg.MaxMatches)
+	found, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[TokenView], matchingTokens, ref, low, high, pg.MaxMatches)
 	switch {
 	case err != nil:
 		return TokenView{}, fmt.Errorf("look up token %q: %w", ref, err)

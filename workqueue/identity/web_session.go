@@ -2,7 +2,6 @@ package identity
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -64,18 +63,12 @@ func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential
 			statement, args = beginTokenSession, []any{n.Hash[:], *n.Token, n.Life}
 		}
 		err := tx.QueryRow(ctx, statement, args...).Scan(&out.User, &out.Role, &out.Grants, &out.ExpiresAt, &out.Networks)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return ErrNoCredential
-		}
-		if err != nil {
+		if err = pg.NoRow(err, ErrNoCredential); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: out.User, Name: "login", After: out.audited()})
 	})
-	if err != nil {
-		return Credential{}, fmt.Errorf("begin a web session: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "begin a web session")
 }
 
 func (c *Credential) audited() map[string]any {
@@ -96,18 +89,12 @@ func (s Store) EndWebSession(ctx context.Context, hash [32]byte) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var c Credential
 		err := tx.QueryRow(ctx, endWebSession, hash[:]).Scan(&c.User, &c.Role, &c.Token, &c.ExpiresAt)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return ErrNoCredential
-		}
-		if err != nil {
+		if err = pg.NoRow(err, ErrNoCredential); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.User, Name: "logout", Before: c.audited()})
 	})
-	if err != nil {
-		return fmt.Errorf("end a web session: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "end a web session")
 }
 
 // ProviderTime is how long a web session lasts after its identity provider last confirmed it.
@@ -131,10 +118,7 @@ ORDER BY checked_at LIMIT $3`
 // DueSessions returns up to limit web sessions that are not idle and were not confirmed for that long.
 func (s Store) DueSessions(ctx context.Context, since, idle time.Duration, limit int) ([]DueSession, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSession], sessionsToRenew, since, idle, limit)
-	if err != nil {
-		return nil, fmt.Errorf("look for sessions to renew: %w", err)
-	}
-	return due, nil
+	return due, pg.Wrap(err, "look for sessions to renew")
 }
 
 // The renewal is the fence: of two concurrent checks, the one that used the stored renewal saves its answer.
@@ -143,10 +127,8 @@ UPDATE web_session SET renewal = $3, checked_at = tranche_now() WHERE hash = $1 
 
 // RenewSession records the provider's confirmation, and the next renewal.
 func (s Store) RenewSession(ctx context.Context, due *DueSession, renewal []byte) error {
-	if _, err := s.db.Pool.Exec(ctx, renewSession, due.Hash, due.Renewal, renewal); err != nil {
-		return fmt.Errorf("renew a session of %s: %w", due.User, err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, renewSession, due.Hash, due.Renewal, renewal)
+	return pg.Wrap(err, "renew a session of %s", due.User)
 }
 
 const endDueSession = `DELETE FROM web_session WHERE hash = $1 AND renewal = $2`
@@ -161,10 +143,7 @@ func (s Store) EndDueSession(ctx context.Context, due *DueSession, why string) e
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "session_end", Subject: due.User,
 			Detail: map[string]any{"why": why}, Before: map[string]any{"role": due.Role}})
 	})
-	if err != nil {
-		return fmt.Errorf("end a session of %s: %w", due.User, err)
-	}
-	return nil
+	return pg.Wrap(err, "end a session of %s", due.User)
 }
 
 // WebSessionView is a logged-in browser.
@@ -193,10 +172,7 @@ WHERE expires_at > tranche_now() ORDER BY active_at DESC, hash LIMIT $1`
 // WebSessions lists the MaxWebSessions most recently used sessions.
 func (s Store) WebSessions(ctx context.Context) ([]WebSessionView, error) {
 	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[WebSessionView], listWebSessions, MaxWebSessions)
-	if err != nil {
-		return nil, fmt.Errorf("list web sessions: %w", err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "list web sessions")
 }
 
 const revokeWebSessions = `DELETE FROM web_session WHERE user_name = $1` // as few as there are logins
@@ -217,8 +193,5 @@ func (s Store) RevokeWebSessions(ctx context.Context, user, actor string) (ended
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "session_revoke", Subject: user,
 			Before: map[string]any{"sessions": ended}, After: map[string]any{"sessions": 0}})
 	})
-	if err != nil {
-		return 0, fmt.Errorf("revoke the sessions of %s: %w", user, err)
-	}
-	return ended, nil
+	return ended, pg.Wrap(err, "revoke the sessions of %s", user)
 }

@@ -63,10 +63,7 @@ func ReadBadParts(ctx context.Context, db pg.Querier, runs []workqueue.RunID) (a
 				all = append(all, b)
 			}
 		})
-	if err != nil {
-		return nil, fmt.Errorf("read the parts that are bad: %w", err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "read the parts that are bad")
 }
 
 // partOf matches the name of a part in a message, quoted or not.

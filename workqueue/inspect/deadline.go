@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"strings"
 	"time"
@@ -44,10 +43,7 @@ func (s Store) Deadlines(ctx context.Context) (d *Deadlines, err error) {
 		d.f, err = readNetwork(ctx, tx, ids, maxTimed+beside, nil, 0)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read which runs are to be done by a time: %w", err)
-	}
-	return d, nil
+	return d, pg.Wrap(err, "read which runs are to be done by a time")
 }
 
 // Paces decides how fast each of the runs goes. A change that helps a run that will be late is looked for when fix says

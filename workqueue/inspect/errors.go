@@ -188,10 +188,10 @@ ORDER BY w.nth, r.ordinal`
 // Errors groups the failed items of a run by step, error code and the shape of their messages.
 func (s Store) Errors(ctx context.Context, id workqueue.RunID) (Errors, error) {
 	entry := database.Kept[errorsCache](s.db).of(id)
-	if err := entry.lock(ctx); err != nil { // one computation at a time for a run
+	if err := entry.turn.take(ctx); err != nil { // one computation at a time for a run
 		return Errors{}, fmt.Errorf("group the errors of run %s: %w", id, err)
 	}
-	defer entry.unlock()
+	defer func() { <-entry.turn }()
 	var out Errors
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) (err error) {
 		extent, err := ReadExtent(ctx, tx, id)
@@ -206,10 +206,7 @@ func (s Store) Errors(ctx context.Context, id workqueue.RunID) (Errors, error) {
 		}
 		return err
 	})
-	if err != nil {
-		return Errors{}, fmt.Errorf("group the errors of run %s: %w", id, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "group the errors of run %s", id)
 }
 
 // ReadErrors groups the errors of a run.
@@ -292,7 +289,7 @@ const (
 )
 
 type cachedErrors struct {
-	turn   chan struct{} // holds a value while unlocked
+	turn   turns
 	looked int64
 	errors Errors
 	extent ErrorsExtent
@@ -332,25 +329,13 @@ func (c *errorsCache) of(run workqueue.RunID) *cachedErrors {
 			}
 			maps.DeleteFunc(c.entries, func(id workqueue.RunID, _ *cachedErrors) bool { return id == oldest })
 		}
-		e = &cachedErrors{turn: make(chan struct{}, 1)}
-		e.turn <- struct{}{}
+		e = &cachedErrors{turn: make(turns, 1)}
 		c.entries[run] = e
 	}
 	c.looks++
 	e.looked = c.looks
 	return e
 }
-
-func (e *cachedErrors) lock(ctx context.Context) error {
-	select {
-	case <-e.turn:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for others who look at them: %w", context.Cause(ctx))
-	}
-}
-
-func (e *cachedErrors) unlock() { e.turn <- struct{}{} }
 
 // serves reports whether the groups are of that state, or slow to compute and not much older.
 func (e *cachedErrors) serves(now *ErrorsExtent) bool {
@@ -393,10 +378,7 @@ func ReadExtent(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (ErrorsExte
 	if err == nil && len(out.steps) == 0 {
 		return out, workqueue.ErrNotFound
 	}
-	if err != nil {
-		return out, fmt.Errorf("count what is failed: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "count what is failed")
 }
 
 // ByStep returns the steps with errors.

@@ -92,7 +92,7 @@ func (r *reading) usable(run *RunSummary) *attempt {
 }
 
 // errWaited is that of a look whose turn did not come.
-var errWaited = errors.New("wait for a forecast")
+var errWaited = errors.New("wait for others who read the same")
 
 // look returns a recent reading of a run and those beside it, or reads them; nil: of all active runs. With an error
 // there may be an older one.

@@ -273,10 +273,7 @@ func (f *foresight) readEndpoints(ctx context.Context, from pg.Querier) error {
 			}
 			f.Endpoints[f.ends[name]] = e
 		})
-	if err != nil {
-		return fmt.Errorf("read the limits of endpoints: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read the limits of endpoints")
 }
 
 type planStep struct{ plan, step, endpoint string }

@@ -65,10 +65,8 @@ func (s Store) PayloadFields(ctx context.Context, run workqueue.RunID) (*Payload
 		return nil, err
 	}
 	fields, err := s.readFields(ctx, run)
-	if err != nil {
-		return nil, fmt.Errorf("find fields of the payloads of run %s: %w", run, err)
-	}
-	return &PayloadGroups{Items: items, Fields: fields, Groups: []PayloadGroup{}}, nil
+	return &PayloadGroups{Items: items, Fields: fields, Groups: []PayloadGroup{}},
+		pg.Wrap(err, "find fields of the payloads of run %s", run)
 }
 
 func (s Store) readFields(ctx context.Context, run workqueue.RunID) ([]string, error) {
@@ -127,10 +125,7 @@ func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) 
 		}
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("group the items of run %s by %q: %w", run, out.By, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "group the items of run %s by %q", run, out.By)
 }
 
 // count counts the states of items over all steps. of is the value of each item, and rank the group of each value.
@@ -166,10 +161,7 @@ func (s Store) GroupPlane(ctx context.Context, run workqueue.RunID, field string
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("group the items of run %s by %q: %w", run, field, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "group the items of run %s by %q", run, field)
 }
 
 // Bounds of grouping.
@@ -195,9 +187,9 @@ type groupsCache struct {
 
 type fieldGroups struct {
 	run    workqueue.RunID
-	field  string        // of the payloads; empty: the lane
-	turn   chan struct{} // holds a value while unlocked
-	of     []uint16      // by ordinal: 0 for none, else 1 + the index in values
+	field  string // of the payloads; empty: the lane
+	turn   turns
+	of     []uint16 // by ordinal: 0 for none, else 1 + the index in values
 	values []string
 	index  map[string]uint16
 	counts []int64              // by value, as in of
@@ -215,12 +207,11 @@ func (c *groupsCache) of(run workqueue.RunID, field string) *fieldGroups {
 		return f
 	}
 	f := &fieldGroups{
-		run: run, field: field, turn: make(chan struct{}, 1), index: map[string]uint16{}, counts: make([]int64, 1),
+		run: run, field: field, turn: make(turns, 1), index: map[string]uint16{}, counts: make([]int64, 1),
 	}
-	f.turn <- struct{}{}
 	// An entry in use stays: its reader would have to start again.
 	if c.entries = append(c.entries, f); len(c.entries) > maxGroupings {
-		rests := func(f *fieldGroups) bool { return len(f.turn) > 0 }
+		rests := func(f *fieldGroups) bool { return len(f.turn) == 0 }
 		if at := slices.IndexFunc(c.entries[:len(c.entries)-1], rests); at >= 0 {
 			c.entries = slices.Delete(c.entries, at, at+1)
 		}
@@ -236,12 +227,10 @@ func (s Store) grouped(ctx context.Context, run workqueue.RunID, field string, i
 			MaxGroupedItems)}
 	}
 	f := database.Kept[groupsCache](s.db).of(run, field)
-	select {
-	case <-f.turn:
-		defer func() { f.turn <- struct{}{} }()
-	case <-ctx.Done():
-		return fmt.Errorf("wait for others who look at them: %w", context.Cause(ctx))
+	if err := f.turn.take(ctx); err != nil {
+		return err
 	}
+	defer func() { <-f.turn }()
 	if f.wrong != nil {
 		return f.wrong
 	}

@@ -184,19 +184,14 @@ func (s Store) UnpublishedEvents(
 	}
 	events, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[workqueue.Event],
 		unpublishedEvents, after.At, after.ID, without, limit, ownCompletion)
-	if err != nil {
-		return nil, fmt.Errorf("read unpublished events: %w", err)
-	}
-	return events, nil
+	return events, pg.Wrap(err, "read unpublished events")
 }
 
 // EventsPublished marks events as published.
 func (s Store) EventsPublished(ctx context.Context, ids []uuid.UUID) error {
 	const mark = `UPDATE run_event SET published_at = tranche_now() WHERE id = ANY($1) AND published_at IS NULL`
-	if _, err := s.db.Pool.Exec(ctx, mark, ids); err != nil {
-		return fmt.Errorf("mark %d events as published: %w", len(ids), err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, mark, ids)
+	return pg.Wrap(err, "mark %d events as published", len(ids))
 }
 
 // GoneRun is a deleted run, or one being deleted.
@@ -224,10 +219,7 @@ func (s Store) GoneRuns(ctx context.Context, statement string, args ...any) ([]G
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[GoneRun], statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read deleted runs: %w", err)
-	}
-	return found, nil
+	return found, pg.Wrap(err, "read deleted runs")
 }
 
 // GoneError is returned for a deleted run. It is a [workqueue.ErrNotFound].

@@ -180,10 +180,7 @@ func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, a
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, false, fmt.Errorf("view item %q of run %s: %w", key, id, err)
-	}
-	return items, more, nil
+	return items, more, pg.Wrap(err, "view item %q of run %s", key, id)
 }
 
 var errNoKey = fmt.Errorf("no item has this key: %w", workqueue.ErrNotFound)

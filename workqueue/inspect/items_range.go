@@ -3,7 +3,6 @@ package inspect
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 	"slices"
 
@@ -76,10 +75,7 @@ func (s Store) ItemsIn(ctx context.Context, r ItemRange) (*ItemRows, error) {
 	r.Limit = pg.Limit(r.Limit, DefaultItemRows, MaxItemRows)
 	out := &ItemRows{Items: []ItemRow{}}
 	err := s.db.Snapshot(ctx, func(tx pgx.Tx) error { return s.itemsIn(ctx, tx, &r, out) })
-	if err != nil {
-		return nil, fmt.Errorf("list items of run %s: %w", r.Run, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "list items of run %s", r.Run)
 }
 
 func (s Store) itemsIn(ctx context.Context, tx pgx.Tx, r *ItemRange, out *ItemRows) error {

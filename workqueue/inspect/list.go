@@ -321,10 +321,7 @@ func (s Store) Asks(
 	err := pg.Each(pg.Rows(ctx, s.db.Pool, runsThatAsk, ids, endpoints), []any{&run, &endpoint}, func() {
 		asks[run] = append(asks[run], endpoint)
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read what runs ask: %w", err)
-	}
-	return asks, nil
+	return asks, pg.Wrap(err, "read what runs ask")
 }
 
 func unlessZero[T comparable](value T) *T {

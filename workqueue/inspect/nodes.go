@@ -27,10 +27,8 @@ func (s Store) NodesFor(ctx context.Context, key string) (nodes []string, err er
 	if kind, target := workqueue.TargetKind(key); kind == workqueue.KindLocal {
 		function = target
 	}
-	if err := s.db.Pool.QueryRow(ctx, nodesFor, function).Scan(&nodes); err != nil {
-		return nil, fmt.Errorf("look for nodes that do %s: %w", key, err)
-	}
-	return nodes, nil
+	err = s.db.Pool.QueryRow(ctx, nodesFor, function).Scan(&nodes)
+	return nodes, pg.Wrap(err, "look for nodes that do %s", key)
 }
 
 // What a node's heartbeat reports. The node reports durations, since its clock may differ from the database's.
@@ -262,10 +260,7 @@ ORDER BY s.endpoint`
 // EndpointLoads returns the work of running runs by endpoint, ordered by name.
 func (s Store) EndpointLoads(ctx context.Context) ([]EndpointLoad, error) {
 	loads, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndpointLoad], endpointLoads)
-	if err != nil {
-		return nil, fmt.Errorf("view the load of endpoints: %w", err)
-	}
-	return loads, nil
+	return loads, pg.Wrap(err, "view the load of endpoints")
 }
 
 // PaceView is what nodes found out about an endpoint, over all runs.
@@ -315,10 +310,7 @@ ORDER BY p.endpoint`
 // Paces returns what nodes found out about endpoints, ordered by name.
 func (s Store) Paces(ctx context.Context) ([]PaceView, error) {
 	paces, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[PaceView], paceViews)
-	if err != nil {
-		return nil, fmt.Errorf("view the pace of endpoints: %w", err)
-	}
-	return paces, nil
+	return paces, pg.Wrap(err, "view the pace of endpoints")
 }
 
 // endpoint_change_endpoint, backwards.
@@ -328,10 +320,7 @@ SELECT at, what, before, after, reason FROM endpoint_change WHERE endpoint = $1 
 // PastPaces returns the last changes of an endpoint's pace, newest first.
 func (s Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]PastPace, error) {
 	changes, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[PastPace], pastPaces, endpoint, limit)
-	if err != nil {
-		return nil, fmt.Errorf("view how the pace of endpoint %s changed: %w", endpoint, err)
-	}
-	return changes, nil
+	return changes, pg.Wrap(err, "view how the pace of endpoint %s changed", endpoint)
 }
 
 // VersionStats is how an endpoint has handled its newest requests, for comparison with another version of it.
@@ -390,18 +379,13 @@ FROM ended`
 // VersionStats returns how an endpoint has handled requests since a time.
 func (s Store) VersionStats(ctx context.Context, endpoint string, since time.Time) (VersionStats, error) {
 	stats, err := pg.One(ctx, s.db.Pool, pgx.RowToStructByPos[VersionStats], versionStats, endpoint, since, statsOf)
-	if err != nil {
-		return stats, fmt.Errorf("read how endpoint %s handles requests: %w", endpoint, err)
-	}
-	return stats, nil
+	return stats, pg.Wrap(err, "read how endpoint %s handles requests", endpoint)
 }
 
 // Ping returns nil if the database answers.
 func (s Store) Ping(ctx context.Context) error {
-	if err := s.db.Pool.Of(ctx).Ping(ctx); err != nil {
-		return fmt.Errorf("ask PostgreSQL: %w", err)
-	}
-	return nil
+	err := s.db.Pool.Of(ctx).Ping(ctx)
+	return pg.Wrap(err, "ask PostgreSQL")
 }
 
 // TakesWrites is an expression for whether the database takes writes. It also works in a read-only transaction.
@@ -418,8 +402,6 @@ const takesWrites = `SELECT ` + TakesWrites + `, ` + AwaitsStandby
 
 // Writable reports whether the database takes writes, and whether commits wait for a standby.
 func (s Store) Writable(ctx context.Context) (is, waits bool, err error) {
-	if err := s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is, &waits); err != nil {
-		return false, false, fmt.Errorf("ask PostgreSQL: %w", err)
-	}
-	return is, waits, nil
+	err = s.db.Pool.QueryRow(ctx, takesWrites).Scan(&is, &waits)
+	return is, waits, pg.Wrap(err, "ask PostgreSQL")
 }

@@ -73,10 +73,7 @@ func (s Store) Planes(ctx context.Context, req PlanesRequest) (*Planes, error) {
 		out, err = s.planes(ctx, tx, &req)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look at the items of run %s: %w", req.Run, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "look at the items of run %s", req.Run)
 }
 
 func (s Store) planes(ctx context.Context, tx pgx.Tx, req *PlanesRequest) (*Planes, error) {
@@ -200,10 +197,7 @@ func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, 
 		}
 		return f(out)
 	})
-	if err != nil {
-		return fmt.Errorf("look at %d blocks of run %s: %w", len(blocks), run, err)
-	}
-	return nil
+	return pg.Wrap(err, "look at %d blocks of run %s", len(blocks), run)
 }
 
 // ItemsOf returns the number of items of a run.
@@ -217,10 +211,8 @@ func (s Store) ItemsOf(ctx context.Context, run workqueue.RunID, steps []string)
 			return 0, fmt.Errorf("run %s: %w", run, err)
 		}
 	}
-	if err := s.db.Pool.QueryRow(ctx, planeItems, run).Scan(&items); err != nil {
-		return 0, fmt.Errorf("count the items of run %s: %w", run, err)
-	}
-	return items, nil
+	err = s.db.Pool.QueryRow(ctx, planeItems, run).Scan(&items)
+	return items, pg.Wrap(err, "count the items of run %s", run)
 }
 
 // planeColumn is the planes of one block at the steps of its run, as of one moment. Unread steps are empty.

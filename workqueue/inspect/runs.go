@@ -3,7 +3,6 @@ package inspect
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"time"
 
@@ -234,10 +233,7 @@ func (v *RunView) estimate() {
 // ReadSummary reads a run.
 func ReadSummary(ctx context.Context, tx pg.Querier, id workqueue.RunID) (RunSummary, error) {
 	run, err := pg.One(ctx, tx, scanSummary, oneRun, id)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = workqueue.ErrNotFound
-	}
-	return run, err
+	return run, pg.NoRow(err, workqueue.ErrNotFound)
 }
 
 func scanSummary(row pgx.CollectableRow) (RunSummary, error) {

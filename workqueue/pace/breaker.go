@@ -82,10 +82,7 @@ func (s Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChange
 		}
 		return b.judgeWindow(ctx, tx, &out)
 	})
-	if err != nil {
-		return BreakerChange{Endpoint: endpoint}, fmt.Errorf("check the breaker of endpoint %s: %w", endpoint, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "check the breaker of endpoint %s", endpoint)
 }
 
 // breakerDue checks without a lock whether a change is possible. Most checks end here and delay no claim.
@@ -168,10 +165,7 @@ func answeredProbe(number int, took *time.Duration) string {
 func NoteChange(ctx context.Context, tx pgx.Tx, endpoint string, c Change) error {
 	_, err := tx.Exec(ctx, insertChanges, endpoint, []string{c.What}, []string{c.Before}, []string{c.After},
 		[]string{pg.Plain(c.Reason)})
-	if err != nil {
-		return fmt.Errorf("note a change of endpoint %s: %w", endpoint, err)
-	}
-	return nil
+	return pg.Wrap(err, "note a change of endpoint %s", endpoint)
 }
 
 const (

@@ -34,10 +34,7 @@ func (b *BreakerState) Read(ctx context.Context, db tracker.Querier, statement, 
 	rows := pg.Rows(ctx, db, statement, endpoint)
 	to := []any{&b.Open, &b.since, &b.Probes, &b.probe, &b.trusted, &b.vouched}
 	_, err := pgx.ForEachRow(rows, to, func() error { return nil })
-	if err != nil {
-		return fmt.Errorf("read the breaker of endpoint %s: %w", endpoint, err)
-	}
-	return nil
+	return pg.Wrap(err, "read the breaker of endpoint %s", endpoint)
 }
 
 // newestEnded reads the index on endpoint and end backwards. It leaves out slices that ended for Tranche's own
@@ -156,10 +153,7 @@ func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (m
 	var b Blame
 	to := []any{&id, &b.Lone, &b.proven, &b.again, &b.rerun, &b.others}
 	err := pg.Each(pg.Rows(ctx, db, blameItems, ids, fewCulprits, unansweredCodes()), to, func() { known[id] = b })
-	if err != nil {
-		return nil, fmt.Errorf("read the history of %d slices: %w", len(ids), err)
-	}
-	return known, nil
+	return known, pg.Wrap(err, "read the history of %d slices", len(ids))
 }
 
 // consider judges an endpoint by what ended before, and by what is ending and has no row so far.

@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // WholeShare is the share, in percent, at which all requests of an endpoint go to its canary.
@@ -123,8 +124,6 @@ WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))`
 // SaveListening saves which canaries have services, given the endpoints on which any listens. Others receive none,
 // unless their share is 100%.
 func (s Store) SaveListening(ctx context.Context, listening []string) error {
-	if _, err := s.db.Pool.Exec(ctx, saveListening, listening); err != nil {
-		return fmt.Errorf("save which canaries have services: %w", err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, saveListening, listening)
+	return pg.Wrap(err, "save which canaries have services")
 }

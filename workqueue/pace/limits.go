@@ -2,7 +2,6 @@ package pace
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
@@ -130,10 +129,7 @@ func (s Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor 
 		after, err = changeEndpoint(ctx, tx, change, pg.Plain(actor))
 		return err
 	})
-	if err != nil {
-		return EndpointSetting{}, fmt.Errorf("set endpoint %s: %w", change.Endpoint, err)
-	}
-	return after, nil
+	return after, pg.Wrap(err, "set endpoint %s", change.Endpoint)
 }
 
 func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor string) (EndpointSetting, error) {
@@ -195,11 +191,8 @@ func onlyChanges(was, is map[string]any) {
 func forgetChunkCap(ctx context.Context, tx pgx.Tx, endpoint, actor string) (limit int, err error) {
 	var before string
 	err = tx.QueryRow(ctx, clearChunkCap, endpoint, actor).Scan(&before)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return 0, nil // there was none
-	}
 	if err != nil {
-		return 0, err
+		return 0, pg.NoRow(err, nil) // there may be none
 	}
 	return strconv.Atoi(before)
 }
@@ -219,10 +212,7 @@ const endpointSettings = `SELECT ` + settingColumns + ` FROM endpoint_setting OR
 // EndpointSettings returns all endpoints ever set, by name; those reset to defaults have zeros.
 func (s Store) EndpointSettings(ctx context.Context) ([]EndpointSetting, error) {
 	settings, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[EndpointSetting], endpointSettings)
-	if err != nil {
-		return nil, fmt.Errorf("read the settings of endpoints: %w", err)
-	}
-	return settings, nil
+	return settings, pg.Wrap(err, "read the settings of endpoints")
 }
 
 // MinRequestRate is the lowest request rate: about one in three hours.

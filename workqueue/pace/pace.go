@@ -182,10 +182,8 @@ SELECT EXISTS (SELECT FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL
 
 // EndedSince reports whether anything ended at the endpoints since a time of the database.
 func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) (ended bool, err error) {
-	if err := s.db.Pool.QueryRow(ctx, endedSince, names, since).Scan(&ended); err != nil {
-		return false, fmt.Errorf("look for what ended at %d endpoints: %w", len(names), err)
-	}
-	return ended, nil
+	err = s.db.Pool.QueryRow(ctx, endedSince, names, since).Scan(&ended)
+	return ended, pg.Wrap(err, "look for what ended at %d endpoints", len(names))
 }
 
 // Observe returns what happened at the endpoints with an automatic pace since the Until of an earlier observation; the
@@ -270,10 +268,7 @@ func (s Store) SavePace(ctx context.Context, lease workqueue.Lease, endpoint str
 		_, err = tx.Exec(ctx, insertChanges, endpoint, what, before, after, reasons)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("save the pace of endpoint %s: %w", endpoint, err)
-	}
-	return nil
+	return pg.Wrap(err, "save the pace of endpoint %s", endpoint)
 }
 
 const keptChanges = 500
@@ -293,10 +288,7 @@ func (s Store) PruneChanges(ctx context.Context, lease workqueue.Lease) (n int, 
 		n = int(tag.RowsAffected())
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("forget old changes of endpoints: %w", err)
-	}
-	return n, nil
+	return n, pg.Wrap(err, "forget old changes of endpoints")
 }
 
 // SlowEndpoint is a service, host or source that takes far longer for an item than before.

@@ -199,10 +199,8 @@ func (a *acceptance) lock(ctx context.Context) error {
 	if _, err := a.tx.Exec(ctx, lockRedoBlocks, a.run, a.named, a.blocks); err != nil {
 		return fmt.Errorf("lock %d blocks: %w", len(a.blocks), err)
 	}
-	if _, err := a.tx.Exec(ctx, lockBatch, a.run); err != nil {
-		return fmt.Errorf("lock the tracker of run %s: %w", a.run, err)
-	}
-	return nil
+	_, err := a.tx.Exec(ctx, lockBatch, a.run)
+	return pg.Wrap(err, "lock the tracker of run %s", a.run)
 }
 
 type partOfRun struct {
@@ -227,10 +225,7 @@ func (a *acceptance) versions(ctx context.Context, blocks []workqueue.Block) (ma
 		[]any{&part.step, &part.block, &version}, func() {
 			found[part] = version
 		})
-	if err != nil {
-		return nil, fmt.Errorf("read the versions of the blocks of run %s: %w", a.run, err)
-	}
-	return found, nil
+	return found, pg.Wrap(err, "read the versions of the blocks of run %s", a.run)
 }
 
 // chooseAgain removes items that failed differently before their block was locked. Marking removes those not failed.

@@ -237,8 +237,6 @@ func (w *redoWrite) send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) er
 			return fmt.Errorf("take items of run %s back: %w", run, err)
 		}
 	}
-	if err := results.Close(); err != nil {
-		return fmt.Errorf("take items of run %s back: %w", run, err)
-	}
-	return nil
+	err := results.Close()
+	return pg.Wrap(err, "take items of run %s back", run)
 }

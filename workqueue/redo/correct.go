@@ -183,10 +183,8 @@ func (c *correction) measure(ctx context.Context) error {
 	for block, bytes := range c.grown {
 		blocks, grown = append(blocks, block), append(grown, bytes)
 	}
-	if _, err := c.tx.Exec(ctx, growBlocks, c.run, c.family, blocks, grown); err != nil {
-		return fmt.Errorf("note the size of payloads: %w", err)
-	}
-	return nil
+	_, err := c.tx.Exec(ctx, growBlocks, c.run, c.family, blocks, grown)
+	return pg.Wrap(err, "note the size of payloads")
 }
 
 const insertCorrection = `
@@ -407,10 +405,7 @@ func (c *correction) laneRule(ctx context.Context) (*order.Rule, error) {
 	if err == nil {
 		err = json.Unmarshal(text, rule)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the order of run %s: %w", c.run, err)
-	}
-	return rule, nil
+	return rule, pg.Wrap(err, "read the order of run %s", c.run)
 }
 
 // keepLanes refuses payloads that would move items to other lanes: their order there would be wrong.
@@ -431,8 +426,5 @@ func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correct
 		}
 		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read the lines of items: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read the lines of items")
 }

@@ -200,10 +200,7 @@ func (r *redo) examples(ctx context.Context, items blockMasks) ([]string, error)
 		}
 	}
 	keys, err := pg.Collect(ctx, r.tx, pgx.RowTo[string], keysOfItems, r.run, first)
-	if err != nil {
-		return nil, fmt.Errorf("read keys: %w", err)
-	}
-	return keys, nil
+	return keys, pg.Wrap(err, "read keys")
 }
 
 func (r *redo) taken() blockMasks {

@@ -2,7 +2,6 @@ package redo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -117,10 +116,7 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 	if err == nil && tag.RowsAffected() != int64(len(blocks)) {
 		err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), len(blocks), workqueue.ErrFence)
 	}
-	if err != nil {
-		return fmt.Errorf("have heads of lanes give way: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "have heads of lanes give way")
 }
 
 type redoneLane struct {
@@ -276,11 +272,8 @@ func (s Store) repairLanes(
 	ctx context.Context, tx pgx.Tx, after workqueue.RunID, at *lanePlace,
 ) (p settle.Progress, err error) {
 	err = tx.QueryRow(ctx, runAtRest, after).Scan(&p.Run)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return p, nil
-	}
 	if err != nil {
-		return p, fmt.Errorf("look for runs whose lanes stand: %w", err)
+		return p, pg.Wrap(pg.NoRow(err, nil), "look for runs whose lanes stand")
 	}
 	if at.run != p.Run {
 		*at = lanePlace{p.Run, math.MinInt64}

@@ -5,7 +5,6 @@ package redo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -94,13 +94,7 @@ SELECT state, generation, items, opened AND sealed_at IS NULL FROM batchrun WHER
 
 func (r *redo) readState(ctx context.Context) (open bool, err error) {
 	err = r.tx.QueryRow(ctx, runState, r.run).Scan(&r.state, &r.generation, &r.items, &open)
-	switch {
-	case errors.Is(err, pgx.ErrNoRows):
-		return false, fmt.Errorf("run %s: %w", r.run, workqueue.ErrNotFound)
-	case err != nil:
-		return false, fmt.Errorf("read run %s: %w", r.run, err)
-	}
-	return open, nil
+	return open, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "run %s", r.run)
 }
 
 // may refuses a run that cannot be redone. op is the operation, for errors.
@@ -172,10 +166,8 @@ func (r *redo) hold(ctx context.Context) error {
 	if r.graph.Ordered {
 		steps = r.graph.Numbers() // the next item of a lane may change at all of them
 	}
-	if _, err := r.tx.Exec(ctx, lockRedoBlocks, r.run, steps, first); err != nil {
-		return fmt.Errorf("lock %d blocks: %w", len(r.blocks), err)
-	}
-	return nil
+	_, err = r.tx.Exec(ctx, lockRedoBlocks, r.run, steps, first)
+	return pg.Wrap(err, "lock %d blocks", len(r.blocks))
 }
 
 const redoPart = 64
@@ -289,10 +281,8 @@ func (r *redo) shutBarriers(ctx context.Context) error {
 	if len(later) == 0 {
 		return nil
 	}
-	if _, err := r.tx.Exec(ctx, shutBarriers, r.run, later); err != nil {
-		return fmt.Errorf("have the barriers of run %s wait again: %w", r.run, err)
-	}
-	return nil
+	_, err := r.tx.Exec(ctx, shutBarriers, r.run, later)
+	return pg.Wrap(err, "have the barriers of run %s wait again", r.run)
 }
 
 const shutBarriers = `

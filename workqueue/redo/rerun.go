@@ -56,16 +56,13 @@ func (s Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 	if err := s.see(ctx, req.Run, &req.Select); err != nil {
 		return Rerun{}, fmt.Errorf("rerun: %w", err)
 	}
-	var r *rerun
+	r := &rerun{}
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		req.Select.unaccepted = true
 		r = &rerun{RerunRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, canary: req.Canary}}
 		return r.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})
-	if err != nil {
-		return Rerun{}, fmt.Errorf("rerun: %w", err)
-	}
-	return r.out, nil
+	return r.out, pg.Wrap(err, "rerun")
 }
 
 func (req *RerunRequest) validate() error {

@@ -68,17 +68,14 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	if err := s.see(ctx, req.Run, &req.Select); err != nil {
 		return Reset{}, fmt.Errorf("reset: %w", err)
 	}
-	var r *reset
+	r := &reset{}
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		failed := req.Select.byError() && req.Select.At == ""
 		r = &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
 			take: scope{done: !failed, live: !failed && !req.Select.ofParts()}}}
 		return r.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})
-	if err != nil {
-		return Reset{}, fmt.Errorf("reset: %w", err)
-	}
-	return r.out, nil
+	return r.out, pg.Wrap(err, "reset")
 }
 
 func (req *ResetRequest) validate() error {

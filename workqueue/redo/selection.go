@@ -274,10 +274,7 @@ func findFailed(
 			one := failed
 			masksOf(found, step)[block] = &one
 		})
-	if err != nil {
-		return nil, fmt.Errorf("find failed items: %w", err)
-	}
-	return found, nil
+	return found, pg.Wrap(err, "find failed items")
 }
 
 func masksAt(rows pgx.Rows) (map[workqueue.Step]blockMasks, error) {
@@ -333,10 +330,7 @@ func (sel *Selection) findErrors(ctx context.Context, tx pgx.Tx, run workqueue.R
 		statement, by = ordinalsOfGroups, sel.Groups
 	}
 	found, err := masksAt(pg.Rows(ctx, tx, statement, run, steps, by, blocks))
-	if err != nil {
-		return nil, fmt.Errorf("find failed items: %w", err)
-	}
-	return found, nil
+	return found, pg.Wrap(err, "find failed items")
 }
 
 func findKeys(ctx context.Context, tx pgx.Tx, run workqueue.RunID, keys []string) (blockMasks, error) {

@@ -2,7 +2,6 @@ package redo
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/google/uuid"
@@ -155,10 +154,7 @@ func (r *redo) rearm(ctx context.Context, c *newCanary, d *ledger.Difference) (*
 	}
 	err = r.tx.QueryRow(ctx, rearmRun, r.run, r.generation, string(run.Hold), run.Detail, run.At, run.By, canary, auto,
 		run.Canary).Scan(&run.Generation)
-	if err != nil {
-		return nil, fmt.Errorf("open the next generation of run %s: %w", r.run, err)
-	}
-	return run, nil
+	return run, pg.Wrap(err, "open the next generation of run %s", r.run)
 }
 
 // seen is what the evidence of a selection matched before the run was locked: reading payloads and results takes
@@ -190,11 +186,8 @@ func (s Store) see(ctx context.Context, run workqueue.RunID, sel *Selection) err
 	return s.db.Snapshot(ctx, func(tx pgx.Tx) error {
 		found := &seen{}
 		err := tx.QueryRow(ctx, generationOf, run).Scan(&found.generation)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil // the caller reports it under its lock
-		}
-		if err != nil {
-			return fmt.Errorf("read run %s: %w", run, err)
+		if err != nil { // the caller reports under its lock that there is no such run
+			return pg.Wrap(pg.NoRow(err, nil), "read run %s", run)
 		}
 		steps, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Step], stepsToSee, run, sel.Step)
 		if err != nil {
@@ -232,10 +225,7 @@ func recordedIn(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []wor
 	generation workqueue.Generation,
 ) (map[workqueue.Step]blockMasks, error) {
 	all, err := masksAt(pg.Rows(ctx, tx, recordedParts, run, steps, generation))
-	if err != nil {
-		return nil, fmt.Errorf("find what was recorded: %w", err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "find what was recorded")
 }
 
 func (f *seen) catchUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, e *Evidence) error {

@@ -73,10 +73,7 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 			})
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("carry on run %s: %w", id, err)
-	}
-	return c, nil
+	return c, pg.Wrap(err, "carry on run %s", id)
 }
 
 // By work_queue's primary key.

@@ -3,15 +3,14 @@ package report
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Change is how an item of one run differs from the item with the same key in an earlier one.
@@ -234,10 +233,7 @@ func (r *keyedRun) begin(ctx context.Context) error {
 	r.pages, r.after = make(chan []keyedItem, 1), keyPlace{twin: -1}
 	err := r.store.Pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state, &r.plan.Plan, &r.plan.Version, &r.plan.Steps,
 		&r.plan.asks)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return workqueue.ErrNotFound
-	}
-	if err != nil {
+	if err = pg.NoRow(err, workqueue.ErrNotFound); err != nil {
 		return err
 	}
 	if r.state == "loading" {

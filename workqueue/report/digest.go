@@ -6,7 +6,6 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"hash"
 	"slices"
@@ -44,10 +43,7 @@ SELECT r.state, r.generation, r.items, r.sealed_at IS NOT NULL FROM batchrun r W
 // 3 s. A run in progress has only a digest of items, since its results still change.
 func (s Store) Digests(ctx context.Context, id workqueue.RunID) (Digests, error) {
 	d, err := s.digests(ctx, id)
-	if err != nil {
-		return Digests{}, fmt.Errorf("digest run %s: %w", id, err)
-	}
-	return d, nil
+	return d, pg.Wrap(err, "digest run %s", id)
 }
 
 func (s Store) digests(ctx context.Context, id workqueue.RunID) (Digests, error) {
@@ -111,10 +107,7 @@ type digester struct {
 
 func (d *digester) begin(ctx context.Context) error {
 	err := d.store.Pool.QueryRow(ctx, digestRun, d.run).Scan(&d.state, &d.generation, &d.size, &d.sealed)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return workqueue.ErrNotFound
-	}
-	return err
+	return pg.NoRow(err, workqueue.ErrNotFound)
 }
 
 // final reports whether the results no longer change.

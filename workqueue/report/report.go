@@ -3,7 +3,6 @@ package report
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -83,10 +82,7 @@ func (s Store) Report(ctx context.Context, id workqueue.RunID) (RunReport, error
 		r.Errors.At, r.Errors.ByStep = r.At, extent.ByStep()
 		return err
 	})
-	if err != nil {
-		return RunReport{}, fmt.Errorf("report on run %s: %w", id, err)
-	}
-	return r, nil
+	return r, pg.Wrap(err, "report on run %s", id)
 }
 
 func (r *RunReport) readWork(ctx context.Context, tx pgx.Tx) error {
@@ -222,10 +218,7 @@ func (s Store) Payloads(ctx context.Context, run workqueue.RunID, keys []string)
 	err := pg.Each(pg.Rows(ctx, s.db.Pool, payloadsOf, run, keys), []any{&key, &payload}, func() {
 		all[key] = payload
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read payloads of run %s: %w", run, err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "read payloads of run %s", run)
 }
 
 // CorrectedReport is the outcomes of corrected items. Items is the sum of Made, Kept, Failed and Unfinished.
@@ -403,8 +396,5 @@ func (s Store) History(ctx context.Context, run workqueue.RunID) (all []HistoryE
 			workqueue.Namespaces(ctx) == nil)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("read the history of run %s: %w", run, err)
-	}
-	return all, nil
+	return all, pg.Wrap(err, "read the history of run %s", run)
 }

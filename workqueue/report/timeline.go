@@ -3,7 +3,6 @@ package report
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -96,10 +95,7 @@ func (s Store) Timeline(ctx context.Context, req TimelineRequest) (*Timeline, er
 		out, err = s.timeline(ctx, tx, &req)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("tell how run %s has gone: %w", req.Run, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "tell how run %s has gone", req.Run)
 }
 
 func (s Store) timeline(ctx context.Context, tx pgx.Tx, req *TimelineRequest) (*Timeline, error) {

@@ -2,8 +2,6 @@ package retention
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
@@ -40,22 +38,14 @@ FROM archive a`
 
 // Installation returns the ID of the database.
 func (s Store) Installation(ctx context.Context) (id uuid.UUID, err error) {
-	if err = s.db.Pool.QueryRow(ctx, installation).Scan(&id); err != nil {
-		return id, fmt.Errorf("read the ID of the database: %w", err)
-	}
-	return id, nil
+	err = s.db.Pool.QueryRow(ctx, installation).Scan(&id)
+	return id, pg.Wrap(err, "read the ID of the database")
 }
 
 // RunState returns what changes with each operation on a run, for an archive. [Store.DeleteRun] compares it.
 func (s Store) RunState(ctx context.Context, run workqueue.RunID) (state string, err error) {
 	err = s.db.Pool.QueryRow(ctx, stateOfRun, run).Scan(&state)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = workqueue.ErrNotFound
-	}
-	if err != nil {
-		return "", fmt.Errorf("read the state of run %s: %w", run, err)
-	}
-	return state, nil
+	return state, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "read the state of run %s", run)
 }
 
 // NoteArchive saves which archive the leader has, "" for none, and why something is not in it: an empty reason clears
@@ -72,29 +62,18 @@ func (s Store) NoteArchive(ctx context.Context, lease workqueue.Lease, target st
 		used = tag.RowsAffected() > 0
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("save the state of the archive: %w", err)
-	}
-	return used, nil
+	return used, pg.Wrap(err, "save the state of the archive")
 }
 
 // AuditToArchive returns the rows of the audit log that the archive needs before those older than a time are deleted:
 // after one seal, up to another one; 0: none.
 func (s Store) AuditToArchive(ctx context.Context, before time.Time) (after, last int64, err error) {
-	if err = s.db.Pool.QueryRow(ctx, auditToArchive, before).Scan(&after, &last); err != nil {
-		return 0, 0, fmt.Errorf("find audit rows to archive: %w", err)
-	}
-	return after, last, nil
+	err = s.db.Pool.QueryRow(ctx, auditToArchive, before).Scan(&after, &last)
+	return after, last, pg.Wrap(err, "find audit rows to archive")
 }
 
 // AuditArchived saves up to which seal the audit log is archived. Leader work.
 func (s Store) AuditArchived(ctx context.Context, lease workqueue.Lease, seal int64) error {
-	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, auditArchived, seal)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("save up to where the audit log is archived: %w", err)
-	}
-	return nil
+	err := session.New(s.db).ExecAsLeader(ctx, lease, auditArchived, seal)
+	return pg.Wrap(err, "save up to where the audit log is archived")
 }

@@ -70,10 +70,7 @@ func (s Store) CarryAudit(ctx context.Context, lease workqueue.Lease, target str
 	} else {
 		why = failed.Error()
 	}
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, noteAuditSent, target, sent, why)
-		return err
-	})
+	err = session.New(s.db).ExecAsLeader(ctx, lease, noteAuditSent, target, sent, why)
 	if err = errors.Join(failed, err); err != nil {
 		return 0, fmt.Errorf("carry the audit log to %s: %w", target, err)
 	}

@@ -2,7 +2,6 @@ package retention
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -70,10 +69,7 @@ func (s Store) DeleteByHand(ctx context.Context, req DeleteRequest) (out Deletio
 		out, err = req.take(ctx, tx)
 		return err
 	})
-	if err != nil {
-		return Deletion{}, fmt.Errorf("delete run %s: %w", req.Run, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "delete run %s", req.Run)
 }
 
 func (req *DeleteRequest) take(ctx context.Context, tx pgx.Tx) (out Deletion, err error) {
@@ -112,10 +108,7 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 	var later *workqueue.RunID
 	err = tx.QueryRow(ctx, lockRunForGood, req.Run, retentionSettle).Scan(&out.State, &gen, &out.Name, &out.Plan,
 		&out.Items, &out.Failed, &held, &whole, &out.FinishedAt, &left, &silent, &later)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return out, 0, fmt.Errorf("run %s: %w", req.Run, workqueue.ErrNotFound)
-	}
-	if err != nil {
+	if err = pg.NoRow(err, fmt.Errorf("run %s: %w", req.Run, workqueue.ErrNotFound)); err != nil {
 		return out, 0, err
 	}
 	refused := &workqueue.StateError{Run: req.Run, State: out.State, Op: "delete"}

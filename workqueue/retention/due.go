@@ -3,12 +3,12 @@ package retention
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -152,10 +152,7 @@ func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, e
 	defer cancel()
 	var before *time.Time
 	err := s.db.Pool.QueryRow(ctx, r.Kind.statements().cutoff, r.Age, r.Count, r.Bytes).Scan(&before)
-	if err != nil {
-		return nil, fmt.Errorf("look for %s that are past their limits: %w", r.Kind, err)
-	}
-	return before, nil
+	return before, pg.Wrap(err, "look for %s that are past their limits", r.Kind)
 }
 
 // RetentionDue returns, for every kind, what would be deleted now.
@@ -182,10 +179,7 @@ func (s Store) retentionDue(ctx context.Context, r *Retention) (due KindDue, err
 	defer cancel()
 	err = s.db.Pool.QueryRow(ctx, r.Kind.statements().due, due.Before).
 		Scan(&due.Count, &due.Bytes, &due.Oldest, &due.Newest)
-	if err != nil {
-		return due, fmt.Errorf("count %s that are past their limits: %w", r.Kind, err)
-	}
-	return due, nil
+	return due, pg.Wrap(err, "count %s that are past their limits", r.Kind)
 }
 
 const noteDeleted = `
@@ -193,10 +187,7 @@ UPDATE retention SET deleted = deleted + $2, last_deleted = $2, last_at = tranch
 
 // NoteDeleted records how many things of a kind a round has deleted. Leader work.
 func (s Store) NoteDeleted(ctx context.Context, lease workqueue.Lease, kind RetentionKind, n int64) error {
-	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, noteDeleted, kind, n)
-		return err
-	})
+	return session.New(s.db).ExecAsLeader(ctx, lease, noteDeleted, kind, n)
 }
 
 // DeleteOld deletes up to limit things of a kind that ended before a time in one transaction. Leader work.
@@ -214,8 +205,5 @@ func (s Store) DeleteOld(ctx context.Context, lease workqueue.Lease, kind Retent
 		n = tag.RowsAffected()
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("delete old %s: %w", kind, err)
-	}
-	return n, nil
+	return n, pg.Wrap(err, "delete old %s", kind)
 }

@@ -140,7 +140,7 @@ WHERE kind = $1 RETURNING ` + retentionFields
 func (s Store) Retention(ctx context.Context) ([]Retention, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	all, err := pg.Collect(ctx, s.db.Pool, scanRetention, allRetention)
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Retention], allRetention)
 	if err != nil {
 		return nil, fmt.Errorf("read what is kept: %w", err)
 	}
@@ -148,11 +148,6 @@ func (s Store) Retention(ctx context.Context) ([]Retention, error) {
 	all = slices.DeleteFunc(all, func(r Retention) bool { return !slices.Contains(order, r.Kind) }) // of a newer version
 	slices.SortFunc(all, func(a, b Retention) int { return slices.Index(order, a.Kind) - slices.Index(order, b.Kind) })
 	return all, nil
-}
-
-func scanRetention(row pgx.CollectableRow) (r Retention, err error) {
-	err = row.Scan(&r.Kind, &r.Age, &r.Count, &r.Bytes, &r.ChangedBy, &r.ChangedAt, &r.Deleted, &r.LastDeleted, &r.LastAt)
-	return r, err
 }
 
 // UnknownKindError is returned for a kind that does not exist. It is a [workqueue.ErrNotFound].
@@ -194,22 +189,19 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 					"(audit_expiry.min_age, set by the owner of the database)", Age(*limits.Age), Age(least))}
 			}
 		}
-		before, err := pg.One(ctx, tx, scanRetention, lockRetention, kind)
+		before, err := pg.One(ctx, tx, pgx.RowToStructByPos[Retention], lockRetention, kind)
 		if err != nil {
 			return err
 		}
-		set, err = pg.One(ctx, tx, scanRetention, setRetention, kind, limits.Age, limits.Count, limits.Bytes,
-			pg.Plain(actor))
+		set, err = pg.One(ctx, tx, pgx.RowToStructByPos[Retention], setRetention,
+			kind, limits.Age, limits.Count, limits.Bytes, pg.Plain(actor))
 		if err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "retention_set", Subject: string(kind),
 			Before: before.values(), After: set.values()})
 	})
-	if err != nil {
-		return set, fmt.Errorf("set how long %s are kept: %w", kind, err)
-	}
-	return set, nil
+	return set, pg.Wrap(err, "set how long %s are kept", kind)
 }
 
 // AskRetention records that a user asked to delete now what is past its limits.
@@ -217,10 +209,7 @@ func (s Store) AskRetention(ctx context.Context, actor string) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "retention_run", Subject: "retention"})
 	})
-	if err != nil {
-		return fmt.Errorf("delete what is past its limits: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "delete what is past its limits")
 }
 
 // TookTooLong reports whether PostgreSQL ran out of time, so that a smaller batch may succeed: the transaction's

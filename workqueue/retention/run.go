@@ -2,8 +2,6 @@ package retention
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -102,37 +100,22 @@ func (s Store) MeasureRuns(ctx context.Context, lease workqueue.Lease, limit int
 		_, err = tx.Exec(ctx, measureRuns, took)
 		return err
 	})
-	if err != nil {
-		return took, fmt.Errorf("measure finished runs: %w", err)
-	}
-	return took, nil
+	return took, pg.Wrap(err, "measure finished runs")
 }
 
 // GuessRun sets and returns a finished run's size without reading rows, or 0 if it is not finished. Leader work.
 func (s Store) GuessRun(ctx context.Context, lease workqueue.Lease, run workqueue.RunID) (bytes int64, err error) {
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, guessRun, []workqueue.RunID{run}).Scan(&bytes)
-		if errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		return err
+		return pg.NoRow(err, nil)
 	})
-	if err != nil {
-		return 0, fmt.Errorf("guess the size of run %s: %w", run, err)
-	}
-	return bytes, nil
+	return bytes, pg.Wrap(err, "guess the size of run %s", run)
 }
 
 // DropSizes deletes the sizes of deleted runs. Leader work.
 func (s Store) DropSizes(ctx context.Context, lease workqueue.Lease) error {
-	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, dropSizes)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("forget the sizes of deleted runs: %w", err)
-	}
-	return nil
+	err := session.New(s.db).ExecAsLeader(ctx, lease, dropSizes)
+	return pg.Wrap(err, "forget the sizes of deleted runs")
 }
 
 // RunsPastLimits returns finished runs that ended before a time, oldest first, except some.
@@ -146,10 +129,7 @@ func (s Store) RunsPastLimits(
 	defer cancel()
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsPastLimits, before, limit, retentionSettle,
 		without)
-	if err != nil {
-		return nil, fmt.Errorf("look for runs that are past their limits: %w", err)
-	}
-	return runs, nil
+	return runs, pg.Wrap(err, "look for runs that are past their limits")
 }
 
 // DeleteRun marks a finished run as being deleted: it can no longer be found. It returns false without effect if the
@@ -161,10 +141,7 @@ func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workque
 		deleted, err = takeToDelete(ctx, tx, run, before, why, archived)
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("delete run %s: %w", run, err)
-	}
-	return deleted, nil
+	return deleted, pg.Wrap(err, "delete run %s", run)
 }
 
 func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before time.Time, why, archived string,
@@ -190,11 +167,8 @@ func takeRunRow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before *tim
 	var finished time.Time
 	err := tx.QueryRow(ctx, takeRun, run, before, why, retentionSettle, steps, by, archived).
 		Scan(&name, &plan, &items, &gen, &finished)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return nil, nil
-	}
 	if err != nil {
-		return nil, err
+		return nil, pg.NoRow(err, nil)
 	}
 	return map[string]any{"name": name, "plan": plan, "items": items, "generation": gen, "finished_at": finished}, nil
 }

@@ -3,13 +3,13 @@ package retention
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
@@ -162,10 +162,7 @@ func (s Store) DeletePiece(ctx context.Context, lease workqueue.Lease, run workq
 		_, err = tx.Exec(ctx, moveGone, run, at.stage, at.step, at.position, rows, gone)
 		return err
 	})
-	if err != nil {
-		return 0, false, fmt.Errorf("delete the rest of run %s: %w", run, err)
-	}
-	return rows, gone, nil
+	return rows, gone, pg.Wrap(err, "delete the rest of run %s", run)
 }
 
 func (at *pieceAt) remove(ctx context.Context, tx pgx.Tx, run workqueue.RunID, st *stage, span int64) (int64, error) {
@@ -204,12 +201,6 @@ DELETE FROM deleted_run WHERE purged_at < tranche_now() - $1::interval`
 
 // ForgetGone deletes the records of runs deleted long ago: then they are like runs that never existed. Leader work.
 func (s Store) ForgetGone(ctx context.Context, lease workqueue.Lease) error {
-	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, forgetGone, goneKept)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("forget deleted runs: %w", err)
-	}
-	return nil
+	err := session.New(s.db).ExecAsLeader(ctx, lease, forgetGone, goneKept)
+	return pg.Wrap(err, "forget deleted runs")
 }

@@ -37,10 +37,7 @@ func (s Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, erro
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSchedule], dueSchedules, limit)
-	if err != nil {
-		return nil, fmt.Errorf("look for due schedules: %w", err)
-	}
-	return due, nil
+	return due, pg.Wrap(err, "look for due schedules")
 }
 
 // Taking takes due times of a schedule: each becomes an occurrence, once, and the next due time follows them.
@@ -100,10 +97,7 @@ func (s Store) TakeOccurrences(ctx context.Context, lease workqueue.Lease, t Tak
 		}
 		return t.insert(ctx, tx)
 	})
-	if err != nil {
-		return false, fmt.Errorf("take due times of schedule %s: %w", t.Schedule, err)
-	}
-	return taken, nil
+	return taken, pg.Wrap(err, "take due times of schedule %s", t.Schedule)
 }
 
 func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
@@ -174,16 +168,8 @@ LIMIT $1`
 func (s Store) WaitingOccurrences(ctx context.Context, limit int) ([]WaitingOccurrence, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	rows := pg.Rows(ctx, s.db.Pool, waitingOccurrences, limit)
-	occurrences, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (f WaitingOccurrence, err error) {
-		err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.Spec, &f.State, &f.Reason, &f.Attempts,
-			&f.StartAt, &f.StartBy, &f.DoneBy, &f.Queued, &f.UnderWay, &f.Now)
-		return f, err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look for runs to start: %w", err)
-	}
-	return occurrences, nil
+	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[WaitingOccurrence], waitingOccurrences, limit)
+	return found, pg.Wrap(err, "look for runs to start")
 }
 
 // Each by its partial index.

@@ -91,12 +91,6 @@ const occurrenceColumns = `schedule_occurrence.schedule, schedule_occurrence.due
     coalesce((SELECT r.state FROM batchrun r WHERE r.id = schedule_occurrence.run_id), ''),
     schedule_occurrence.attempts, schedule_occurrence.began_at, schedule_occurrence.ended_at`
 
-func scanOccurrence(row pgx.CollectableRow) (f Occurrence, err error) {
-	err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Version, &f.State, &f.Reason, &f.AskedBy, &f.StartAt, &f.StartBy,
-		&f.DoneBy, &f.LateAction, &f.Run, &f.RunState, &f.Attempts, &f.BeganAt, &f.EndedAt)
-	return f, err
-}
-
 // OccurrenceFilter selects occurrences.
 type OccurrenceFilter struct {
 	Schedule string
@@ -131,8 +125,8 @@ func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (found []Occ
 		before = &f.Before
 	}
 	names := workqueue.Namespaces(ctx)
-	found, err = pg.Collect(ctx, s.db.Pool, scanOccurrence, listOccurrences, f.Schedule, string(f.State), before, limit+1,
-		names)
+	found, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Occurrence], listOccurrences,
+		f.Schedule, string(f.State), before, limit+1, names)
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)
@@ -178,15 +172,10 @@ func (s Store) BeginOccurrence(
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		err := tx.QueryRow(ctx, beginOccurrence, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
 			Scan(&claim.Attempt, &claim.DoneBy)
-		if ok = err == nil; errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		return err
+		ok = err == nil
+		return pg.NoRow(err, nil)
 	})
-	if err != nil {
-		return claim, false, fmt.Errorf("begin to start schedule %s of %s: %w", key.Schedule, key.Due, err)
-	}
-	return claim, ok, nil
+	return claim, ok, pg.Wrap(err, "begin to start schedule %s of %s", key.Schedule, key.Due)
 }
 
 // OccurrenceEnd is the result of starting an occurrence, or of finding it waiting.
@@ -220,10 +209,7 @@ func (s Store) EndOccurrence(ctx context.Context, claim OccurrenceClaim, end Occ
 		ok, err = writeEnd(ctx, tx, &claim, &end)
 		return err
 	})
-	if err != nil {
-		return false, fmt.Errorf("end the start of schedule %s of %s: %w", claim.Schedule, claim.Due, err)
-	}
-	return ok, nil
+	return ok, pg.Wrap(err, "end the start of schedule %s of %s", claim.Schedule, claim.Due)
 }
 
 func writeEnd(ctx context.Context, tx pgx.Tx, claim *OccurrenceClaim, end *OccurrenceEnd) (ok bool, err error) {
@@ -262,14 +248,8 @@ func (s Store) NoteOccurrences(ctx context.Context, lease workqueue.Lease, notes
 		names, due, kinds = append(names, n.Schedule), append(due, n.Due), append(kinds, string(n.Kind))
 		was, reasons = append(was, n.Was), append(reasons, pg.Plain(n.Reason))
 	}
-	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, noteOccurrences, names, due, kinds, was, reasons)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("note why runs of schedules wait: %w", err)
-	}
-	return nil
+	err := session.New(s.db).ExecAsLeader(ctx, lease, noteOccurrences, names, due, kinds, was, reasons)
+	return pg.Wrap(err, "note why runs of schedules wait")
 }
 
 const markRun = `UPDATE batchrun SET schedule = $2 WHERE id = $1`

@@ -5,7 +5,6 @@ package schedule
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -157,14 +156,12 @@ func (s Store) RunScheduleNow(ctx context.Context, name, actor string) (now Occu
 		if err != nil {
 			return err
 		}
-		if now, err = pg.One(ctx, tx, scanOccurrence, insertOccurrenceNow, name, was.Version, pg.Plain(actor)); err != nil {
+		now, err = pg.One(ctx, tx, pgx.RowToStructByPos[Occurrence], insertOccurrenceNow, name, was.Version, pg.Plain(actor))
+		if err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "schedule_run_now", Subject: name,
 			After: map[string]any{"due_at": now.Due, "version": was.Version}})
 	})
-	if err != nil {
-		return Occurrence{}, fmt.Errorf("run schedule %s now: %w", name, err)
-	}
-	return now, nil
+	return now, pg.Wrap(err, "run schedule %s now", name)
 }

@@ -123,7 +123,7 @@ func (s Store) addLast(ctx context.Context, list []ScheduleSummary) error {
 		at[list[i].Name] = i
 		names = append(names, list[i].Name)
 	}
-	occurrences, err := pg.Collect(ctx, s.db.Pool, scanOccurrence, lastOccurrences, names)
+	occurrences, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Occurrence], lastOccurrences, names)
 	if err != nil {
 		return fmt.Errorf("read what schedules did last: %w", err)
 	}
@@ -203,18 +203,11 @@ func (s Store) LateOccurrences(ctx context.Context, lease workqueue.Lease, limit
 		if _, err := tx.Exec(ctx, settleInTime); err != nil {
 			return err
 		}
-		rows := pg.Rows(ctx, tx, lateOccurrences, limit)
 		var err error
-		late, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (f LateOccurrence, err error) {
-			err = row.Scan(&f.Schedule, &f.Due, &f.Kind, &f.Run, &f.Spec, &f.DoneBy, &f.Now)
-			return f, err
-		})
+		late, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[LateOccurrence], lateOccurrences, limit)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("look for runs of schedules that are late: %w", err)
-	}
-	return late, nil
+	return late, pg.Wrap(err, "look for runs of schedules that are late")
 }
 
 // Once: late_at is the fence.
@@ -230,16 +223,10 @@ func (s Store) NoteLate(
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		var run workqueue.RunID
 		err := tx.QueryRow(ctx, noteLate, key.Schedule, key.Due, string(key.Kind), pg.Plain(did)).Scan(&run)
-		if ok = err == nil; errors.Is(err, pgx.ErrNoRows) {
-			return nil
-		}
-		if err != nil {
-			return err
+		if ok = err == nil; !ok {
+			return pg.NoRow(err, nil)
 		}
 		return addScheduleEvent(ctx, tx, EventScheduleLate, &key, run, did)
 	})
-	if err != nil {
-		return false, fmt.Errorf("note that schedule %s of %s is late: %w", key.Schedule, key.Due, err)
-	}
-	return ok, nil
+	return ok, pg.Wrap(err, "note that schedule %s of %s is late", key.Schedule, key.Due)
 }

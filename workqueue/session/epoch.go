@@ -3,7 +3,6 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -80,19 +79,13 @@ func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch,
 }
 
 func wrapObserve(err error) error {
-	if err != nil {
-		return fmt.Errorf("observe the streams: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "observe the streams")
 }
 
 // AdvanceStreams opens a new epoch for unchanged creation times: acknowledged messages are lost.
 func (s Store) AdvanceStreams(ctx context.Context, from int64) error {
 	_, err := s.db.Pool.Exec(ctx, `UPDATE stream_epoch SET epoch = epoch + 1 WHERE name = 'streams' AND epoch = $1`, from)
-	if err != nil {
-		return fmt.Errorf("advance the epoch of the streams: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "advance the epoch of the streams")
 }
 
 const lastSent = `
@@ -100,10 +93,8 @@ SELECT coalesce(max(stream_seq), 0) FROM work_slice WHERE state = 'sent' AND str
 
 // LastSent returns the highest stream position of a slice sent in the epoch and still in flight, or 0.
 func (s Store) LastSent(ctx context.Context, epoch int64) (seq int64, err error) {
-	if err := s.db.Pool.QueryRow(ctx, lastSent, epoch).Scan(&seq); err != nil {
-		return 0, fmt.Errorf("look for the last request sent: %w", err)
-	}
-	return seq, nil
+	err = s.db.Pool.QueryRow(ctx, lastSent, epoch).Scan(&seq)
+	return seq, pg.Wrap(err, "look for the last request sent")
 }
 
 // StreamFault is a stream that rejects messages although its server answers.
@@ -121,22 +112,14 @@ ON CONFLICT (stream) DO UPDATE SET detail = excluded.detail WHERE f.detail <> ex
 
 // NoteStreamFault records that a stream rejects messages, and why. Leader work.
 func (s Store) NoteStreamFault(ctx context.Context, lease workqueue.Lease, stream, detail string) error {
-	return New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, noteStreamFault, stream, pg.Plain(detail)); err != nil {
-			return fmt.Errorf("note that stream %s takes nothing: %w", stream, err)
-		}
-		return nil
-	})
+	err := New(s.db).ExecAsLeader(ctx, lease, noteStreamFault, stream, pg.Plain(detail))
+	return pg.Wrap(err, "note that stream %s takes nothing", stream)
 }
 
 // ClearStreamFault records that a stream accepts messages again. Leader work.
 func (s Store) ClearStreamFault(ctx context.Context, lease workqueue.Lease, stream string) error {
-	return New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `DELETE FROM stream_fault WHERE stream = $1`, stream); err != nil {
-			return fmt.Errorf("note that stream %s takes messages again: %w", stream, err)
-		}
-		return nil
-	})
+	err := New(s.db).ExecAsLeader(ctx, lease, `DELETE FROM stream_fault WHERE stream = $1`, stream)
+	return pg.Wrap(err, "note that stream %s takes messages again", stream)
 }
 
 // StreamFaults reads the streams that reject messages, oldest fault first.
@@ -145,10 +128,7 @@ const StreamFaults = `SELECT stream, since, detail FROM stream_fault ORDER BY si
 // StreamFaults returns the streams that reject messages, oldest fault first.
 func (s Store) StreamFaults(ctx context.Context) ([]StreamFault, error) {
 	faults, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[StreamFault], StreamFaults)
-	if err != nil {
-		return nil, fmt.Errorf("read which streams take nothing: %w", err)
-	}
-	return faults, nil
+	return faults, pg.Wrap(err, "read which streams take nothing")
 }
 
 // requestsWait uses work_slice_live.
@@ -158,10 +138,8 @@ SELECT EXISTS (SELECT FROM work_slice s
 
 // RequestsWait reports whether any request has been in progress for longer, sent or not.
 func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait bool, err error) {
-	if err := s.db.Pool.QueryRow(ctx, requestsWait, longer).Scan(&wait); err != nil {
-		return false, fmt.Errorf("look for requests that wait: %w", err)
-	}
-	return wait, nil
+	err = s.db.Pool.QueryRow(ctx, requestsWait, longer).Scan(&wait)
+	return wait, pg.Wrap(err, "look for requests that wait")
 }
 
 // publishAgain scans all events, which is acceptable: streams are seldom replaced.
@@ -170,12 +148,6 @@ UPDATE run_event SET published_at = NULL WHERE published_at > tranche_now() - $1
 
 // PublishAgain republishes recent events, with their IDs, because their stream will be deleted. Leader work.
 func (s Store) PublishAgain(ctx context.Context, lease workqueue.Lease, lately time.Duration) error {
-	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, publishAgain, lately)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("have events published again: %w", err)
-	}
-	return nil
+	err := New(s.db).ExecAsLeader(ctx, lease, publishAgain, lately)
+	return pg.Wrap(err, "have events published again")
 }

@@ -88,10 +88,8 @@ const setPrecedence = `UPDATE node_session SET precedence = $2 WHERE id = $1`
 
 // SetPrecedence sets a session's precedence over other leaders, initially 0. A node unable to lead must reset it.
 func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, precedence int) error {
-	if _, err := s.db.Sessions.Exec(ctx, setPrecedence, session, precedence); err != nil {
-		return fmt.Errorf("set the precedence of session %s: %w", session, err)
-	}
-	return nil
+	_, err := s.db.Sessions.Exec(ctx, setPrecedence, session, precedence)
+	return pg.Wrap(err, "set the precedence of session %s", session)
 }
 
 const dropLease = `
@@ -99,10 +97,8 @@ UPDATE leader SET expires_at = tranche_now() WHERE name = $1 AND session_id = $2
 
 // Resign gives up the lease, so that another node need not wait for its end.
 func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
-	if _, err := s.db.Sessions.Exec(ctx, dropLease, ledger.LeaseName, lease.Session, lease.Epoch); err != nil {
-		return fmt.Errorf("resign the leader's lease: %w", err)
-	}
-	return nil
+	_, err := s.db.Sessions.Exec(ctx, dropLease, ledger.LeaseName, lease.Session, lease.Epoch)
+	return pg.Wrap(err, "resign the leader's lease")
 }
 
 // AsLeader runs f in a transaction that commits only if the lease still holds; otherwise it returns
@@ -121,6 +117,14 @@ func (s Store) AsLeader(
 			return err
 		}
 		return ledger.HoldLeaseIn(ctx, tx, lease)
+	})
+}
+
+// ExecAsLeader runs one statement as [Store.AsLeader] does.
+func (s Store) ExecAsLeader(ctx context.Context, lease workqueue.Lease, sql string, args ...any) error {
+	return s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, sql, args...)
+		return err
 	})
 }
 

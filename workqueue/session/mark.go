@@ -3,13 +3,13 @@ package session
 import (
 	"context"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Mark is a point in the history of a database, remembered by nodes and JetStream. A database with a lower count
@@ -68,10 +68,7 @@ func (s Store) RaiseMark(ctx context.Context, known Mark) (Mark, error) {
 func (s Store) mark(ctx context.Context, statement string, args ...any) (m Mark, err error) {
 	err = s.db.Sessions.QueryRow(ctx, statement, args...).
 		Scan(&m.Lineage, &m.Beat, &m.Timeline, &m.Epoch, &m.At, &m.Moved)
-	if err != nil {
-		return Mark{}, fmt.Errorf("look at the database's mark: %w", err)
-	}
-	return m, nil
+	return m, pg.Wrap(err, "look at the database's mark")
 }
 
 // Gap is a period whose confirmed commits are lost.
@@ -138,10 +135,7 @@ func (s Store) PassGap(ctx context.Context, known Mark) (gap *Gap, err error) {
 		gap, err = passThrough(ctx, tx, have, known, lost)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("handle a database that lost recent commits: %w", err)
-	}
-	return gap, nil
+	return gap, pg.Wrap(err, "handle a database that lost recent commits")
 }
 
 func passThrough(ctx context.Context, tx pgx.Tx, have, known Mark, lost bool) (*Gap, error) {

@@ -11,6 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // RequestKept is how long the answer to a request is kept for its idempotency key.
@@ -125,18 +126,13 @@ func (s Store) AnswerRequest(ctx context.Context, claim *workqueue.RequestClaim,
 	}
 	_, err := s.db.Pool.Exec(ctx, answerRequest, claim.User, claim.Key, claim.ID, answer.Status, answer.ContentType,
 		headers, answer.Body, fingerprint)
-	if err != nil {
-		return fmt.Errorf("keep the answer to request %q: %w", claim.Key, err)
-	}
-	return nil
+	return pg.Wrap(err, "keep the answer to request %q", claim.Key)
 }
 
 // DropRequest deletes a refused request, so that its key is free. One that has changed something stays.
 func (s Store) DropRequest(ctx context.Context, claim *workqueue.RequestClaim) error {
-	if _, err := s.db.Pool.Exec(ctx, dropRequest, claim.User, claim.Key, claim.ID); err != nil {
-		return fmt.Errorf("forget request %q: %w", claim.Key, err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, dropRequest, claim.User, claim.Key, claim.ID)
+	return pg.Wrap(err, "forget request %q", claim.Key)
 }
 
 // SweepRequests deletes expired requests, a batch at a time, and expired acts. Leader work.
@@ -149,10 +145,7 @@ func (s Store) SweepRequests(ctx context.Context, lease workqueue.Lease) (n int6
 		}
 		return err
 	})
-	if err != nil {
-		return 0, fmt.Errorf("delete old requests: %w", err)
-	}
-	return n, nil
+	return n, pg.Wrap(err, "delete old requests")
 }
 
 // WithClaim makes changes under the context part of a request with a key: the first one records in its transaction

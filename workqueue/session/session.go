@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
 // Store reads and writes sessions and the lease. It is safe for concurrent use.
@@ -36,10 +37,8 @@ VALUES ($1, $2, $3, $4, 3, tranche_now() + $5)`
 // StartSession opens a session that expires ttl after its last heartbeat.
 func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (workqueue.SessionID, error) {
 	id := workqueue.NewSessionID()
-	if _, err := s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl); err != nil {
-		return workqueue.SessionID{}, fmt.Errorf("start session: %w", err)
-	}
-	return id, nil
+	_, err := s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl)
+	return id, pg.Wrap(err, "start session")
 }
 
 // An expired session stays expired even if it was not swept: others may have acted on its silence.

@@ -160,12 +160,7 @@ func scanStreamSettings(rows pgx.Rows, err error) (s StreamSettings, _ error) {
 	if err != nil {
 		return s, err
 	}
-	return pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (s StreamSettings, err error) {
-		err = row.Scan(&s.Replicas, &s.WorkBytes, &s.ReplyBytes, &s.StageBytes, &s.FlowBytes, &s.EventBytes, &s.DeadBytes,
-			&s.EventAge, &s.Revision, &s.ChangedBy, &s.ChangedAt, &s.Applied, &s.AppliedRevision, &s.AppliedAt, &s.Trouble,
-			&s.Since, &s.Tries, &s.NextTry, &s.Installation)
-		return s, err
-	})
+	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[StreamSettings])
 }
 
 // StreamSettings returns the settings of the streams. If there are none, it saves first: the first node decides.
@@ -173,10 +168,8 @@ func (s Store) StreamSettings(ctx context.Context, first StreamValues) (set Stre
 	if set, err = s.StreamsSet(ctx); err != nil || set.Revision > 0 {
 		return set, err
 	}
-	if set, err = s.setFirst(ctx, first); err != nil {
-		return set, fmt.Errorf("set the streams for the first time: %w", err)
-	}
-	return set, nil
+	set, err = s.setFirst(ctx, first)
+	return set, pg.Wrap(err, "set the streams for the first time")
 }
 
 // StreamsSet returns the settings of the streams, or the zero value if no node has ever started.
@@ -184,10 +177,7 @@ func (s Store) StreamsSet(ctx context.Context) (set StreamSettings, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	set, err = scanStreamSettings(s.db.Pool.Query(ctx, readStreamSettings))
-	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return set, fmt.Errorf("read the settings of the streams: %w", err)
-	}
-	return set, nil
+	return set, pg.Wrap(pg.NoRow(err, nil), "read the settings of the streams")
 }
 
 func (s Store) setFirst(ctx context.Context, first StreamValues) (set StreamSettings, err error) {
@@ -215,18 +205,12 @@ func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		set, err := scanStreamSettings(tx.Query(ctx, unsetStreamSettings, workqueue.Engine))
 		if taken = err == nil; !taken {
-			if errors.Is(err, pgx.ErrNoRows) {
-				return nil
-			}
-			return err
+			return pg.NoRow(err, nil)
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: workqueue.Engine, Name: "streams_unset", Subject: "streams",
 			Before: set.named()})
 	})
-	if err != nil {
-		return false, fmt.Errorf("take the first settings of the streams back: %w", err)
-	}
-	return taken, nil
+	return taken, pg.Wrap(err, "take the first settings of the streams back")
 }
 
 // StreamChanges is changes of the streams' settings; nil leaves one unchanged, zero resets it to the default.
@@ -269,10 +253,7 @@ var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
 func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor string) (set StreamSettings, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		set, err = scanStreamSettings(tx.Query(ctx, lockStreamSettings))
-		if errors.Is(err, pgx.ErrNoRows) {
-			return errNoStreamSettings
-		}
-		if err != nil {
+		if err = pg.NoRow(err, errNoStreamSettings); err != nil {
 			return err
 		}
 		before, after := set.StreamValues, change.On(set.StreamValues)
@@ -295,10 +276,7 @@ func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor st
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "streams_set", Subject: "streams", Before: was,
 			After: is})
 	})
-	if err != nil {
-		return set, fmt.Errorf("set the streams: %w", err)
-	}
-	return set, nil
+	return set, pg.Wrap(err, "set the streams")
 }
 
 // StreamsApplied records that a revision of the settings was applied.
@@ -315,12 +293,6 @@ func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *S
 }
 
 func (s Store) noteStreams(ctx context.Context, lease workqueue.Lease, statement string, args ...any) error {
-	err := New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, statement, args...)
-		return err
-	})
-	if err != nil {
-		return fmt.Errorf("record the settings of the streams: %w", err)
-	}
-	return nil
+	err := New(s.db).ExecAsLeader(ctx, lease, statement, args...)
+	return pg.Wrap(err, "record the settings of the streams")
 }

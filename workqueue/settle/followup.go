@@ -65,10 +65,7 @@ ORDER BY p.endpoint`
 // pace.Store.CheckBreaker and pace.Store.CheckTooBig may have work.
 func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
 	names, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], watchedEndpoints)
-	if err != nil {
-		return nil, fmt.Errorf("look for endpoints whose requests fail: %w", err)
-	}
-	return names, nil
+	return names, pg.Wrap(err, "look for endpoints whose requests fail")
 }
 
 // newParts compares the newest part of items with the previous one, by two lookups in work_result's primary key
@@ -102,10 +99,7 @@ func changedParts(
 			_, bit := ordinal.Block()
 			changed.Add(bit)
 		})
-	if err != nil {
-		return changed, fmt.Errorf("compare %d parts of step %d: %w", len(ordinals), id.Step, err)
-	}
-	return changed, nil
+	return changed, pg.Wrap(err, "compare %d parts of step %d", len(ordinals), id.Step)
 }
 
 const (

@@ -59,15 +59,8 @@ FROM unnest((SELECT $2::bigint[]), (SELECT $3::int[])) AS u (lane, first) CROSS 
 
 // ReadLanes locks and reads the lanes of items.
 func ReadLanes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []workqueue.Ordinal) ([]*LaneRow, error) {
-	rows := pg.Rows(ctx, tx, lockLanes, run, items)
-	lanes, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*LaneRow, error) {
-		l := &LaneRow{}
-		return l, row.Scan(&l.Item, &l.Lane, &l.Head, &l.Low, &l.Stop)
-	})
-	if err != nil {
-		return nil, fmt.Errorf("lock lanes of run %s: %w", run, err)
-	}
-	return lanes, nil
+	lanes, err := pg.Collect(ctx, tx, pgx.RowToAddrOfStructByPos[LaneRow], lockLanes, run, items)
+	return lanes, pg.Wrap(err, "lock lanes of run %s", run)
 }
 
 // FindNext looks up the first waiting item of each lane, starting with an ordinal.
@@ -87,10 +80,7 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 		[]any{&lane, &next.Item, &next.Steps}, func() {
 			byLane[lane].next = &Follower{next.Item, slices.Clone(next.Steps)}
 		})
-	if err != nil {
-		return fmt.Errorf("look for who is next in the lanes of run %s: %w", run, err)
-	}
-	return nil
+	return pg.Wrap(err, "look for who is next in the lanes of run %s", run)
 }
 
 // queueUp locks the lanes of items with outcomes and finds the next item of each.
@@ -280,10 +270,8 @@ func (m *LaneMoves) Send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) er
 	}
 	batch.Queue(lockBlocks, plane.Columns(rows)...)
 	m.queue(batch, run)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return fmt.Errorf("move on lanes of run %s: %w", run, err)
-	}
-	return nil
+	err := tx.SendBatch(ctx, batch).Close()
+	return pg.Wrap(err, "move on lanes of run %s", run)
 }
 
 // Again continues a lane whose head was reset, if it has one.

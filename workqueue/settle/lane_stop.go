@@ -137,11 +137,8 @@ func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID)
 	st := &stopping{slices: map[plane.BlockID]*plane.HeldSlice{},
 		set: newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))}
 	err = tx.QueryRow(ctx, runWithStopped, after).Scan(&st.run, &st.generation)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return p, nil
-	}
 	if err != nil {
-		return p, fmt.Errorf("look for stopped lanes: %w", err)
+		return p, pg.Wrap(pg.NoRow(err, nil), "look for stopped lanes")
 	}
 	p.Run = st.run
 	if st.graph, err = database.Kept[plane.GraphCache](s.db).Of(ctx, tx, st.run); err != nil {
@@ -161,10 +158,7 @@ func (st *stopping) lock(ctx context.Context, tx pgx.Tx) (err error) {
 		l := &stoppedLane{}
 		return l, row.Scan(&l.lane, &l.low, &l.stop, &l.key)
 	})
-	if err != nil {
-		return fmt.Errorf("lock stopped lanes: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "lock stopped lanes")
 }
 
 func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
@@ -202,10 +196,8 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 	}
 	batch := &pgx.Batch{}
 	moved.queue(batch, st.run)
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
-		return 0, fmt.Errorf("note the end of stopped lanes: %w", err)
-	}
-	return total, nil
+	err = tx.SendBatch(ctx, batch).Close()
+	return total, pg.Wrap(err, "note the end of stopped lanes")
 }
 
 // fail ends one item at the steps that hold it. Later steps are skipped: no step of such a run is optional.
@@ -244,8 +236,5 @@ func (st *stopping) insert(ctx context.Context, tx pgx.Tx) error {
 	}
 	_, err := tx.Exec(ctx, insertStopped, st.run, st.generation, workqueue.CodeStopped, ids, steps, blocks,
 		pgbits.Slice(masks))
-	if err != nil {
-		return fmt.Errorf("insert %d slices of stopped lanes: %w", len(ids), err)
-	}
-	return nil
+	return pg.Wrap(err, "insert %d slices of stopped lanes", len(ids))
 }

@@ -75,10 +75,8 @@ func (s Store) unanswered(ctx context.Context, statement string, args ...any) (f
 		found, err = pgx.CollectRows(rows, pgx.RowToStructByPos[Unanswered])
 		return err
 	})
-	if err := s.db.Pool.SendBatch(ctx, batch).Close(); err != nil {
-		return nil, fmt.Errorf("read what is unanswered: %w", err)
-	}
-	return found, nil
+	err = s.db.Pool.SendBatch(ctx, batch).Close()
+	return found, pg.Wrap(err, "read what is unanswered")
 }
 
 const slicesLost = heldColumns + `
@@ -246,10 +244,7 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 // LockSlices locks and reads slices by ID order.
 func LockSlices(ctx context.Context, tx pgx.Tx, statement string, args ...any) ([]*plane.HeldSlice, error) {
 	held, err := pg.Collect(ctx, tx, scanHeld, statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("lock slices: %w", err)
-	}
-	return held, nil
+	return held, pg.Wrap(err, "lock slices")
 }
 
 func scanHeld(row pgx.CollectableRow) (*plane.HeldSlice, error) {

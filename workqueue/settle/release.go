@@ -129,10 +129,7 @@ GROUP BY 1, 2`
 // Undelivered returns the requests that wait for services.
 func (s Store) Undelivered(ctx context.Context) ([]Undelivered, error) {
 	waiting, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Undelivered], undelivered)
-	if err != nil {
-		return nil, fmt.Errorf("look for requests that wait: %w", err)
-	}
-	return waiting, nil
+	return waiting, pg.Wrap(err, "look for requests that wait")
 }
 
 // handedOut locks by ID, as everywhere; locked rows are left to the next sweep.
@@ -162,10 +159,8 @@ func (s Store) HandedOut(ctx context.Context, lease workqueue.Lease, at []Handed
 		names[i], places[i] = h.Endpoint, h.UpTo
 	}
 	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, handedOut, names, places, epoch); err != nil {
-			return fmt.Errorf("note what %d endpoints were handed: %w", len(at), err)
-		}
-		return nil
+		_, err := tx.Exec(ctx, handedOut, names, places, epoch)
+		return pg.Wrap(err, "note what %d endpoints were handed", len(at))
 	})
 }
 
@@ -210,10 +205,7 @@ ORDER BY s.deadline LIMIT $1`
 func (s Store) OverdueSlices(ctx context.Context, limit int) ([]Overdue, error) {
 	rows := pg.Rows(ctx, s.db.Pool, overdue, limit, plane.CountedIssues, noticedWithin)
 	found, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Overdue])
-	if err != nil {
-		return nil, fmt.Errorf("read overdue slices: %w", err)
-	}
-	return found, nil
+	return found, pg.Wrap(err, "read overdue slices")
 }
 
 // expireRerouted is about the undelivered requests at a canary that was pulled back or has no services, and at an
@@ -235,10 +227,8 @@ FROM rerouted WHERE s.id = rerouted.id AND s.state = 'sent' AND s.delivered_at I
 // ExpireRerouted makes requests overdue that wait where no more of their step are sent, see [Overdue]. Leader work.
 func (s Store) ExpireRerouted(ctx context.Context, lease workqueue.Lease) error {
 	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, expireRerouted); err != nil {
-			return fmt.Errorf("expire undelivered requests of rerouted steps: %w", err)
-		}
-		return nil
+		_, err := tx.Exec(ctx, expireRerouted)
+		return pg.Wrap(err, "expire undelivered requests of rerouted steps")
 	})
 }
 
@@ -259,10 +249,8 @@ func (s Store) Extend(ctx context.Context, lease workqueue.Lease, ids []workqueu
 		if _, err := tx.Exec(ctx, lockSliceIDs, ids); err != nil {
 			return fmt.Errorf("lock %d slices: %w", len(ids), err)
 		}
-		if _, err := tx.Exec(ctx, extendSlices, ids); err != nil {
-			return fmt.Errorf("extend %d slices: %w", len(ids), err)
-		}
-		return nil
+		_, err := tx.Exec(ctx, extendSlices, ids)
+		return pg.Wrap(err, "extend %d slices", len(ids))
 	})
 }
 
@@ -280,10 +268,7 @@ func (s Store) Postpone(ctx context.Context, session workqueue.SessionID, id wor
 		batch.Queue(postponeSlice, id, session, delay, CodePostponed, pg.Plain(why.Error()))
 		return tx.SendBatch(ctx, batch).Close()
 	})
-	if err != nil {
-		return fmt.Errorf("postpone slice %s: %w", id, err)
-	}
-	return nil
+	return pg.Wrap(err, "postpone slice %s", id)
 }
 
 // A statement before locks the slice, so the endpoint is its step's current one; see insertSlices.
@@ -296,10 +281,8 @@ WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
 
 // GiveUpClaim expires a claimed slice that was perhaps published: the next sweep reissues it with a new ID.
 func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error {
-	if _, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session); err != nil {
-		return fmt.Errorf("give up the claim of slice %s: %w", id, err)
-	}
-	return nil
+	_, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session)
+	return pg.Wrap(err, "give up the claim of slice %s", id)
 }
 
 const giveUpClaim = `

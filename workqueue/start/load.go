@@ -276,13 +276,7 @@ func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMess
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	err = s.db.Pool.QueryRow(ctx, specOfRun, run).Scan(&spec)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = workqueue.ErrNotFound
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the plan of run %s: %w", run, err)
-	}
-	return spec, nil
+	return spec, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "read the plan of run %s", run)
 }
 
 const planByIdempotencyKey = `
@@ -293,13 +287,7 @@ func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version 
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	err = s.db.Pool.QueryRow(ctx, planByIdempotencyKey, key, workqueue.Into(ctx)).Scan(&plan, &version)
-	if errors.Is(err, pgx.ErrNoRows) {
-		err = workqueue.ErrNotFound
-	}
-	if err != nil {
-		return "", 0, fmt.Errorf("look up idempotency key %q: %w", key, err)
-	}
-	return plan, version, nil
+	return plan, version, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "look up idempotency key %q", key)
 }
 
 const maxTriedFirst = 10

@@ -87,10 +87,7 @@ func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another one with the key was faster
 		return s.openedByKey(ctx, &req)
 	}
-	if err != nil {
-		return Opened{}, fmt.Errorf("open run: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "open run")
 }
 
 func (req *OpenRequest) check() error {
@@ -242,10 +239,7 @@ func (s Store) ReportOverdue(ctx context.Context, lease workqueue.Lease) ([]Over
 		out, err = overdueRuns(ctx, tx)
 		return err
 	})
-	if err != nil {
-		return nil, fmt.Errorf("report runs that were not sealed before their deadline: %w", err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "report runs that were not sealed before their deadline")
 }
 
 func overdueRuns(ctx context.Context, tx pgx.Tx) (out []OverdueRun, err error) {
@@ -377,10 +371,8 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 func (o *openState) makeBlocks(ctx context.Context, tx pgx.Tx, from, to int64, sizes []int, bytes []int64) error {
 	first := workqueue.Block(from / bitfield.Size)
 	if o.order == nil {
-		if _, err := tx.Exec(ctx, insertOpenBlocks, o.id, sizes, bytes, first); err != nil {
-			return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
-		}
-		return nil
+		_, err := tx.Exec(ctx, insertOpenBlocks, o.id, sizes, bytes, first)
+		return pg.Wrap(err, "insert %d blocks", len(sizes))
 	}
 	heads, err := headsFirst(ctx, tx, o.id, from, to)
 	if err != nil {

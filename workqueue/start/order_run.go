@@ -81,10 +81,8 @@ func (l *loader) insertOrder(ctx context.Context, tx pgx.Tx) error {
 	if err != nil {
 		return fmt.Errorf("write the order: %w", err)
 	}
-	if _, err := tx.Exec(ctx, insertOrder, l.run, rule, l.req.Order.Stop); err != nil {
-		return fmt.Errorf("write the order: %w", err)
-	}
-	return nil
+	_, err = tx.Exec(ctx, insertOrder, l.run, rule, l.req.Order.Stop)
+	return pg.Wrap(err, "write the order")
 }
 
 const readOrder = `SELECT rule, stop FROM run_order WHERE run_id = $1`
@@ -103,10 +101,7 @@ func OrderOf(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*wor
 	if err == nil {
 		err = json.Unmarshal(rule, &o.Rule)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("read the order of run %s: %w", run, err)
-	}
-	return o, nil
+	return o, pg.Wrap(err, "read the order of run %s", run)
 }
 
 // copyLanes and putLanes must match.
@@ -120,10 +115,8 @@ func (l *loader) putLanes(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		b.copy.Int4(int32(b.base + i))
 		b.copy.Int8(row.lane)
 	}
-	if err := b.copy.Send(ctx, tx, copyLanes); err != nil {
-		return fmt.Errorf("write the lines of items %d to %d: %w", b.base, b.base+len(b.rows)-1, err)
-	}
-	return nil
+	err := b.copy.Send(ctx, tx, copyLanes)
+	return pg.Wrap(err, "write the lines of items %d to %d", b.base, b.base+len(b.rows)-1)
 }
 
 // lineUp inserts the lanes of the items from ordinal $2 up to $3, whose blocks are inserted next; in existing lanes
@@ -149,10 +142,7 @@ func headsFirst(ctx context.Context, tx pgx.Tx, run workqueue.RunID, from, to in
 			heads[(*head-from)/bitfield.Size].Add(int((*head - from) % bitfield.Size))
 		}
 	})
-	if err != nil {
-		return nil, fmt.Errorf("put items in line: %w", err)
-	}
-	return heads, nil
+	return heads, pg.Wrap(err, "put items in line")
 }
 
 // freePartition finds the partition with the least data, except the one that most runs share. It compares file

@@ -100,10 +100,7 @@ const (
 // Erasures is how many times items of a run were erased. A run that continues it reads it before the items.
 func (s Store) Erasures(ctx context.Context, run workqueue.RunID) (int, error) {
 	n, err := pg.One(ctx, s.db.Pool, pgx.RowTo[int], erasures, run)
-	if err != nil {
-		return 0, fmt.Errorf("count the erasures of run %s: %w", run, err)
-	}
-	return n, nil
+	return n, pg.Wrap(err, "count the erasures of run %s", run)
 }
 
 // refuseErased refuses items erased from the run that this one continues, after they were read there.
@@ -175,10 +172,7 @@ func makeBlocks(ctx context.Context, tx pgx.Tx, run workqueue.RunID, first workq
 	}
 	err := pg.JoinOne(ctx, tx, insertBlocks, slices.Repeat([]workqueue.RunID{run}, len(sizes)), numbers, sizes, bytes,
 		pgbits.Slice(ready), held)
-	if err != nil {
-		return fmt.Errorf("insert %d blocks: %w", len(sizes), err)
-	}
-	return nil
+	return pg.Wrap(err, "insert %d blocks", len(sizes))
 }
 
 func (l *loader) settings() map[string]any {
@@ -331,10 +325,7 @@ func (s Store) SealRun(ctx context.Context, req SealRequest) (Sealed, error) {
 		out, err = req.seal(ctx, tx)
 		return err
 	})
-	if err != nil {
-		return Sealed{}, fmt.Errorf("seal run %s: %w", req.Run, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "seal run %s", req.Run)
 }
 
 func (req *SealRequest) seal(ctx context.Context, tx pgx.Tx) (Sealed, error) {

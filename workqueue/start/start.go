@@ -141,11 +141,8 @@ func tooLong(err error) bool {
 
 func giveUp(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (sealed bool, err error) {
 	err = tx.QueryRow(ctx, lockLoad, run).Scan(&sealed)
-	if errors.Is(err, pgx.ErrNoRows) {
-		return false, nil
-	}
 	if err != nil || sealed {
-		return sealed, err
+		return sealed, pg.NoRow(err, nil)
 	}
 	_, err = tx.Exec(ctx, giveUpLoad, run)
 	return false, err

@@ -14,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/template"
+	"github.com/tranchehq/tranche/internal/connections"
 )
 
 // Codes of errors, in addition to those of wire.Flaw. Codes of overloaded services are throttled codes in package
@@ -210,16 +211,21 @@ func codeOf(status int) (code string, retry bool) {
 // maxSaid bounds the characters quoted from a service's error.
 const maxSaid = 200
 
-// quoted returns a service's error on one line, without secrets.
+// quoted returns what follows "answers …" in a message: the beginning of what the service said.
 func (s *step) quoted(body []byte) string {
-	text := s.client.conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
-	unfit := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }
-	text = strings.Join(strings.FieldsFunc(text, unfit), " ")
-	if runes := []rune(text); len(runes) > maxSaid {
-		text = string(runes[:maxSaid]) + "…"
-	}
-	if text == "" {
+	said := oneLine(s.client.conns, body)
+	switch {
+	case len(said) == 0:
 		return ""
+	case len(said) > maxSaid:
+		return ": " + string(said[:maxSaid]) + "…"
 	}
-	return ": " + text
+	return ": " + string(said)
+}
+
+// oneLine returns foreign text on one line, without secrets.
+func oneLine(conns *connections.Connections, body []byte) []rune {
+	text := conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
+	unfit := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }
+	return []rune(strings.Join(strings.FieldsFunc(text, unfit), " "))
 }

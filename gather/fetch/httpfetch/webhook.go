@@ -17,7 +17,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/connections"
@@ -145,7 +144,8 @@ func (s *Sender) Post(ctx context.Context, u *url.URL, header http.Header, body 
 	case status >= 300 && status < 400:
 		return Delivery{Why: why + "; redirects are not followed", Said: s.Quoted(begin)}
 	}
-	return Delivery{Why: why, Said: s.Quoted(begin), Wait: s.retryAfter(answer.Header)}
+	wait, _ := retryAfter(answer.Header, s.now())
+	return Delivery{Why: why, Said: s.Quoted(begin), Wait: wait}
 }
 
 const (
@@ -157,23 +157,8 @@ const (
 
 // Quoted returns a receiver's text on one line, without secrets.
 func (s *Sender) Quoted(body []byte) string {
-	text := s.conns.Redact(strings.ToValidUTF8(string(body), "\uFFFD"))
-	unfit := func(c rune) bool { return unicode.IsSpace(c) || !unicode.IsPrint(c) }
-	said := []rune(strings.Join(strings.FieldsFunc(text, unfit), " "))
+	said := oneLine(s.conns, body)
 	return string(said[:min(len(said), maxQuoted)])
-}
-
-// retryAfter returns the pause that a receiver requests, in seconds or until a date.
-func (s *Sender) retryAfter(h http.Header) time.Duration {
-	text := h.Get("Retry-After")
-	if seconds, err := strconv.ParseUint(text, 10, 31); err == nil {
-		return time.Duration(seconds) * time.Second
-	}
-	at, err := http.ParseTime(text)
-	if err != nil {
-		return 0
-	}
-	return max(at.Sub(s.now()), 0)
 }
 
 // Retry configures the pauses between attempts.

@@ -103,10 +103,7 @@ func (c *Confirmed) Settle(ctx context.Context, tx pgx.Tx) error {
 	if err == nil && tag.RowsAffected() == 0 {
 		err = &workqueue.ActError{Act: c.ID, Detail: "it was settled meanwhile, or has expired"}
 	}
-	if err != nil {
-		return fmt.Errorf("settle act %s: %w", c.ID, err)
-	}
-	return nil
+	return pg.Wrap(err, "settle act %s", c.ID)
 }
 
 // Difference is what a change made different, for the audit log and users.
@@ -193,8 +190,5 @@ func NoteCarriedOut(ctx context.Context, tx pgx.Tx, done workqueue.CarriedOut) e
 	if err == nil && tag.RowsAffected() == 0 {
 		err = workqueue.ErrClaimLost
 	}
-	if err != nil {
-		return fmt.Errorf("note that request %q was carried out: %w", claim.Key, err)
-	}
-	return nil
+	return pg.Wrap(err, "note that request %q was carried out", claim.Key)
 }

@@ -124,10 +124,7 @@ func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, a
 		change.After = map[string]any{"version": out.Version, "spec": doc.Spec}
 		return AuditChange(ctx, tx, change)
 	})
-	if err != nil {
-		return workqueue.AppliedDocument{}, fmt.Errorf("apply %s %s: %w", k.Name, doc.Name, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "apply %s %s", k.Name, doc.Name)
 }
 
 // Set pauses, resumes or deletes a document, with an audit entry; if it already has the state, nothing changes.
@@ -166,8 +163,5 @@ func (k Kind) Set(ctx context.Context, db database, name, state, actor string,
 		}
 		return AuditChange(ctx, tx, change)
 	})
-	if err != nil {
-		return workqueue.ControlledDocument{}, fmt.Errorf("%s %s %s: %w", verb, k.Name, name, err)
-	}
-	return out, nil
+	return out, pg.Wrap(err, "%s %s %s", verb, k.Name, name)
 }

@@ -41,10 +41,7 @@ func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workque
 	if err == nil {
 		err = pg.JoinOne(ctx, tx, insertEvent, pg.Row(e.ID, run, gen, string(kind), doc, told)...)
 	}
-	if err != nil {
-		return e, fmt.Errorf("event %s of run %s: %w", kind, run, err)
-	}
-	return e, nil
+	return e, pg.Wrap(err, "event %s of run %s", kind, run)
 }
 
 // eventID returns an event's ID. A completion's is derived from its run and generation: a database that lost recent
