@@ -163,16 +163,13 @@ func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (own
 }
 
 func lacksRole(who *access.Principal, route *Route, in string) error {
-	where, grants, token := "", map[string]string{}, "--role "+string(route.Role)
+	where, token := "", "--role "+string(route.Role)
 	switch {
 	case in != "":
 		where, token = " in namespace "+in, "--grant "+in+"="+string(route.Role)
 	case len(who.Grants) > 0 && route.Scope == Installation:
 		where = " in the whole installation"
 	}
-	for namespace, role := range who.Grants {
-		grants[namespace] = string(role)
-	}
 	return &deniedError{http.StatusForbidden, "this needs the role " + string(route.Role) + where + ", and " + who.Name +
-		" has the role " + access.GrantsText(who.Role, grants) + "; an admin makes tokens: tranche token create " + token}
+		" has the role " + access.GrantsText(who.Role, who.Grants) + "; an admin makes tokens: tranche token create " + token}
 }

@@ -275,12 +275,8 @@ func (s *storedTokens) CreateToken(
 	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
 ) (none client.CreatedToken, err error) {
 	secret := access.NewSecret()
-	grants := map[string]access.Role{}
-	for namespace, role := range set.Grants {
-		grants[namespace] = access.Role(role)
-	}
 	n, err := (&api.TokenSettings{Name: set.Name, Role: access.Role(set.Role), ExpiresIn: set.ExpiresIn,
-		Networks: set.Networks, Grants: grants}).New(secret)
+		Networks: set.Networks, Grants: set.Grants}).New(secret)
 	if err != nil {
 		return none, err
 	}
@@ -347,18 +343,10 @@ func secretOf(term *cli.Console) func(*client.CreatedToken) string {
 	return func(made *client.CreatedToken) string {
 		until := cmp.Or(cli.If(made.ExpiresAt != nil, "%v", made.ExpiresAt), "it is revoked")
 		term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
-			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name, rolesOf(made.Role, made.Grants),
-			until)
+			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name,
+			access.GrantsText(access.Role(made.Role), made.Grants), until)
 		return made.Secret
 	}
-}
-
-func rolesOf[R, G ~string](role R, grants map[string]G) string {
-	all := map[string]string{}
-	for namespace, granted := range grants {
-		all[namespace] = string(granted)
-	}
-	return access.GrantsText(access.Role(role), all)
 }
 
 type tokenRotate struct {
@@ -385,8 +373,8 @@ func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
 		return (&cli.List[client.TokenView]{
 			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
 			Row: func(k *client.TokenView) []any {
-				return []any{k.ID[:8], k.Name, rolesOf(k.Role, k.Grants), k.State, cli.MomentOrNever(k.ExpiresAt),
-					cli.MomentOrNever(k.LastUsedAt), k.CreatedAt, k.CreatedBy}
+				return []any{k.ID[:8], k.Name, access.GrantsText(access.Role(k.Role), k.Grants), k.State,
+					cli.MomentOrNever(k.ExpiresAt), cli.MomentOrNever(k.LastUsedAt), k.CreatedAt, k.CreatedBy}
 			},
 			Empty: "there is no token; make one with: tranche token create --name NAME --role ROLE",
 		}).Print(term, list.Tokens, err)
