@@ -94,7 +94,7 @@ type Kernel struct {
 	held            *access.Slots // requests whose answer is held whole
 	Unauthenticated *access.Slots // requests without a known caller, per address
 	bulk            bulkRoom
-	underWay        underWay // requests with a key
+	underWay        sync.Map // requests with a key, by workqueue.RequestKey
 	reads, refusals *access.Tally
 	Streams         streams
 	active          sync.WaitGroup // requests in progress
@@ -109,6 +109,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 		broad: slotsOf(config.Access, config.Connections/broadShare),
 		held:  slotsOf(config.Access, maxHeld), bulk: newBulkRoom(),
 		Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt),
+		Streams:         streams{access.NewSlots(maxStreamsPerUser, maxStreams)},
 		reads:           access.NewReads(identity.New(store), config.Log), refusals: access.NewRefusals(identity.New(store),
 			config.Log),
 	}

@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/live"
 )
 
@@ -26,11 +26,7 @@ const (
 	maxStreamsPerUser = 24
 )
 
-type streams struct {
-	mu     sync.Mutex
-	all    int
-	byUser map[string]int
-}
+type streams struct{ *access.Slots }
 
 type tooManyError struct{ detail string }
 
@@ -39,32 +35,15 @@ func (e *tooManyError) Error() string { return e.detail }
 // TooMany returns an error for exceeding a limit on concurrent streams.
 func TooMany(detail string) error { return &tooManyError{detail} }
 
-func (s *streams) Enter(user string) (leave func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.all >= maxStreams:
-		return nil, TooMany(fmt.Sprintf("%d streams of events are open on this server, and more may not be; try again "+
-			"later", maxStreams))
-	case s.byUser[user] >= maxStreamsPerUser:
-		return nil, TooMany(fmt.Sprintf("%s has %d streams of events open, and more may not be; close some", user,
-			maxStreamsPerUser))
+func (s streams) Enter(user string) (leave func(), err error) {
+	leave, err = s.Take(user)
+	if busy, ok := errors.AsType[*access.BusyError](err); ok && busy.All {
+		err = TooMany(fmt.Sprintf("%d streams of events are open on this server, and more may not be; try again later",
+			busy.Limit))
+	} else if ok {
+		err = TooMany(fmt.Sprintf("%s has %d streams of events open, and more may not be; close some", user, busy.Limit))
 	}
-	if s.byUser == nil {
-		s.byUser = map[string]int{}
-	}
-	s.all++
-	s.byUser[user]++
-	return sync.OnceFunc(func() { s.leave(user) }), nil
-}
-
-func (s *streams) leave(user string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all--
-	if s.byUser[user]--; s.byUser[user] == 0 {
-		delete(s.byUser, user)
-	}
+	return leave, err
 }
 
 type eventWriter struct {
