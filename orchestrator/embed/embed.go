@@ -200,7 +200,6 @@ type scheduled struct {
 	*orchestrator.Node
 }
 
-
 // StartTx starts a run within the caller's transaction in Tranche's database: it exists once that is committed, and
 // nodes find it within two seconds. Items are CSV, NDJSON or Parquet. After an error nothing of the run is left in the
 // transaction, which can go on. Of two with the same idempotency key, the second waits for the first. The node must be
