@@ -26,9 +26,9 @@ import (
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator/core"
-	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // natsFrom returns the flag, variable or config file entry that names the NATS server; empty: none.
@@ -218,9 +218,9 @@ type streamFlags struct {
 }
 
 func (s *streamFlags) checkStreams() error {
-	config := s.streams()
-	values := streams.StreamValues(&config)
-	return values.Validate()
+	return (&session.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
+		ReplyBytes: int64(s.ReplyMaxBytes), EventBytes: int64(s.EventMaxBytes), StageBytes: int64(s.StageMaxBytes),
+		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
 }
 
 func (s *streamFlags) streams() stream.Config {
