@@ -24,6 +24,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
@@ -107,7 +108,7 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 		Turn:  broadTimeout,
 		heavy: slotsOf(config.Access, config.Connections/heavyShare),
 		broad: slotsOf(config.Access, config.Connections/broadShare),
-		held:  slotsOf(config.Access, maxHeld), bulk: newBulkRoom(),
+		held:  slotsOf(config.Access, maxHeld), bulk: bulkRoom{semaphore.NewWeighted(maxBulk)},
 		Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt),
 		Streams:         streams{access.NewSlots(maxStreamsPerUser, maxStreams)},
 		reads:           access.NewReads(identity.New(store), config.Log), refusals: access.NewRefusals(identity.New(store),

@@ -112,12 +112,9 @@ func pass(ctx context.Context, out *eventWriter, source eventSource) error {
 
 // Described returns the schema of one event of a stream.
 func Described(api huma.API, name, doc string, data any) *huma.Schema {
-	var schema *huma.Schema
-	switch d := data.(type) {
-	case *huma.Schema:
-		schema = d
-	default:
-		schema = api.OpenAPI().Components.Schemas.Schema(typeOfValue(d), true, name)
+	schema, is := data.(*huma.Schema)
+	if !is {
+		schema = api.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(data), true, name)
 	}
 	return &huma.Schema{
 		Type: huma.TypeObject, Description: doc, Required: []string{"event", "data"},
@@ -137,5 +134,3 @@ func EventStream(doc string, events ...*huma.Schema) map[string]*huma.Response {
 		}}}},
 	}
 }
-
-func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }
