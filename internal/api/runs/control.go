@@ -56,7 +56,7 @@ func (s changes) registerControl(api huma.API) {
 		action, one, every string
 		do                 control
 	}{
-		{"pause", "Pause a run", "Pause every run", s.config.Controls.Pause},
+		{"pause", "Pause a run", "Pause every run", s.config.Engine.Pause},
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
@@ -67,12 +67,12 @@ func (s changes) registerControl(api huma.API) {
 		s.registerAll(api, a.action, a.every, a.do)
 	}
 	s.registerGates(api)
-	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Controls.Approve)
+	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Engine.Approve)
 	kernel.Register(s.Kernel, api, kernel.Post("resume-run", "/runs/{run}/resume",
 		"Resume a run", ""), s.resume)
 	s.registerAll(api, "resume", "Resume every paused run",
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-			return s.config.Controls.Resume(ctx, c, nil)
+			return s.config.Engine.Resume(ctx, c, nil)
 		})
 }
 
@@ -102,7 +102,7 @@ func (s changes) resume(ctx context.Context, in *runChange[*ResumeSettings]) (Co
 	}
 	return s.control(ctx, "resume", in.ID, in.Name, body.Reason,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-			return s.config.Controls.Resume(ctx, c, limit)
+			return s.config.Engine.Resume(ctx, c, limit)
 		})
 }
 
@@ -113,7 +113,7 @@ func (s changes) control(ctx context.Context, action string, run workqueue.RunID
 }
 
 func (s changes) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-	done, err := s.config.Controls.Cancel(ctx, c)
+	done, err := s.config.Engine.Cancel(ctx, c)
 	return done.Controlled, err
 }
 
@@ -179,7 +179,7 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 		return ChangedRun{}, err
 	}
 	change.Run, change.Actor, change.IfWas = in.ID, in.Name, in.Body.IfWas
-	done, err := s.config.Controls.SetRun(ctx, change)
+	done, err := s.config.Engine.SetRun(ctx, change)
 	if err != nil {
 		return ChangedRun{}, err
 	}
@@ -285,7 +285,7 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 			if body.IfWaitingSince != nil {
 				c.Seen = *body.IfWaitingSince
 			}
-			return s.config.Controls.Approve(ctx, c)
+			return s.config.Engine.Approve(ctx, c)
 		})
 }
 
