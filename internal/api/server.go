@@ -71,9 +71,6 @@ type Metrics interface {
 // Trouble is the node's latest failure.
 type Trouble = kernel.Trouble
 
-// Schedules are the sources of schedules' items, in addition to those of the connections.
-type Schedules = Sources
-
 // Config configures a Server.
 type Config struct {
 	Log   *zap.Logger // nil: none
