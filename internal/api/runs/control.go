@@ -35,18 +35,9 @@ type ControlAll struct {
 
 // Controlled is the result of a pause, resume, approval or cancel.
 type Controlled struct {
-	Action  string            `json:"action" enum:"pause,resume,approve,cancel"`
-	Run     *workqueue.RunID  `json:"run,omitempty" doc:"of a change of one run"`
-	Runs    []workqueue.RunID `json:"runs" doc:"those that changed"`
-	Skipped []SkippedRun      `json:"skipped" doc:"of all runs, those that could not change"`
-	Items   int64             `json:"items" doc:"paused: in flight; approved: released; cancelled, resumed: no outcome"`
-	Slices  int64             `json:"slices" doc:"paused: requests in flight; cancelled: requests withdrawn"`
-}
-
-// SkippedRun is a run that an operation on all runs skipped.
-type SkippedRun struct {
-	Run workqueue.RunID `json:"run"`
-	Why string          `json:"why"`
+	Action string           `json:"action" enum:"pause,resume,approve,cancel"`
+	Run    *workqueue.RunID `json:"run,omitempty" doc:"of a change of one run"`
+	controlstore.Controlled
 }
 
 type control func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
@@ -118,12 +109,9 @@ func (s changes) cancelled(ctx context.Context, c controlstore.Control) (control
 }
 
 func controlled(action string, run *workqueue.RunID, done controlstore.Controlled) Controlled {
-	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Skipped: []SkippedRun{},
-		Items: done.Items, Slices: done.Slices}
-	for _, l := range done.Skipped {
-		out.Skipped = append(out.Skipped, SkippedRun(l))
-	}
-	return out
+	done.Runs = append([]workqueue.RunID{}, done.Runs...)
+	done.Skipped = append([]controlstore.SkippedRun{}, done.Skipped...)
+	return Controlled{action, run, done}
 }
 
 // Sizing is a number, or auto: nodes determine it. In JSON 500 or "auto".
