@@ -151,7 +151,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	if err != nil {
 		return err
 	}
-	p.later.Store(&running{node, server})
+	p.later.set(node, server)
 	return s.work(ctx, term, p, node, server, end)
 }
 

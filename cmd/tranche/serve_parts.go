@@ -32,7 +32,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -232,15 +231,20 @@ func (f *scheduleFlags) openSchedules(p *parts, web *httpfetch.Client) (err erro
 	return nil
 }
 
-// later gives leader tasks access to the node and the API, which are created after them.
-type later struct{ atomic.Pointer[running] }
+// later gives leader tasks the node and the API, which are created after them, and before these tasks run.
+type later struct {
+	schedule.Starter
+	*orchestrator.Runs
+	*orchestrator.Node
 
-type running struct {
-	node   *orchestrator.Node
 	server *api.Server
+	logged atomic.Pointer[orchestrator.Node] // for lines of the log, which may be written before
 }
 
-var errNoServer = errors.New("this node has not started yet")
+func (l *later) set(node *orchestrator.Node, server *api.Server) {
+	l.Starter, l.Runs, l.Node, l.server = server.Starter(), node.Runs(), node, server
+	l.logged.Store(node)
+}
 
 // startSchedules adds the leader task that starts due runs.
 func startSchedules(p *parts, log *zap.Logger) error {
@@ -259,42 +263,10 @@ func startSchedules(p *parts, log *zap.Logger) error {
 
 // session returns the node's session as in tranche nodes; empty: none yet.
 func (l *later) session() string {
-	if r := l.Load(); r != nil && r.node.Session() != (workqueue.SessionID{}) {
-		return r.node.Session().String()
+	if node := l.logged.Load(); node != nil && node.Session() != (workqueue.SessionID{}) {
+		return node.Session().String()
 	}
 	return ""
-}
-
-func (l *later) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
-	if r := l.Load(); r != nil {
-		return r.server.Starter().StartOccurrence(ctx, job)
-	}
-	return schedule.Started{}, errNoServer
-}
-
-func (l *later) Permanent(err error) bool {
-	r := l.Load()
-	return r != nil && r.server.Starter().Permanent(err)
-}
-
-func (l *later) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
-	if r := l.Load(); r != nil {
-		return r.node.Runs().Pause(ctx, c)
-	}
-	return control.Controlled{}, errNoServer
-}
-
-func (l *later) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
-	if r := l.Load(); r != nil {
-		return r.node.Runs().Cancel(ctx, c)
-	}
-	return control.Cancelled{}, errNoServer
-}
-
-func (l *later) WakeLeaderTask(name string) {
-	if r := l.Load(); r != nil {
-		r.node.WakeLeaderTask(name)
-	}
 }
 
 // alertFlags are the programs that alerts may run, besides what the connections file allows.
@@ -314,8 +286,9 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 		return fmt.Errorf("--alert-program, --public-url: %w", err)
 	}
 	task, err := alerts.New(alerts.TaskConfig{
-		Store: alertstore.New(p.store), Receivers: p.receivers, Health: p.later.health,
-		Wake: p.later.WakeLeaderTask, Log: log.Named("alerts"),
+		Store: alertstore.New(p.store), Receivers: p.receivers, Log: log.Named("alerts"),
+		Health: func(ctx context.Context) (*health.Report, error) { return p.later.server.Watch().Report(ctx) },
+		Wake:   func(task string) { p.later.WakeLeaderTask(task) },
 	})
 	if err != nil {
 		return err
@@ -330,12 +303,4 @@ func (s *serveCommand) startAlerts(p *parts, log *zap.Logger) (err error) {
 	}
 	p.tasks = append(p.tasks, orchestrator.LeaderTask{Name: alerts.SinkTask, Run: sink.Run})
 	return nil
-}
-
-// health returns the API's report, unabridged; nil until the API has started.
-func (l *later) health(ctx context.Context) (*health.Report, error) {
-	if r := l.Load(); r != nil {
-		return r.server.Watch().Report(ctx)
-	}
-	return nil, nil //nolint:nilnil // the API has not started yet
 }

@@ -165,7 +165,7 @@ func (c *Certificates) Caller(state *tls.ConnectionState) (Principal, error) {
 	p := Principal{Name: certPrefix + subject, Role: role, ExpiresAt: &cert.NotAfter, standing: standing,
 		certificate: numbered(cert.Issuer.String(), cert.SerialNumber)}
 	if namespace != "" {
-		p.Role, p.Grants = None, map[string]Role{namespace: role}
+		p.Role, p.Grants = None, map[string]string{namespace: string(role)}
 	}
 	return p, nil
 }

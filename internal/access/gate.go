@@ -7,6 +7,7 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
+	"maps"
 	"net/netip"
 	"sync"
 	"time"
@@ -298,22 +299,25 @@ func (g *Gate) remember(p *Principal) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if len(g.trusted) >= maxTrusted {
-		for hash, old := range g.trusted {
-			if time.Since(old.checked) > trustTime {
-				delete(g.trusted, hash)
-			}
-		}
+		maps.DeleteFunc(g.trusted, func(_ [sha256.Size]byte, old Principal) bool {
+			return time.Since(old.checked) > trustTime
+		})
 	}
 	if len(g.trusted) < maxTrusted {
 		g.trusted[p.hash] = *p
 	}
-	for old := range g.known {
-		if len(g.known) < maxTrusted {
-			break
-		}
-		delete(g.known, old)
-	}
+	makeRoom(g.known)
 	g.known[p.hash] = struct{}{}
+}
+
+// makeRoom removes entries of a full map, no matter which.
+func makeRoom[K comparable, V any](of map[K]V) {
+	for old := range of {
+		if len(of) < maxTrusted {
+			return
+		}
+		delete(of, old)
+	}
 }
 
 // Forget clears the cache and rechecks immediately, because something was revoked here.

@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/url"
@@ -305,21 +306,12 @@ func (u *usedStates) has(state string) bool {
 func (u *usedStates) use(state string) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for old, at := range u.at {
-		if time.Since(at) > AttemptTime {
-			delete(u.at, old)
-		}
-	}
+	maps.DeleteFunc(u.at, func(_ [sha256.Size]byte, at time.Time) bool { return time.Since(at) > AttemptTime })
 	hash := HashOf(state)
 	if _, again := u.at[hash]; again {
 		return false
 	}
-	for old := range u.at {
-		if len(u.at) < maxTrusted {
-			break
-		}
-		delete(u.at, old)
-	}
+	makeRoom(u.at)
 	u.at[hash] = time.Now()
 	return true
 }

@@ -175,12 +175,7 @@ func (r *Renewer) note(due *identity.DueSession, renewal []byte, err error) {
 	if err == nil {
 		return
 	}
-	for other := range r.missed {
-		if len(r.missed) < maxTrusted {
-			break
-		}
-		delete(r.missed, other)
-	}
+	makeRoom(r.missed)
 	r.missed[string(due.Hash)] = missedRenewal{at: time.Now(), due: due.Renewal, got: []byte(latest)}
 }
 

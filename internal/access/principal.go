@@ -78,7 +78,7 @@ func (e *RefusedError) Error() string {
 type Principal struct {
 	Name      string            // the actor in the audit log
 	Role      Role              // in every namespace, and for what belongs to none; may be None
-	Grants    map[string]Role   // further roles, by namespace
+	Grants    map[string]string // further roles, by namespace
 	Token     *identity.TokenID // nil: not by token
 	Session   bool              // a browser with a cookie
 	ExpiresAt *time.Time
@@ -96,16 +96,12 @@ func principalOf(c *identity.Credential, session bool, asked time.Time) (Princip
 	if c.Role == string(None) {
 		role, err = None, nil
 	}
-	grants := map[string]Role{}
-	for namespace, text := range c.Grants {
-		if granted, err := ParseRole(text); err == nil { // else of another version
-			grants[namespace] = granted
-		}
-	}
-	if c.State != identity.TokenActive || err != nil || role == None && len(grants) == 0 {
+	// Roles of other versions do not count.
+	maps.DeleteFunc(c.Grants, func(_, role string) bool { return !slices.Contains(Roles(), Role(role)) })
+	if c.State != identity.TokenActive || err != nil || role == None && len(c.Grants) == 0 {
 		return Principal{}, &RefusedError{Session: session, State: c.State}
 	}
-	p := Principal{Name: c.User, Role: role, Grants: grants, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,
+	p := Principal{Name: c.User, Role: role, Grants: c.Grants, Token: c.Token, Session: session, ExpiresAt: c.ExpiresAt,
 		hash: [sha256.Size]byte(c.Hash), checked: asked}
 	for _, text := range c.Networks {
 		network, err := netip.ParsePrefix(text)
@@ -147,7 +143,7 @@ func (p *Principal) SessionHash() []byte {
 
 // RoleIn returns the caller's role in a namespace.
 func (p *Principal) RoleIn(namespace string) Role {
-	if granted := p.Grants[namespace]; granted.Allows(p.Role) && granted != "" {
+	if granted := Role(p.Grants[namespace]); granted.Allows(p.Role) && granted != "" {
 		return granted
 	}
 	return p.Role
@@ -156,7 +152,7 @@ func (p *Principal) RoleIn(namespace string) Role {
 // Namespaces returns the namespaces in which the caller is granted a role.
 func (p *Principal) Namespaces(needed Role) (names []string) {
 	for _, name := range slices.Sorted(maps.Keys(p.Grants)) {
-		if p.Grants[name].Allows(needed) {
+		if Role(p.Grants[name]).Allows(needed) {
 			names = append(names, name)
 		}
 	}

@@ -65,8 +65,7 @@ type Store interface {
 type TaskConfig struct {
 	Store     Store
 	Receivers *Receivers
-	// Health returns the health report; nil, nil: not known yet.
-	Health func(ctx context.Context) (*health.Report, error)
+	Health    func(ctx context.Context) (*health.Report, error)
 	// Wake makes the leader run a leader task now; nil: it runs at its next interval.
 	Wake func(task string)
 	Log  *zap.Logger // nil: none
@@ -169,7 +168,7 @@ func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Sp
 	if f.began, err = d.cfg.Store.Now(ctx); err != nil {
 		return nil, err
 	}
-	if f.report, err = d.cfg.Health(ctx); err != nil || f.report == nil || f.report.Blind {
+	if f.report, err = d.cfg.Health(ctx); err != nil || f.report.Blind {
 		return nil, err
 	}
 	if f.labels, err = d.cfg.Store.Labels(ctx, runsOf(f.report)); err != nil {

@@ -19,8 +19,8 @@ type documents[List, View any] struct {
 	noun string // for example alert; used in its operations, path and command
 	most int64  // bytes read of a text, to report that it is too large
 
-	scope                           kernel.Scope // of its list; applying is Into that namespace
-	lists, gets                     string       // summaries of operations
+	scope                           kernel.RoleScope // of its list; applying is Into that namespace
+	lists, gets                     string           // summaries of operations
 	applies, pauses, resumes, drops documentWords
 
 	list    func(ctx context.Context, after string, limit int) (List, error) // nil: there is no paged list

@@ -38,7 +38,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 			if workqueue.Namespaces(ctx) != nil {
 				watch = s.whole // the other has no list of the runs of one namespace
 			}
-			found, err := watch.ReportFor(ctx)
+			found, err := watch.VisibleReport(ctx)
 			return (*Health)(found), err
 		})
 	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",

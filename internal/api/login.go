@@ -26,7 +26,7 @@ type SessionDocument struct {
 	User          string      `json:"user" doc:"the actor in the audit log; empty for no one"`
 	Role          access.Role `json:"role" enum:"none,watcher,viewer,operator,admin" doc:"in every namespace, and for all that belongs to none"`
 
-	Grants map[string]access.Role `json:"grants,omitempty" doc:"further roles, by namespace"`
+	Grants map[string]string `json:"grants,omitempty" doc:"further roles, by namespace"`
 
 	ByProvider bool       `json:"by_provider,omitempty" doc:"the login is by that provider, where it can begin again"`
 	ExpiresAt  *time.Time `json:"expires_at,omitempty"`

@@ -18,7 +18,7 @@ import (
 
 // expectedScope is where a route must need its role: stated here again, apart from the code. What is not named here
 // needs it in the whole installation.
-func expectedScope(pattern string) kernel.Scope {
+func expectedScope(pattern string) kernel.RoleScope {
 	for _, object := range []string{"/runs/{run}", "/plans/{name}", "/schedules/{name}", "/collectors/{name}",
 		"/trackers/{id}"} {
 		if _, path, _ := strings.Cut(pattern, api.Prefix); path == object || strings.HasPrefix(path, object+"/") {

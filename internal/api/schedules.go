@@ -345,8 +345,8 @@ func (s *scheduleRoutes) Permanent(err error) bool {
 	return found != nil && status == http.StatusUnprocessableEntity
 }
 
-// Sources are the sources of schedules' items, in addition to those of the connections.
-type Sources struct {
+// Schedules are the sources of schedules' items, in addition to those of the connections.
+type Schedules struct {
 	// Files is the directory of their files; nil: none.
 	Files *schedule.Files
 	// Web fetches items from URLs; nil: URLs are refused.

@@ -71,9 +71,6 @@ type Metrics interface {
 // Trouble is the node's latest failure.
 type Trouble = kernel.Trouble
 
-// Schedules are the sources of schedules' items, in addition to those of the connections.
-type Schedules = Sources
-
 // Config configures a Server.
 type Config struct {
 	Log   *zap.Logger // nil: none
@@ -207,13 +204,12 @@ func (c *Config) kernel(connections int) kernel.Config {
 
 func (s *Server) newComponents(node *Node) (err error) {
 	k, c := s.kernel, &s.config
-	s.runs, err = runs.New(k, runs.Config{Engine: node.Starts, Redo: node.Redo, Controls: node.Controls,
-		Health: s.health, Whole: s.whole, RestsUntil: c.RestsUntil, Connections: c.Connections,
-		SpoolDir: c.SpoolDir, BasePath: c.BasePath})
+	s.runs, err = runs.New(k, runs.Config{Engine: node.Runs, Health: s.health, Whole: s.whole, RestsUntil: c.RestsUntil,
+		Connections: c.Connections, SpoolDir: c.SpoolDir, BasePath: c.BasePath})
 	if err != nil {
 		return err
 	}
-	s.schedules = &scheduleRoutes{k, s.runs, node.Starts, c}
+	s.schedules = &scheduleRoutes{k, s.runs, node.Runs, c}
 	s.admin = &adminRoutes{k, c, s.health, s.whole}
 	s.rooms = []room{
 		s.runs, &endpointRoutes{k, node.Endpoints, node.DeadLetters}, &planRoutes{k},
@@ -403,9 +399,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 type Node struct {
 	kernel.Node
 
-	Starts      runs.Engine
-	Controls    runs.Controls
-	Redo        runs.Redo
+	Runs        runs.Engine
 	Collectors  CollectorEngine
 	Endpoints   Setter
 	DeadLetters Requeuer
@@ -413,7 +407,7 @@ type Node struct {
 
 // NodeOf returns the parts of a real node.
 func NodeOf(n *orchestrator.Node) Node {
-	return Node{n, n.Runs(), n.Runs(), n.Runs(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
+	return Node{n, n.Runs(), n.Collectors(), n.Endpoints(), n.DeadLetters()}
 }
 
 // APIVersion is the version of the API: the last part of Prefix and the version of the OpenAPI document. Within a
@@ -422,8 +416,8 @@ const APIVersion = "v1"
 
 // Document returns the OpenAPI document of this version. The caller owns it.
 func Document() *huma.OpenAPI {
-	store, node, config := database.New(nil), Node{Controls: struct{ runs.Controls }{}, Redo: struct{ runs.Redo }{},
-		Collectors: struct{ CollectorEngine }{}}, Config{Log: zap.NewNop()}
+	store, config := database.New(nil), Config{Log: zap.NewNop()}
+	node := Node{Runs: struct{ runs.Engine }{}, Collectors: struct{ CollectorEngine }{}}
 	s := &Server{kernel: kernel.New(store, node, nil, config.kernel(0)), config: config}
 	if err := s.newComponents(&node); err != nil {
 		panic(err) // a bug in this package

@@ -29,11 +29,11 @@ type TokenList struct {
 
 // TokenSettings describes a token to create.
 type TokenSettings struct {
-	Name      string                 `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
-	Role      access.Role            `json:"role" enum:"none,watcher,viewer,operator,admin" doc:"in every namespace, and for all that belongs to none"`
-	Grants    map[string]access.Role `json:"grants,omitempty" doc:"further roles, by namespace" example:"{\"team-a\":\"operator\"}"`
-	ExpiresIn string                 `json:"expires_in,omitempty" doc:"its life; absent: as long as the server allows" example:"720h"`
-	Networks  []string               `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere" example:"[\"10.0.0.0/8\"]" maxItems:"100"`
+	Name      string            `json:"name" minLength:"1" maxLength:"100" doc:"whose it is, for the audit log" example:"ci"`
+	Role      access.Role       `json:"role" enum:"none,watcher,viewer,operator,admin" doc:"in every namespace, and for all that belongs to none"`
+	Grants    map[string]string `json:"grants,omitempty" doc:"further roles, by namespace" example:"{\"team-a\":\"operator\"}"`
+	ExpiresIn string            `json:"expires_in,omitempty" doc:"its life; absent: as long as the server allows" example:"720h"`
+	Networks  []string          `json:"networks,omitempty" doc:"where it may be used from; absent: anywhere" example:"[\"10.0.0.0/8\"]" maxItems:"100"`
 }
 
 // TokenRotation says how long both tokens are good.
@@ -106,12 +106,11 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 
 // New is the token to be created, with a secret.
 func (t *TokenSettings) New(secret string) (identity.NewToken, error) {
-	n := identity.NewToken{Name: t.Name, Role: string(t.Role), Hash: access.HashOf(secret), Grants: map[string]string{}}
-	for namespace, role := range t.Grants {
-		if _, err := access.ParseRole(string(role)); err != nil {
+	n := identity.NewToken{Name: t.Name, Role: string(t.Role), Hash: access.HashOf(secret), Grants: t.Grants}
+	for _, role := range t.Grants {
+		if _, err := access.ParseRole(role); err != nil {
 			return n, kernel.BadInput("grants: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
 		}
-		n.Grants[namespace] = string(role)
 	}
 	if t.Role == access.None && len(t.Grants) == 0 {
 		return n, kernel.BadInput("role is none, and there are no grants; give a role, or a role in a namespace")

@@ -62,8 +62,9 @@ type KindSummary struct {
 	Count    int64           `json:"count" doc:"how many items, letters, messages or operations, added up"`
 }
 
-// ReportFor is Report for a context's [workqueue.Scope]: if that is limited, only conditions of single runs in it.
-func (w *Watch) ReportFor(ctx context.Context) (*Report, error) {
+// VisibleReport is Report for a context's [workqueue.Scope]: if that is limited, it has only conditions of single runs
+// in it.
+func (w *Watch) VisibleReport(ctx context.Context) (*Report, error) {
 	found, err := w.Report(ctx)
 	if err != nil || workqueue.Namespaces(ctx) == nil {
 		return found, err

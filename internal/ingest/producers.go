@@ -33,17 +33,6 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// Definitions reads collectors. The store implements it.
-type Definitions interface {
-	CollectorSpecOf(ctx context.Context, name string) (spec collectorstore.CollectorSpec, version int, namespace string,
-		err error)
-	KnownOps(ctx context.Context, name string, ids []string) ([]string, error)
-	TryOps(ctx context.Context, name string, version int, ops []collectorstore.Op) (
-		out collectorstore.AddedOps, taken []collectorstore.Op, err error)
-	NoteRefused(ctx context.Context, name, problem string) error
-	NoteTaken(ctx context.Context, name string, mine bool) error
-}
-
 // Adder adds operations in one transaction and schedules their flush. A node implements it.
 type Adder interface {
 	AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) ([]collectorstore.AddedOps, error)
@@ -51,7 +40,7 @@ type Adder interface {
 
 // Producers adds operations to collectors.
 type Producers struct {
-	definitions Definitions
+	definitions collectorstore.Store
 	adder       Adder
 	sources     Sources
 	log         *zap.Logger
@@ -65,7 +54,7 @@ type Producers struct {
 }
 
 // New returns Producers. A nil log means none.
-func New(definitions Definitions, adder Adder, sources Sources, log *zap.Logger) *Producers {
+func New(definitions collectorstore.Store, adder Adder, sources Sources, log *zap.Logger) *Producers {
 	log = cmp.Or(log, zap.NewNop())
 	return &Producers{definitions: definitions, adder: adder, sources: sources, log: log, lanes: map[string]*lane{},
 		specs: map[string]knownSpec{}, noted: map[string]noted{}}

@@ -238,8 +238,6 @@ func (h *hub) knows(names []string) bool {
 	return true
 }
 
-func gone(err error) bool { return errors.Is(err, workqueue.ErrNotFound) }
-
 // Source is what a hub needs of the store.
 type Source interface {
 	ItemsOf(ctx context.Context, run workqueue.RunID, steps []string) (int64, error)

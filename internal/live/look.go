@@ -2,6 +2,7 @@ package live
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -30,7 +31,7 @@ func (h *hub) look(ctx context.Context, kick chan<- struct{}) {
 		switch {
 		case ctx.Err() != nil:
 			return
-		case gone(err):
+		case errors.Is(err, workqueue.ErrNotFound):
 			h.mu.Lock()
 			h.fail(err)
 			h.mu.Unlock()

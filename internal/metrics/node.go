@@ -16,10 +16,7 @@ import (
 
 // Sources are read at scrapes.
 type Sources struct {
-	Node interface {
-		Stats() orchestrator.Stats
-		Leading() *orchestrator.Leading // nil: not the leader
-	}
+	Node  *orchestrator.Node
 	Store *database.DB
 	NC    *nats.Conn
 	// Certificates returns expiry times of certificates by owner; nil: unknown.

@@ -31,7 +31,7 @@ type office struct {
 // newOffice has a service that misbehaves in its world, and no server yet.
 func newOffice(t *testing.T, binary string, cfg faultyservice.Config) *office {
 	t.Helper()
-	o := &office{world: setup(t), binary: binary, ledger: faultyservice.NewLedger(nil)}
+	o := &office{world: setup(t), binary: binary, ledger: &faultyservice.Ledger{}}
 	cfg.Endpoint, cfg.Ledger = "statement", o.ledger
 	svc := testenv.Must(faultyservice.New(testenv.Conn(t, o.ns), cfg))(t)
 	testenv.Keep(t, t.Errorf, "the service", svc.Run)

@@ -38,7 +38,6 @@ import (
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -139,7 +138,8 @@ func (n *Node) open(ctx context.Context) error {
 	}
 	databases := sqlfetch.New(reach)
 	n.undo = append(n.undo, web.Close, databases.Close)
-	due, err := schedule.New(n.db, scheduled{n}, scheduled{n}, schedule.Config{Log: config.Log.Named("schedules")})
+	runs := &scheduled{}
+	due, err := schedule.New(n.db, runs, runs, schedule.Config{Log: config.Log.Named("schedules")})
 	if err != nil {
 		return err
 	}
@@ -170,8 +170,11 @@ func (n *Node) open(ctx context.Context) error {
 			return err
 		}
 	}
-	n.server, err = api.New(n.db, api.NodeOf(n.node), n.nc, settings)
-	return err
+	if n.server, err = api.New(n.db, api.NodeOf(n.node), n.nc, settings); err != nil {
+		return err
+	}
+	*runs = scheduled{n.server.Starter(), n.node.Runs(), n.node}
+	return nil
 }
 
 // listen answers users of trackers until the node is closed. Over NATS only serve takes operations of collectors: their
@@ -190,24 +193,12 @@ func (n *Node) listen(settings *api.Config) error {
 	return nil
 }
 
-// scheduled starts and controls the runs of schedules.
-type scheduled struct{ *Node }
-
-func (s scheduled) StartOccurrence(ctx context.Context, job schedule.Job) (schedule.Started, error) {
-	return s.server.Starter().StartOccurrence(ctx, job)
+// scheduled starts and controls the runs of schedules. It is complete before the node runs.
+type scheduled struct {
+	schedule.Starter
+	*orchestrator.Runs
+	*orchestrator.Node
 }
-
-func (s scheduled) Permanent(err error) bool { return s.server.Starter().Permanent(err) }
-
-func (s scheduled) Pause(ctx context.Context, c control.Control) (control.Controlled, error) {
-	return s.node.Runs().Pause(ctx, c)
-}
-
-func (s scheduled) Cancel(ctx context.Context, c control.Control) (control.Cancelled, error) {
-	return s.node.Runs().Cancel(ctx, c)
-}
-
-func (s scheduled) WakeLeaderTask(name string) { s.node.WakeLeaderTask(name) }
 
 // StartTx starts a run within the caller's transaction in Tranche's database: it exists once that is committed, and
 // nodes find it within two seconds. Items are CSV, NDJSON or Parquet. After an error nothing of the run is left in the

@@ -270,14 +270,6 @@ func (b *bed) applyPlan(ctx context.Context, plan string) {
 	b.command(ctx, strings.NewReader(plan), "plan", "apply", "-")
 }
 
-// begin starts a run by the command, with flags.
-func (b *bed) begin(ctx context.Context, endpoint string, n int, flags ...string) (run string) {
-	args := append([]string{"run", "start", "--endpoint", endpoint, "--items", "-", "--key", "id"}, flags...)
-	var s started
-	check(json.Unmarshal(b.command(ctx, items{n: n}.csv(), args...), &s), "understand the answer to a start")
-	return s.Run
-}
-
 // number asks the node's database.
 func (b *bed) number(ctx context.Context, sql string, args ...any) (n float64) {
 	check(b.db.QueryRow(ctx, sql, args...).Scan(&n), "ask the node's database")
@@ -302,8 +294,6 @@ func (b *bed) until(ctx context.Context, atMost time.Duration, what, sql string,
 }
 
 const (
-	hasCompleted = `EXISTS (SELECT FROM batchrun WHERE id = $1 AND state = 'completed')`
-	countDone    = `SELECT coalesce(sum(bit_count(done)), 0)::float8 FROM work_block WHERE run_id = $1`
-	countFailed  = `SELECT coalesce(sum(bit_count(failed)), 0)::float8 FROM work_block WHERE run_id = $1`
-	hasBegun     = `EXISTS (SELECT FROM work_block WHERE run_id = $1 AND bit_count(done) > 0)`
+	countDone = `SELECT coalesce(sum(bit_count(done)), 0)::float8 FROM work_block WHERE run_id = $1`
+	hasBegun  = `EXISTS (SELECT FROM work_block WHERE run_id = $1 AND bit_count(done) > 0)`
 )

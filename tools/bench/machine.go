@@ -123,11 +123,6 @@ func readStat(pid int) (procStat, bool) {
 	}, true
 }
 
-func processCPU(pid int) float64 {
-	stat, _ := readStat(pid)
-	return stat.own
-}
-
 // treeCPU returns the CPU seconds of a process and its children, including ended ones.
 func treeCPU(root int) float64 {
 	stat, _ := readStat(root)
@@ -196,7 +191,8 @@ func (w *watch) stop(ctx context.Context, n int) sample {
 func (w *watch) readCPU() map[string]float64 {
 	cpu := make(map[string]float64, len(w.procs)+1)
 	for name, pid := range w.procs {
-		cpu[name] = processCPU(pid)
+		stat, _ := readStat(pid)
+		cpu[name] = stat.own
 	}
 	cpu["postgres"] = treeCPU(w.pg.PID())
 	return cpu

@@ -14,9 +14,6 @@
 //   - holes: a run that gathers and composes, and reruns of parts of it; see [measureHoles].
 //   - many: thousands of small runs over two hundred endpoints, alone and during a large one, with one node and with
 //     several; see [measureMany].
-//   - old: a run on a database with millions of items of finished runs, compared with one that has had a single run,
-//     and the deletion of a run. It runs only when named, since thirty million items take 17 GB; see [measureOld].
-//   - misbehave: faulty services; see [measureMisbehaviour].
 //
 // Rounds are interleaved (floor, tranche, river, floor, …), so that disturbances of the machine affect all alike.
 // Every round starts with a fresh database and a checkpoint. Ratios are taken within a round; tables show medians and
@@ -91,8 +88,7 @@ func measure(ctx context.Context, cfg config, pg *cluster) {
 		name    string
 		measure func(context.Context, config, *cluster, *report)
 	}{
-		{"latency", measureLatency}, {"holes", measureHoles}, {"misbehave", measureMisbehaviour}, {"many", measureMany},
-		{"old", measureOld},
+		{"latency", measureLatency}, {"holes", measureHoles}, {"many", measureMany},
 	} {
 		if cfg.wants(part.name) {
 			check(demokit.Try(func() { part.measure(ctx, cfg, pg, &rep) }), "%s", part.name)
@@ -115,7 +111,7 @@ type config struct {
 
 func parts() []string {
 	return []string{
-		"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "misbehave", "many",
+		"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "many",
 	}
 }
 
@@ -131,7 +127,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")
 	f.IntVar(&c.manyRuns, "many-runs", 10_000, "runs of 10 items of the part many")
 	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the large run of the part many")
-	f.StringVar(&only, "only", strings.Join(parts(), ","), "which parts to run; old, which takes 17 GB, can be named, too")
+	f.StringVar(&only, "only", strings.Join(parts(), ","), "which parts to run")
 	f.StringVar(&c.binary, "binary", "../../bin/tranche", "the tranche program to measure")
 	f.StringVar(&c.keys, "keys", "ordered", "order of the items' keys in the input: ordered or random")
 	f.StringVar(&c.dir, "dir", "/var/tmp", "where PostgreSQL and the nodes have their data while it measures: on a disk, "+
@@ -147,10 +143,9 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 }
 
 func (c config) validate() error {
-	known := append(parts(), "old")
 	for _, p := range c.only {
-		if !slices.Contains(known, p) {
-			return fmt.Errorf("-only: there is no part %q; the parts are %s", p, strings.Join(known, ", "))
+		if !slices.Contains(parts(), p) {
+			return fmt.Errorf("-only: there is no part %q; the parts are %s", p, strings.Join(parts(), ", "))
 		}
 	}
 	switch {

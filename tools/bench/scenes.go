@@ -12,7 +12,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/tools/demokit"
 )
 
@@ -162,76 +161,4 @@ func (in items) keys(n int) []byte {
 		text = append(in.appendKey(text, k*(in.n/n)), '\n')
 	}
 	return text
-}
-
-const (
-	deletedWithin = 5 * time.Minute
-	// restedFor is how long a run must have ended before it can be deleted.
-	restedFor = 61 * time.Second
-
-	isGone  = `(SELECT purged_at IS NOT NULL FROM deleted_run WHERE run_id = $1)`
-	hasSize = `SELECT pg_database_size(current_database())`
-)
-
-// measureOld compares runs in a database with 1, 3, 10 and 30 finished runs with the same in a database that has had
-// one. Both nodes stay up and take turns.
-func measureOld(ctx context.Context, cfg config, pg *cluster, rep *report) {
-	t := rep.table("old items", "database, GB", "a run, s", "after one run only, s",
-		"ratio, round by round: median, min–max", "one run of them deleted, s")
-	pg.onBed(ctx, cfg.binary, "old", func(b *bed) {
-		b.startService()
-		var ended []finish
-		for _, runs := range []int{1, 3, 10, 30} {
-			for len(ended) < runs {
-				done, took := b.timed(ctx, cfg)
-				ended = append(ended, done)
-				fmt.Fprintf(os.Stderr, "old       run %d: %.2f s\n", len(ended), took)
-			}
-			ended = b.compareOld(ctx, cfg, t, ended)
-		}
-	})
-}
-
-// timed completes a run and returns its seconds.
-func (b *bed) timed(ctx context.Context, cfg config) (done finish, seconds float64) {
-	begun := time.Now()
-	done = b.complete(ctx, work{endpoint: echoEndpoint}, items{n: cfg.items})
-	return done, done.at.Sub(begun).Seconds()
-}
-
-// compareOld measures with the given finished runs and returns those remaining: it deletes one.
-func (b *bed) compareOld(ctx context.Context, cfg config, t *table, ended []finish) []finish {
-	there := float64(len(ended) * cfg.items)
-	var seconds, empty []float64 // per round, here and in the database that has had one run
-	for round := range cfg.rounds {
-		b.pg.onBed(ctx, cfg.binary, "tranche", func(other *bed) {
-			other.warm(ctx)
-			other.timed(ctx, cfg) // a database's first large run must create files and takes a fifth longer
-			for _, here := range []bool{round%2 == 0, round%2 != 0} {
-				b.pg.checkpoint(ctx)
-				if here {
-					done, took := b.timed(ctx, cfg)
-					ended, seconds = append(ended, done), append(seconds, took)
-				} else {
-					_, took := other.timed(ctx, cfg)
-					empty = append(empty, took)
-				}
-			}
-		})
-	}
-	size, deletion := b.number(ctx, hasSize), b.delete(ctx, ended[0])
-	r := spreadOf(roundRatios(seconds, empty, 1))
-	t.add(thousands(there), fmt.Sprintf("%.1f", size/1e9), fmt.Sprintf("%.2f", spreadOf(seconds).median),
-		fmt.Sprintf("%.2f", spreadOf(empty).median), fmt.Sprintf("%.3f, %.3f–%.3f", r.median, r.low, r.high),
-		fmt.Sprintf("%.2f", deletion))
-	fmt.Fprintf(os.Stderr, "old       %.0f items: %.3f of the time after one run only\n", there, r.median)
-	return ended[1:]
-}
-
-func (b *bed) delete(ctx context.Context, run finish) (seconds float64) {
-	demokit.Stop(backoff.Sleep(ctx, restedFor-time.Since(run.at)))
-	begun := time.Now()
-	b.command(ctx, nil, "run", "delete", run.run, "--reason", "bench")
-	b.until(ctx, deletedWithin, "the run is deleted", isGone, run.run)
-	return time.Since(begun).Seconds()
 }

@@ -2,37 +2,30 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"os"
 	"os/signal"
-	"path/filepath"
 	"strconv"
 	"syscall"
 
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/tools/demokit"
-	"github.com/tranchehq/tranche/tools/faultyservice"
 )
 
 const (
 	echoEndpoint = "echo"
 	flowEndpoint = "echo-thrice"
 
-	// With a NATS URL after it, each makes this program a service: the echo service; many echo endpoints, by number; or
-	// a faulty one, by JSON configuration and ledger path (or "").
-	echoArgument        = "-serve-echo"
-	manyArgument        = "-serve-many"
-	misbehavingArgument = "-serve-misbehaving"
+	// With a NATS URL after it, each makes this program a service: the echo service, or many echo endpoints, by number.
+	echoArgument = "-serve-echo"
+	manyArgument = "-serve-many"
 )
 
 // serveAs runs this program as a service if its arguments say so.
 func serveAs(args []string) (called bool, err error) {
 	for argument, run := range map[string]func(context.Context, *nats.Conn, []string) error{
-		echoArgument: runEcho, manyArgument: runMany, misbehavingArgument: runMisbehaving,
+		echoArgument: runEcho, manyArgument: runMany,
 	} {
 		if len(args) > 1 && args[0] == argument {
 			return true, serving(args[1], args[2:], run)
@@ -134,49 +127,4 @@ func runMany(ctx context.Context, nc *nats.Conn, args []string) error {
 		}
 	}
 	return svc.Run(ctx)
-}
-
-func runMisbehaving(ctx context.Context, nc *nats.Conn, args []string) (err error) {
-	config, ledger := args[0], args[1]
-	var cfg faultyservice.Config
-	if err := json.Unmarshal([]byte(config), &cfg); err != nil {
-		return fmt.Errorf("understand the configuration of a service: %w", err)
-	}
-	if ledger != "" {
-		file, err := os.OpenFile(ledger, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
-		if err != nil {
-			return fmt.Errorf("open a ledger: %w", err)
-		}
-		defer func() { err = errors.Join(err, file.Close()) }()
-		cfg.Ledger = faultyservice.NewLedger(file)
-	}
-	svc, err := faultyservice.New(nc, cfg)
-	if err != nil {
-		return err
-	}
-	return svc.Run(ctx)
-}
-
-// misbehave starts a faulty service as a process, which ends with the bed. With ledger it writes to a file.
-func (b *bed) misbehave(cfg faultyservice.Config, ledger bool) {
-	path := ""
-	if ledger {
-		path = b.ledgerPath(cfg.Endpoint)
-	}
-	text := demokit.Must(json.Marshal(cfg))
-	b.others = append(b.others, b.serve("service "+cfg.Endpoint, misbehavingArgument, string(text), path))
-}
-
-func (b *bed) ledgerPath(endpoint string) string { return filepath.Join(b.dir, "ledger-"+endpoint) }
-
-// ledger reads what the services of an endpoint have recorded. The fault must have occurred.
-func (b *bed) ledger(endpoint string, fault faultyservice.Fault) *faultyservice.Ledger {
-	file := demokit.Must(os.Open(b.ledgerPath(endpoint)))
-	defer func() { _ = file.Close() }() // opened for reading
-	ledger, err := faultyservice.ReadLedger(file)
-	if err == nil && ledger.Fired(fault) == 0 {
-		err = errors.New("the fault did not fire")
-	}
-	check(err, "the ledger of %s", endpoint)
-	return ledger
 }

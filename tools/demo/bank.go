@@ -306,13 +306,6 @@ WHERE m.ctid = old.ctid RETURNING old.account, old.amount`
 	repairAmount  = `UPDATE movement SET amount = $2 WHERE account = $1 AND amount IS NULL`
 )
 
-func lostBalance() corruption {
-	return corruption{accountsDB, bank.CodeNoBalance, dropBalance, repairBalance}
-}
-
-// unknownBranch is answered with status 404, which nodes call not_found.
-func unknownBranch() corruption { return corruption{branchesDB, "not_found", dropBranch, repairBranch} }
-
 func lostAmount() corruption {
 	return corruption{transactionsDB, bank.CodeBrokenMovement, dropAmounts, repairAmount}
 }
@@ -323,7 +316,11 @@ func (b *sampleBank) corruptThree(ctx context.Context) (three []corruptedAccount
 	for _, c := range []struct {
 		how corruption
 		at  int
-	}{{lostBalance(), n/6 + 1}, {unknownBranch(), n/2 + 1}, {lostAmount(), n*5/6 + 1}} {
+	}{
+		{corruption{accountsDB, bank.CodeNoBalance, dropBalance, repairBalance}, n/6 + 1},
+		{corruption{branchesDB, "not_found", dropBranch, repairBranch}, n/2 + 1}, // what nodes call a status 404
+		{lostAmount(), n*5/6 + 1},
+	} {
 		corrupted, err := b.corrupt(ctx, c.how, []int32{int32(c.at)})
 		if err != nil {
 			return nil, err

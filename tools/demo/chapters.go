@@ -150,7 +150,7 @@ func (d *demo) prove(ctx context.Context) error {
 	for _, c := range checks {
 		d.story.Check(c)
 	}
-	demokit.Stop(verdict(file, append(checks, d.again...)))
+	demokit.Stop(demokit.Verdict("the statements in "+file+" do not agree with the bank", append(checks, d.again...)))
 	d.story.Fact("Everything agrees.", time.Since(began), 0)
 	return nil
 }

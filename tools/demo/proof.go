@@ -22,10 +22,6 @@ func prove(books *bankBooks, pdfs int, file string) ([]demokit.Check, error) {
 	return t.checks(pdfs), err
 }
 
-func verdict(file string, checks []demokit.Check) error {
-	return demokit.Verdict(fmt.Sprintf("the statements in %s do not agree with the bank", file), checks)
-}
-
 type tally struct {
 	*bankBooks
 	seen                         []bool

@@ -33,7 +33,7 @@ type Liar struct {
 // NewLiar returns a liar on a connection that the caller owns.
 func NewLiar(nc *nats.Conn, cfg LiarConfig) (*Liar, error) {
 	js, err := jetstream.New(nc)
-	return &Liar{cfg: cfg, ledger: NewLedger(nil), js: js}, err
+	return &Liar{cfg: cfg, ledger: &Ledger{}, js: js}, err
 }
 
 // Ledger returns the liar's ledger. A lie counts as a fault of the same name.

@@ -1,35 +1,9 @@
 package faultyservice
 
 import (
-	"context"
 	"sync"
 	"time"
-
-	"github.com/tranchehq/tranche/internal/backoff"
 )
-
-// Load is how long chunks take: PerChunk plus PerItem per item. Servers, if not 0, is how many are worked on at a
-// time; the others wait.
-type Load struct {
-	PerChunk time.Duration `json:"per_chunk,omitempty"`
-	PerItem  time.Duration `json:"per_item,omitempty"`
-	Servers  int           `json:"servers,omitempty"`
-
-	busy chan struct{} // a value for each server at work
-}
-
-// work blocks for the duration of a chunk of n items.
-func (l *Load) work(ctx context.Context, n int) error {
-	if l.busy != nil {
-		select {
-		case l.busy <- struct{}{}:
-			defer func() { <-l.busy }()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return backoff.Sleep(ctx, l.PerChunk+time.Duration(n)*l.PerItem)
-}
 
 // bucket holds the items of one second.
 type bucket struct {

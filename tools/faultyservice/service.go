@@ -1,15 +1,13 @@
 // Package faultyservice has services with deliberate faults, to test how runs cope with them.
 //
 // A [Service] uses the SDK and answers each item with its own payload, except for the faults of its [Config]: poison
-// items that fail their chunk, chunks over a size, items over a rate, chunks that slow each other down, an outage. A
-// [Liar] implements the protocol itself and answers what no service of the SDK would: foreign ordinals, slices of
-// other runs, wrong counts, garbage.
+// items that fail their chunk, items over a rate, slow chunks, an outage. A [Liar] implements the protocol itself and
+// answers what no service of the SDK would: foreign ordinals, slices of other runs, wrong counts, garbage.
 //
 // Both record requests and faults in a [Ledger], independently of the system under test. A test compares the two, and
 // fails if its fault never occurred.
 //
-// A Config can be JSON, for a service in a separate process. Services and ledgers are safe for concurrent use. For
-// tests only.
+// Services and ledgers are safe for concurrent use. For tests only.
 package faultyservice
 
 import (
@@ -23,21 +21,21 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // Config configures a Service. Each nil section leaves its fault out.
 type Config struct {
-	Endpoint    string        `json:"endpoint"`              // required
-	Concurrency int           `json:"concurrency,omitempty"` // concurrent chunks; 0: the SDK's default
-	Timeout     time.Duration `json:"timeout,omitempty"`     // of a chunk; 0: the SDK's default
+	Endpoint    string        // required
+	Concurrency int           // concurrent chunks; 0: the SDK's default
+	Timeout     time.Duration // of a chunk; 0: the SDK's default
 
-	Poison   *Poison   `json:"poison,omitempty"`
-	Memory   *Memory   `json:"memory,omitempty"`
-	Throttle *Throttle `json:"throttle,omitempty"`
-	Load     *Load     `json:"load,omitempty"`
-	Outage   *Outage   `json:"outage,omitempty"`
+	PerChunk time.Duration // how long each chunk takes
+	Poison   *Poison
+	Throttle *Throttle
+	Outage   *Outage
 
-	Ledger *Ledger `json:"-"` // nil: a new one, see Service.Ledger
+	Ledger *Ledger // nil: a new one, see Service.Ledger
 }
 
 type Way string
@@ -54,28 +52,21 @@ const (
 
 // Poison is items that make every chunk fail that contains them; with WayItem only they fail.
 type Poison struct {
-	Ordinals []int `json:"ordinals"`
-	Way      Way   `json:"way"`
-}
-
-// Memory makes chunks over a size fail.
-type Memory struct {
-	Items int `json:"items"` // the largest size that works
-	Way   Way `json:"way"`
+	Ordinals []int
+	Way      Way
 }
 
 // Throttle immediately refuses the items over a rate, with transient errors of CodeThrottled.
 type Throttle struct {
-	PerSecond float64 `json:"per_second"` // items, and those after a pause
+	PerSecond float64 // items, and those after a pause
 }
 
 // Outage is a period in which nothing works. It starts with the first chunk after After items were answered.
 type Outage struct {
-	After int           `json:"after"` // items
-	For   time.Duration `json:"for"`
-	Way   Way           `json:"way"` // WayHang: requests in that time are never answered
-	// Until extends the outage until it is closed; nil: For alone counts.
-	Until <-chan struct{} `json:"-"`
+	After int // items
+	For   time.Duration
+	Way   Way             // WayHang: requests in that time are never answered
+	Until <-chan struct{} // extends the outage until it is closed
 }
 
 // Error codes of these services. The others are the SDK's.
@@ -83,7 +74,6 @@ const (
 	CodeThrottled = "throttled"
 	CodeDown      = "down"
 	CodePoison    = "poison"
-	CodeMemory    = "out_of_memory"
 )
 
 // Results have the type of the payloads.
@@ -102,11 +92,8 @@ type Service struct {
 
 // New returns a service on a connection that the caller owns.
 func New(nc *nats.Conn, cfg Config) (*Service, error) {
-	cfg.Ledger = cmp.Or(cfg.Ledger, NewLedger(nil))
+	cfg.Ledger = cmp.Or(cfg.Ledger, &Ledger{})
 	s := &Service{cfg: cfg}
-	if cfg.Load != nil && cfg.Load.Servers > 0 {
-		cfg.Load.busy = make(chan struct{}, cfg.Load.Servers)
-	}
 	if cfg.Throttle != nil {
 		s.bucket = &bucket{rate: cfg.Throttle.PerSecond, tokens: cfg.Throttle.PerSecond, asOf: time.Now()}
 	}
@@ -134,12 +121,12 @@ func (s *Service) Run(ctx context.Context) error {
 	if _, drained := errors.AsType[*endpoints.DrainError](err); drained {
 		err = nil
 	}
-	return errors.Join(err, s.cfg.Ledger.Err())
+	return err
 }
 
 func (s *Service) Ledger() *Ledger { return s.cfg.Ledger }
 
-// handle applies the first fault that fits the chunk: outage, size, rate, duration, poison. Else it answers.
+// handle applies the first fault that fits the chunk: outage, rate, duration, poison. Else it answers.
 func (s *Service) handle(ctx context.Context, c *chunk) error {
 	items := c.Items()
 	if s.outage != nil {
@@ -149,19 +136,13 @@ func (s *Service) handle(ctx context.Context, c *chunk) error {
 		}
 		defer func() { s.outage.note(len(items)) }()
 	}
-	if m := s.cfg.Memory; m != nil && len(items) > m.Items {
-		s.note(c, FaultMemory)
-		return s.fail(ctx, c, m.Way, CodeMemory, nil)
-	}
 	passed, fault := s.throttle(items)
 	if s.poisoned(items[:passed]) {
 		fault = FaultPoison
 	}
 	s.note(c, fault)
-	if s.cfg.Load != nil {
-		if err := s.cfg.Load.work(ctx, passed); err != nil {
-			return err
-		}
+	if err := backoff.Sleep(ctx, s.cfg.PerChunk); err != nil {
+		return err
 	}
 	if fault == FaultPoison && s.cfg.Poison.Way != WayItem {
 		return s.fail(ctx, c, s.cfg.Poison.Way, CodePoison, nil)

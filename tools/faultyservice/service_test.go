@@ -99,8 +99,8 @@ func TestOutage(t *testing.T) {
 		noticed[way] = sync.OnceFunc(func() { close(opened) })
 		t.Cleanup(noticed[way])
 		ledgers[way] = w.serve(Config{Endpoint: string(way),
-			Outage: &Outage{After: 2000, For: 4 * time.Second, Way: way, Until: opened},
-			Load:   &Load{PerChunk: 40 * time.Millisecond}, Concurrency: 16})
+			Outage:   &Outage{After: 2000, For: 4 * time.Second, Way: way, Until: opened},
+			PerChunk: 40 * time.Millisecond, Concurrency: 16})
 		runs[way] = w.start(items, plan(at(string(way)), automatic, func(r *start.LoadRequest) {
 			r.Steps[0].Chunk, r.Steps[0].Timeout, r.Steps[0].RetryBackoff = chunk, timeout, 300*time.Millisecond
 		}))
@@ -167,10 +167,10 @@ func TestSlowInstance(t *testing.T) {
 	t.Parallel()
 	const items, chunk = 10_000, 50
 	w := setup(t)
-	slow := w.serve(Config{Load: &Load{PerChunk: time.Second}})
-	fast := NewLedger(nil)
+	slow := w.serve(Config{PerChunk: time.Second})
+	fast := &Ledger{}
 	for range 2 {
-		w.serve(Config{Load: &Load{PerChunk: 20 * time.Millisecond}, Ledger: fast})
+		w.serve(Config{PerChunk: 20 * time.Millisecond, Ledger: fast})
 	}
 	begun := time.Now()
 	run := w.start(items, plan(automatic, func(r *start.LoadRequest) { r.Steps[0].Chunk = chunk }))

@@ -30,17 +30,16 @@ type Control struct {
 
 // Controlled is the outcome of a Control.
 type Controlled struct {
-	Runs    []workqueue.RunID // changed
-	Skipped []Refusal         // with All, those that could not change; a single run returns an error
-	// Items counts those in flight (Pause), released (Approve), or without an outcome (Cancel, Resume of cancelled).
-	Items  int64
-	Slices int64 // Pause: requests in flight
+	Runs    []workqueue.RunID `json:"runs" doc:"those that changed"`
+	Skipped []SkippedRun      `json:"skipped" doc:"of all runs, those that could not change"` // one returns an error
+	Items   int64             `json:"items" doc:"paused: in flight; approved: released; cancelled, resumed: no outcome"`
+	Slices  int64             `json:"slices" doc:"paused: requests in flight; cancelled: requests withdrawn"`
 }
 
-// Refusal is a run that an operation on all runs left unchanged.
-type Refusal struct {
-	Run workqueue.RunID
-	Why string
+// SkippedRun is a run that an operation on all runs skipped.
+type SkippedRun struct {
+	Run workqueue.RunID `json:"run"`
+	Why string          `json:"why"`
 }
 
 // MaxReasonBytes bounds a reason, which is shown and audited.
@@ -110,7 +109,7 @@ func readHold(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, er
 func (c *Control) skips(run workqueue.RunID, err error, out *Controlled) bool {
 	refused, ok := errors.AsType[*workqueue.StateError](err)
 	if ok && c.All {
-		out.Skipped = append(out.Skipped, Refusal{run, "it is " + refused.State + "; " + refused.Fix})
+		out.Skipped = append(out.Skipped, SkippedRun{run, "it is " + refused.State + "; " + refused.Fix})
 	}
 	return ok && c.All
 }

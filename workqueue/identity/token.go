@@ -94,7 +94,7 @@ func (e *NameTakenError) Error() string {
 }
 
 // A namespace is not deleted meanwhile.
-const strayGrant = `
+const unknownNamespace = `
 WITH there AS MATERIALIZED (SELECT name FROM namespace WHERE $1::jsonb ? name ORDER BY name FOR KEY SHARE)
 SELECT k FROM jsonb_object_keys($1::jsonb) k
 WHERE NOT EXISTS (SELECT FROM there WHERE name = k) ORDER BY k LIMIT 1`
@@ -104,10 +104,10 @@ func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenVi
 	if n.ExpiresIn > 0 {
 		life = &n.ExpiresIn
 	}
-	var stray string
-	err := tx.QueryRow(ctx, strayGrant, orNone(n.Grants)).Scan(&stray)
+	var unknown string
+	err := tx.QueryRow(ctx, unknownNamespace, orNone(n.Grants)).Scan(&unknown)
 	if err == nil {
-		return TokenView{}, &workqueue.UnknownNamespaceError{Name: stray}
+		return TokenView{}, &workqueue.UnknownNamespaceError{Name: unknown}
 	}
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return TokenView{}, err

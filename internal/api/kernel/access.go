@@ -97,7 +97,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 			r.Header.Del(ActorHeader)
 		}
 	} else if !route.anonymous {
-		scoped, err := s.enter(r, &route, nil)
+		scoped, err := s.limitToNamespaces(r, &route, nil)
 		if err != nil {
 			s.Deny(w, r, err)
 			return
@@ -247,7 +247,7 @@ func (s *Kernel) permitted(
 	noteCaller(w, who.Name)
 	scoped := r.Context()
 	if err = s.Access.TryRequest(who.Name, s.CallerAddress(r), r.Method != http.MethodGet); err == nil {
-		scoped, err = s.enter(r, route, &who) // asks the database
+		scoped, err = s.limitToNamespaces(r, route, &who) // asks the database
 	}
 	if err == nil {
 		err = checkCookieUse(r, &who)
@@ -412,7 +412,7 @@ func (s *Kernel) CookieName() string {
 // Keys of an operation's metadata.
 const (
 	MetaRole       = "role"        // the required access.Role; without it the operation is closed
-	metaScope      = "scope"       // in which namespaces; see Scope
+	metaScope      = "scope"       // in which namespaces; see RoleScope
 	MetaScansRun   = "heavy"       // true: limited concurrency
 	metaScansRunIf = "heavy if"    // string: limited concurrency if this parameter is true
 	metaReadsMany  = "broad"       // true: limited concurrency, others wait

@@ -346,8 +346,6 @@ type bulkRoom struct {
 	bytes *semaphore.Weighted
 }
 
-func newBulkRoom() bulkRoom { return bulkRoom{semaphore.NewWeighted(maxBulk)} }
-
 // Enter reads the body of a request, up to most bytes, as room allows, and replaces the body by what it read. Errors
 // of the body are left for its reader to find.
 func (b bulkRoom) Enter(r *http.Request, most int64) (leave func(), err error) {

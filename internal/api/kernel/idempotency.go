@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -15,7 +16,6 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"sync"
 	"time"
 
 	"go.uber.org/zap"
@@ -40,30 +40,6 @@ const (
 	truncatedHeader = "Tranche-Not-Kept" // of an answer whose body was not kept; never sent
 )
 
-type underWay struct {
-	mu   sync.Mutex
-	keys map[workqueue.RequestKey]bool
-}
-
-func (u *underWay) Enter(key workqueue.RequestKey) bool {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	if u.keys == nil {
-		u.keys = map[workqueue.RequestKey]bool{}
-	}
-	if u.keys[key] {
-		return false
-	}
-	u.keys[key] = true
-	return true
-}
-
-func (u *underWay) leave(key workqueue.RequestKey) {
-	u.mu.Lock()
-	defer u.mu.Unlock()
-	delete(u.keys, key)
-}
-
 // idempotent executes requests with the same key once and replays the first answer to repeats. Only successes are
 // stored: a refused request may be retried with the same key. An answer with a secret is not stored, so its key is
 // ignored.
@@ -82,11 +58,11 @@ func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Re
 		return
 	}
 	key := workqueue.RequestKey{User: user, Key: keys[0]}
-	if !s.underWay.Enter(key) {
+	if _, is := s.underWay.LoadOrStore(key, true); is {
 		refuseUnderWay(w)
 		return
 	}
-	defer s.underWay.leave(key)
+	defer s.underWay.Delete(key)
 	s.once(next, w, r, key)
 }
 
@@ -127,7 +103,7 @@ func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 		s.repeat(w, r, body, known)
 		return
 	}
-	kept := &keptWriter{to: w}
+	kept := &keptWriter{recorder: recorder{header: w.Header()}, to: w}
 	ended := false
 	defer func() { // also after a panic, net/http's way to abort an answer
 		s.settleRequest(r.Context(), claim, body, kept, ended)
@@ -338,27 +314,17 @@ func (b *printedBody) matches(other []byte) (bool, error) {
 
 // keptWriter holds an answer back to store it before it is sent. Too large an answer is sent immediately.
 type keptWriter struct {
+	recorder
+
 	to      http.ResponseWriter
-	code    int
-	body    bytes.Buffer
 	flowing bool // the body was too large to be kept
 }
 
-func (k *keptWriter) Header() http.Header { return k.to.Header() }
-
-func (k *keptWriter) WriteHeader(status int) {
-	if k.code == 0 {
-		k.code = status
-	}
-}
-
 func (k *keptWriter) Write(p []byte) (int, error) {
-	if k.code == 0 {
-		k.code = http.StatusOK
-	}
 	if !k.flowing && k.body.Len()+len(p) <= maxKeptAnswer {
-		return k.body.Write(p)
+		return k.recorder.Write(p)
 	}
+	k.WriteHeader(http.StatusOK)
 	if !k.flowing {
 		k.flowing = true
 		k.to.WriteHeader(k.code)
@@ -371,12 +337,7 @@ func (k *keptWriter) Write(p []byte) (int, error) {
 
 func (k *keptWriter) Unwrap() http.ResponseWriter { return k.to }
 
-func (k *keptWriter) status() int {
-	if k.code == 0 {
-		return http.StatusOK
-	}
-	return k.code
-}
+func (k *keptWriter) status() int { return cmp.Or(k.code, http.StatusOK) }
 
 func (k *keptWriter) answer() *session.Answer {
 	a := &session.Answer{Status: k.status(), ContentType: k.Header().Get("Content-Type"),

@@ -24,6 +24,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
@@ -94,7 +95,7 @@ type Kernel struct {
 	held            *access.Slots // requests whose answer is held whole
 	Unauthenticated *access.Slots // requests without a known caller, per address
 	bulk            bulkRoom
-	underWay        underWay // requests with a key
+	underWay        sync.Map // requests with a key, by workqueue.RequestKey
 	reads, refusals *access.Tally
 	Streams         streams
 	active          sync.WaitGroup // requests in progress
@@ -107,8 +108,9 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 		Turn:  broadTimeout,
 		heavy: slotsOf(config.Access, config.Connections/heavyShare),
 		broad: slotsOf(config.Access, config.Connections/broadShare),
-		held:  slotsOf(config.Access, maxHeld), bulk: newBulkRoom(),
+		held:  slotsOf(config.Access, maxHeld), bulk: bulkRoom{semaphore.NewWeighted(maxBulk)},
 		Unauthenticated: access.NewSlots(maxStrangers, math.MaxInt),
+		Streams:         streams{access.NewSlots(maxStreamsPerUser, maxStreams)},
 		reads:           access.NewReads(identity.New(store), config.Log), refusals: access.NewRefusals(identity.New(store),
 			config.Log),
 	}

@@ -19,7 +19,7 @@ import (
 type Route struct {
 	Pattern string      // as in http.ServeMux
 	Role    access.Role // empty: closed to all
-	Scope   Scope       // in which namespaces the caller needs it
+	Scope   RoleScope   // in which namespaces the caller needs it
 
 	kind string // of the object in the path, with OfObject
 

@@ -20,15 +20,15 @@ import (
 // NamespaceHeader names the namespace that a request is about. The query parameter namespace does the same.
 const NamespaceHeader = "Tranche-Namespace"
 
-// Scope says in which namespaces the caller of a route needs its role.
-type Scope string
+// RoleScope says in which namespaces the caller of a route needs its role.
+type RoleScope string
 
 // The scopes. Installation is that of a route without one.
 const (
-	Installation Scope = ""      // in all: the caller's role must be installation-wide
-	Anywhere     Scope = "any"   // in any: the request sees and changes only what is in those
-	Into         Scope = "into"  // in the one that will own what the request makes
-	OfObject     Scope = "owner" // in the one that owns the object in the path
+	Installation RoleScope = ""      // in all: the caller's role must be installation-wide
+	Anywhere     RoleScope = "any"   // in any: the request sees and changes only what is in those
+	Into         RoleScope = "into"  // in the one that will own what the request makes
+	OfObject     RoleScope = "owner" // in the one that owns the object in the path
 )
 
 // owned are the paths of objects that a namespace owns, by the kind of object. All below them has the scope OfObject.
@@ -38,17 +38,17 @@ var owned = map[string]string{ //nolint:gochecknoglobals // constants
 }
 
 // scopeOf returns the scope of an operation, and the kind of the object in its path.
-func scopeOf(path string, op *huma.Operation) (scope Scope, kind string) {
+func scopeOf(path string, op *huma.Operation) (scope RoleScope, kind string) {
 	parts := strings.SplitN(path, "/", 4)
 	if kind = owned[strings.Join(parts[:min(len(parts), 3)], "/")]; kind != "" {
 		return OfObject, kind
 	}
-	scope, _ = op.Metadata[metaScope].(Scope)
+	scope, _ = op.Metadata[metaScope].(RoleScope)
 	return scope, ""
 }
 
 // In sets the scope of an operation that names no object in its path.
-func In(scope Scope, op huma.Operation) huma.Operation { return noted(op, metaScope, scope) }
+func In(scope RoleScope, op huma.Operation) huma.Operation { return noted(op, metaScope, scope) }
 
 type roleKey struct{}
 
@@ -58,9 +58,9 @@ func Allows(ctx context.Context, needed access.Role) bool {
 	return !limited || role.Allows(needed)
 }
 
-// enter returns the context of a request, limited to what its caller may see, or why they may not use the route. A nil
-// caller may do everything.
-func (s *Kernel) enter(r *http.Request, route *Route, who *access.Principal) (context.Context, error) {
+// limitToNamespaces returns the context of a request, limited to what its caller may see, or why they may not use the
+// route. A nil caller may do everything.
+func (s *Kernel) limitToNamespaces(r *http.Request, route *Route, who *access.Principal) (context.Context, error) {
 	ctx, asked := r.Context(), r.Header.Get(NamespaceHeader)
 	if who != nil {
 		ctx = context.WithValue(ctx, roleKey{}, who.Role)
@@ -191,16 +191,13 @@ func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (own
 }
 
 func lacksRole(who *access.Principal, route *Route, in string) error {
-	where, grants, token := "", map[string]string{}, "--role "+string(route.Role)
+	where, token := "", "--role "+string(route.Role)
 	switch {
 	case in != "":
 		where, token = " in namespace "+in, "--grant "+in+"="+string(route.Role)
 	case len(who.Grants) > 0 && route.Scope == Installation:
 		where = " in the whole installation"
 	}
-	for namespace, role := range who.Grants {
-		grants[namespace] = string(role)
-	}
 	return &deniedError{http.StatusForbidden, "this needs the role " + string(route.Role) + where + ", and " + who.Name +
-		" has the role " + access.GrantsText(who.Role, grants) + "; an admin makes tokens: tranche token create " + token}
+		" has the role " + access.GrantsText(who.Role, who.Grants) + "; an admin makes tokens: tranche token create " + token}
 }

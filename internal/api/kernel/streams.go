@@ -6,11 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"reflect"
-	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/live"
 )
 
@@ -26,11 +26,7 @@ const (
 	maxStreamsPerUser = 24
 )
 
-type streams struct {
-	mu     sync.Mutex
-	all    int
-	byUser map[string]int
-}
+type streams struct{ *access.Slots }
 
 type tooManyError struct{ detail string }
 
@@ -39,32 +35,15 @@ func (e *tooManyError) Error() string { return e.detail }
 // TooMany returns an error for exceeding a limit on concurrent streams.
 func TooMany(detail string) error { return &tooManyError{detail} }
 
-func (s *streams) Enter(user string) (leave func(), err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.all >= maxStreams:
-		return nil, TooMany(fmt.Sprintf("%d streams of events are open on this server, and more may not be; try again "+
-			"later", maxStreams))
-	case s.byUser[user] >= maxStreamsPerUser:
-		return nil, TooMany(fmt.Sprintf("%s has %d streams of events open, and more may not be; close some", user,
-			maxStreamsPerUser))
+func (s streams) Enter(user string) (leave func(), err error) {
+	leave, err = s.Take(user)
+	if busy, ok := errors.AsType[*access.BusyError](err); ok && busy.All {
+		err = TooMany(fmt.Sprintf("%d streams of events are open on this server, and more may not be; try again later",
+			busy.Limit))
+	} else if ok {
+		err = TooMany(fmt.Sprintf("%s has %d streams of events open, and more may not be; close some", user, busy.Limit))
 	}
-	if s.byUser == nil {
-		s.byUser = map[string]int{}
-	}
-	s.all++
-	s.byUser[user]++
-	return sync.OnceFunc(func() { s.leave(user) }), nil
-}
-
-func (s *streams) leave(user string) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.all--
-	if s.byUser[user]--; s.byUser[user] == 0 {
-		delete(s.byUser, user)
-	}
+	return leave, err
 }
 
 type eventWriter struct {
@@ -133,12 +112,9 @@ func pass(ctx context.Context, out *eventWriter, source eventSource) error {
 
 // Described returns the schema of one event of a stream.
 func Described(api huma.API, name, doc string, data any) *huma.Schema {
-	var schema *huma.Schema
-	switch d := data.(type) {
-	case *huma.Schema:
-		schema = d
-	default:
-		schema = api.OpenAPI().Components.Schemas.Schema(typeOfValue(d), true, name)
+	schema, is := data.(*huma.Schema)
+	if !is {
+		schema = api.OpenAPI().Components.Schemas.Schema(reflect.TypeOf(data), true, name)
 	}
 	return &huma.Schema{
 		Type: huma.TypeObject, Description: doc, Required: []string{"event", "data"},
@@ -158,5 +134,3 @@ func EventStream(doc string, events ...*huma.Schema) map[string]*huma.Response {
 		}}}},
 	}
 }
-
-func typeOfValue(v any) reflect.Type { return reflect.TypeOf(v) }

@@ -35,18 +35,9 @@ type ControlAll struct {
 
 // Controlled is the result of a pause, resume, approval or cancel.
 type Controlled struct {
-	Action  string            `json:"action" enum:"pause,resume,approve,cancel"`
-	Run     *workqueue.RunID  `json:"run,omitempty" doc:"of a change of one run"`
-	Runs    []workqueue.RunID `json:"runs" doc:"those that changed"`
-	Skipped []SkippedRun      `json:"skipped" doc:"of all runs, those that could not change"`
-	Items   int64             `json:"items" doc:"paused: in flight; approved: released; cancelled, resumed: no outcome"`
-	Slices  int64             `json:"slices" doc:"paused: requests in flight; cancelled: requests withdrawn"`
-}
-
-// SkippedRun is a run that an operation on all runs skipped.
-type SkippedRun struct {
-	Run workqueue.RunID `json:"run"`
-	Why string          `json:"why"`
+	Action string           `json:"action" enum:"pause,resume,approve,cancel"`
+	Run    *workqueue.RunID `json:"run,omitempty" doc:"of a change of one run"`
+	controlstore.Controlled
 }
 
 type control func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
@@ -56,7 +47,7 @@ func (s changes) registerControl(api huma.API) {
 		action, one, every string
 		do                 control
 	}{
-		{"pause", "Pause a run", "Pause every run", s.config.Controls.Pause},
+		{"pause", "Pause a run", "Pause every run", s.config.Engine.Pause},
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
@@ -67,12 +58,12 @@ func (s changes) registerControl(api huma.API) {
 		s.registerAll(api, a.action, a.every, a.do)
 	}
 	s.registerGates(api)
-	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Controls.Approve)
+	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Engine.Approve)
 	kernel.Register(s.Kernel, api, kernel.Post("resume-run", "/runs/{run}/resume",
 		"Resume a run", ""), s.resume)
 	s.registerAll(api, "resume", "Resume every paused run",
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-			return s.config.Controls.Resume(ctx, c, nil)
+			return s.config.Engine.Resume(ctx, c, nil)
 		})
 }
 
@@ -102,7 +93,7 @@ func (s changes) resume(ctx context.Context, in *runChange[*ResumeSettings]) (Co
 	}
 	return s.control(ctx, "resume", in.ID, in.Name, body.Reason,
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-			return s.config.Controls.Resume(ctx, c, limit)
+			return s.config.Engine.Resume(ctx, c, limit)
 		})
 }
 
@@ -113,17 +104,14 @@ func (s changes) control(ctx context.Context, action string, run workqueue.RunID
 }
 
 func (s changes) cancelled(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
-	done, err := s.config.Controls.Cancel(ctx, c)
+	done, err := s.config.Engine.Cancel(ctx, c)
 	return done.Controlled, err
 }
 
 func controlled(action string, run *workqueue.RunID, done controlstore.Controlled) Controlled {
-	out := Controlled{Action: action, Run: run, Runs: append([]workqueue.RunID{}, done.Runs...), Skipped: []SkippedRun{},
-		Items: done.Items, Slices: done.Slices}
-	for _, l := range done.Skipped {
-		out.Skipped = append(out.Skipped, SkippedRun(l))
-	}
-	return out
+	done.Runs = append([]workqueue.RunID{}, done.Runs...)
+	done.Skipped = append([]controlstore.SkippedRun{}, done.Skipped...)
+	return Controlled{action, run, done}
 }
 
 // Sizing is a number, or auto: nodes determine it. In JSON 500 or "auto".
@@ -179,7 +167,7 @@ func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (Changed
 		return ChangedRun{}, err
 	}
 	change.Run, change.Actor, change.IfWas = in.ID, in.Name, in.Body.IfWas
-	done, err := s.config.Controls.SetRun(ctx, change)
+	done, err := s.config.Engine.SetRun(ctx, change)
 	if err != nil {
 		return ChangedRun{}, err
 	}
@@ -285,7 +273,7 @@ func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (
 			if body.IfWaitingSince != nil {
 				c.Seen = *body.IfWaitingSince
 			}
-			return s.config.Controls.Approve(ctx, c)
+			return s.config.Engine.Approve(ctx, c)
 		})
 }
 

@@ -175,7 +175,7 @@ func (s changes) correctionConfig(ctx context.Context, run workqueue.RunID, shap
 }
 
 func (s changes) doCorrect(ctx context.Context, req *redo.CorrectRequest) (Corrected, error) {
-	done, err := s.config.Redo.Correct(ctx, *req)
+	done, err := s.config.Engine.Correct(ctx, *req)
 	if invalid, ok := errors.AsType[*intake.InvalidError](err); ok {
 		invalid.Mended = true
 	}

@@ -244,7 +244,7 @@ func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
 	if workqueue.Namespaces(ctx) != nil {
 		watch = s.config.Whole
 	}
-	report, err := watch.ReportFor(ctx)
+	report, err := watch.VisibleReport(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -65,7 +65,7 @@ func (s changes) rerun(ctx context.Context, in *selectInput[RerunSettings]) (Rer
 	if err := set.check(); err != nil {
 		return Rerun{}, err
 	}
-	done, err := s.config.Redo.Rerun(ctx, set.request(in.ID, in.Name))
+	done, err := s.config.Engine.Rerun(ctx, set.request(in.ID, in.Name))
 	if err != nil {
 		return Rerun{}, unchanged(err, "tranche run show "+in.ID.String())
 	}
@@ -152,7 +152,7 @@ func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Res
 	}
 	choice := set.selection(set.Step)
 	choice.All, choice.At = set.All, set.FailedAt
-	done, err := s.config.Redo.Reset(ctx, redo.ResetRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason,
+	done, err := s.config.Engine.Reset(ctx, redo.ResetRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason,
 		Cascade: set.Cascade, DryRun: set.DryRun, Select: choice})
 	if err != nil {
 		return Reset{}, unchanged(err, "tranche run show "+in.ID.String())

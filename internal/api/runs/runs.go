@@ -58,23 +58,17 @@ type KeyItems struct {
 	Next  *workqueue.Ordinal `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
-// Engine starts runs and takes their items.
+// Engine starts, changes and controls runs.
 type Engine interface {
 	Start(ctx context.Context, req start.LoadRequest, next func(*start.LoadItem) error) (start.Loaded, error)
 	OpenRun(ctx context.Context, req start.OpenRequest) (start.Opened, error)
 	Add(ctx context.Context, req start.AddRequest) (start.Added, error)
 	SealRun(ctx context.Context, req start.SealRequest) (start.Sealed, error)
-}
 
-// Redo reruns, resets and corrects items.
-type Redo interface {
 	Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error)
 	Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error)
 	Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error)
-}
 
-// Controls changes and controls runs.
-type Controls interface {
 	SetRun(ctx context.Context, c controlstore.RunChange) (controlstore.RunChanged, error)
 	Pause(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error)
 	Resume(ctx context.Context, c controlstore.Control, maxFailed *string) (controlstore.Controlled, error)
@@ -84,9 +78,7 @@ type Controls interface {
 
 // Config is what the operations on runs need in addition to the kernel.
 type Config struct {
-	Engine   Engine
-	Redo     Redo
-	Controls Controls
+	Engine Engine
 
 	// Health reports problems of the runs in a list; Whole has full lists.
 	Health, Whole *health.Watch

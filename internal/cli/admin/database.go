@@ -176,47 +176,41 @@ type tokenPlace struct {
 	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 }
 
-type tokenKeeper interface {
-	CreateToken(ctx context.Context, set client.TokenSettings, o ...client.CallOption) (client.CreatedToken, error)
-	ListTokens(ctx context.Context, o ...client.CallOption) (client.TokenList, error)
-	RotateToken(ctx context.Context, ref string, set client.TokenRotation, o ...client.CallOption) (client.CreatedToken,
-		error)
-	RevokeToken(ctx context.Context, ref string, o ...client.CallOption) (client.TokenView, error)
-	ListSessions(ctx context.Context, o ...client.CallOption) (client.SessionList, error)
-	RevokeSessions(ctx context.Context, set client.RevokeSessions, o ...client.CallOption) (client.RevokedSessions, error)
-}
-
-func (p *tokenPlace) with(ctx context.Context, term *cli.Console, use func(tokenKeeper) error) error {
-	url, stop := p.Database, func() error { return nil }
+// keep asks a server, or does the same in the database itself, and says what came of it.
+func keep[T any](
+	ctx context.Context, term *cli.Console, place *tokenPlace, ask func(*client.Client) (T, error),
+	here func(identity.Store) (any, error), say func(T, error) error,
+) (err error) {
+	url, stop := place.Database, func() error { return nil }
 	if url == "env" { // in a container without a shell to expand it
 		if url = os.Getenv("TRANCHE_DATABASE"); url == "" {
 			return cli.Usage("--database env: TRANCHE_DATABASE is not set")
 		}
 	}
 	switch {
-	case p.DataDir != "":
-		var err error
-		if url, stop, err = privateDatabase(ctx, p.DataDir); err != nil {
+	case place.DataDir != "":
+		if url, stop, err = privateDatabase(ctx, place.DataDir); err != nil {
 			return err
 		}
-	case p.Database == "":
+	case place.Database == "":
 		cl, err := term.Client()
 		if err != nil {
 			return err
 		}
-		return use(cl)
+		return say(ask(cl))
 	}
+	defer func() { err = errors.Join(err, stop()) }()
 	if err := migrations.Ready(ctx, url); err != nil {
-		return errors.Join(fmt.Errorf("the database of the tokens: %w", err), stop())
+		return fmt.Errorf("the database of the tokens: %w", err)
 	}
 	store, release, err := database.Open(ctx, url,
-		database.PoolConfig{MaxConns: 1, TransactionPooler: p.TransactionPooler})
+		database.PoolConfig{MaxConns: 1, TransactionPooler: place.TransactionPooler})
 	if err != nil {
-		return errors.Join(err, stop())
+		return err
 	}
-	err = use(&storedTokens{store, term})
-	release()
-	return errors.Join(err, stop())
+	defer release()
+	done, err := here(identity.New(store))
+	return say(asSent[T](term, done, err))
 }
 
 // privateDatabase finds the private PostgreSQL of a data directory: run by a serve, or else started temporarily.
@@ -266,50 +260,6 @@ func (p *psqlCommand) Run(ctx context.Context, term *cli.Console) error {
 	return errors.Join(err, stop())
 }
 
-type storedTokens struct {
-	store *database.DB
-	term  *cli.Console
-}
-
-func (s *storedTokens) CreateToken(
-	ctx context.Context, set client.TokenSettings, _ ...client.CallOption,
-) (none client.CreatedToken, err error) {
-	secret := access.NewSecret()
-	grants := map[string]access.Role{}
-	for namespace, role := range set.Grants {
-		grants[namespace] = access.Role(role)
-	}
-	n, err := (&api.TokenSettings{Name: set.Name, Role: access.Role(set.Role), ExpiresIn: set.ExpiresIn,
-		Networks: set.Networks, Grants: grants}).New(secret)
-	if err != nil {
-		return none, err
-	}
-	made, err := identity.New(s.store).CreateToken(ctx, n, cli.OSUser())
-	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
-}
-
-func (s *storedTokens) ListTokens(ctx context.Context, _ ...client.CallOption) (client.TokenList, error) {
-	all, err := identity.New(s.store).Tokens(ctx)
-	return asSent[client.TokenList](s.term, api.TokenList{Tokens: all}, err)
-}
-
-func (s *storedTokens) RotateToken(
-	ctx context.Context, ref string, set client.TokenRotation, _ ...client.CallOption,
-) (none client.CreatedToken, err error) {
-	overlap, err := time.ParseDuration(set.Overlap)
-	if err != nil {
-		return none, err
-	}
-	secret := access.NewSecret()
-	made, err := identity.New(s.store).RotateToken(ctx, ref, access.HashOf(secret), overlap, 0, cli.OSUser(), nil)
-	return asSent[client.CreatedToken](s.term, api.CreatedToken{TokenView: made, Secret: secret}, err)
-}
-
-func (s *storedTokens) RevokeToken(ctx context.Context, ref string, _ ...client.CallOption) (client.TokenView, error) {
-	gone, err := identity.New(s.store).RevokeToken(ctx, ref, cli.OSUser())
-	return asSent[client.TokenView](s.term, gone, err)
-}
-
 type tokenCreate struct {
 	Name      string            `required:"" help:"Whose it is: the actor in the audit log." placeholder:"NAME"`
 	Role      string            `enum:"none,watcher,viewer,operator,admin" default:"none" help:"In every namespace: watcher sees states and counts; viewer also keys, payloads and results; operator changes runs; admin also makes tokens." placeholder:"ROLE"`
@@ -338,9 +288,18 @@ func (t *tokenCreate) Run(ctx context.Context, term *cli.Console) error {
 	if t.ExpiresIn != 0 {
 		set.ExpiresIn = time.Duration(t.ExpiresIn).String()
 	}
-	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		return cli.Say(term, secretOf(term))(keeper.CreateToken(ctx, set))
-	})
+	return keep(ctx, term, &t.tokenPlace, func(cl *client.Client) (client.CreatedToken, error) {
+		return cl.CreateToken(ctx, set)
+	}, func(store identity.Store) (any, error) {
+		secret := access.NewSecret()
+		n, err := (&api.TokenSettings{Name: set.Name, Role: access.Role(set.Role), ExpiresIn: set.ExpiresIn,
+			Networks: set.Networks, Grants: set.Grants}).New(secret)
+		if err != nil {
+			return nil, err
+		}
+		made, err := store.CreateToken(ctx, n, cli.OSUser())
+		return api.CreatedToken{TokenView: made, Secret: secret}, err
+	}, cli.Say(term, secretOf(term)))
 }
 
 func secretOf(term *cli.Console) func(*client.CreatedToken) string {
@@ -348,17 +307,9 @@ func secretOf(term *cli.Console) func(*client.CreatedToken) string {
 		until := cmp.Or(cli.If(made.ExpiresAt != nil, "%v", made.ExpiresAt), "it is revoked")
 		term.Note("token %s of %s, role %s, is good until %s; this is the only time that it is shown. Log in with it at "+
 			"the dashboard, or keep it in a file for --token-file (TRANCHE_TOKEN_FILE)", made.ID[:8], made.Name,
-			rolesOf(made.Role, made.Grants), until)
+			access.GrantsText(access.Role(made.Role), made.Grants), until)
 		return made.Secret
 	}
-}
-
-func rolesOf[R, G ~string](role R, grants map[string]G) string {
-	all := map[string]string{}
-	for namespace, granted := range grants {
-		all[namespace] = string(granted)
-	}
-	return access.GrantsText(access.Role(role), all)
 }
 
 type tokenRotate struct {
@@ -371,22 +322,30 @@ func (t *tokenRotate) Validate() error { return api.CheckOverlap(time.Duration(t
 
 // Run prints the secret of the successor, for scripts.
 func (t *tokenRotate) Run(ctx context.Context, term *cli.Console) error {
-	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		made, err := keeper.RotateToken(ctx, t.Token, client.TokenRotation{Overlap: time.Duration(t.Overlap).String()})
-		return cli.Say(term, secretOf(term))(made, seeList(err, "token"))
-	})
+	overlap := time.Duration(t.Overlap)
+	return keep(ctx, term, &t.tokenPlace, func(cl *client.Client) (client.CreatedToken, error) {
+		return cl.RotateToken(ctx, t.Token, client.TokenRotation{Overlap: overlap.String()})
+	}, func(store identity.Store) (any, error) {
+		secret := access.NewSecret()
+		made, err := store.RotateToken(ctx, t.Token, access.HashOf(secret), overlap, 0, cli.OSUser(), nil)
+		return api.CreatedToken{TokenView: made, Secret: secret}, seeList(err, "token")
+	}, cli.Say(term, secretOf(term)))
 }
 
 type tokenList struct{ tokenPlace }
 
 func (t *tokenList) Run(ctx context.Context, term *cli.Console) error {
-	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		list, err := keeper.ListTokens(ctx)
+	return keep(ctx, term, &t.tokenPlace, func(cl *client.Client) (client.TokenList, error) {
+		return cl.ListTokens(ctx)
+	}, func(store identity.Store) (any, error) {
+		all, err := store.Tokens(ctx)
+		return api.TokenList{Tokens: all}, err
+	}, func(list client.TokenList, err error) error {
 		return (&cli.List[client.TokenView]{
 			Columns: "ID|NAME|ROLE|STATE|EXPIRES|LAST USED|MADE|BY",
 			Row: func(k *client.TokenView) []any {
-				return []any{k.ID[:8], k.Name, rolesOf(k.Role, k.Grants), k.State, cli.MomentOrNever(k.ExpiresAt),
-					cli.MomentOrNever(k.LastUsedAt), k.CreatedAt, k.CreatedBy}
+				return []any{k.ID[:8], k.Name, access.GrantsText(access.Role(k.Role), k.Grants), k.State,
+					cli.MomentOrNever(k.ExpiresAt), cli.MomentOrNever(k.LastUsedAt), k.CreatedAt, k.CreatedBy}
 			},
 			Empty: "there is no token; make one with: tranche token create --name NAME --role ROLE",
 		}).Print(term, list.Tokens, err)
@@ -399,12 +358,14 @@ type tokenRevoke struct {
 }
 
 func (t *tokenRevoke) Run(ctx context.Context, term *cli.Console) error {
-	return t.with(ctx, term, func(keeper tokenKeeper) error {
-		gone, err := keeper.RevokeToken(ctx, t.Token)
-		return cli.Say(term, func(gone *client.TokenView) string {
-			return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.EscapeControl(gone.Name))
-		})(gone, seeList(err, "token"))
-	})
+	return keep(ctx, term, &t.tokenPlace, func(cl *client.Client) (client.TokenView, error) {
+		return cl.RevokeToken(ctx, t.Token)
+	}, func(store identity.Store) (any, error) {
+		gone, err := store.RevokeToken(ctx, t.Token, cli.OSUser())
+		return gone, seeList(err, "token")
+	}, cli.Say(term, func(gone *client.TokenView) string {
+		return fmt.Sprintf("token %s of %s is revoked", gone.ID[:8], cli.EscapeControl(gone.Name))
+	}))
 }
 
 func seeList(err error, noun string) error {
@@ -419,23 +380,15 @@ type sessionCommands struct {
 	Revoke sessionRevoke `cmd:"" help:"End all sessions of a user within 5 seconds."`
 }
 
-func (s *storedTokens) ListSessions(ctx context.Context, _ ...client.CallOption) (client.SessionList, error) {
-	all, err := identity.New(s.store).WebSessions(ctx)
-	return asSent[client.SessionList](s.term, api.SessionList{Sessions: all}, err)
-}
-
-func (s *storedTokens) RevokeSessions(
-	ctx context.Context, set client.RevokeSessions, _ ...client.CallOption,
-) (client.RevokedSessions, error) {
-	ended, err := identity.New(s.store).RevokeWebSessions(ctx, set.User, cli.OSUser())
-	return asSent[client.RevokedSessions](s.term, api.RevokedSessions{User: set.User, Sessions: ended}, err)
-}
-
 type sessionList struct{ tokenPlace }
 
 func (l *sessionList) Run(ctx context.Context, term *cli.Console) error {
-	return l.with(ctx, term, func(keeper tokenKeeper) error {
-		list, err := keeper.ListSessions(ctx)
+	return keep(ctx, term, &l.tokenPlace, func(cl *client.Client) (client.SessionList, error) {
+		return cl.ListSessions(ctx)
+	}, func(store identity.Store) (any, error) {
+		all, err := store.WebSessions(ctx)
+		return api.SessionList{Sessions: all}, err
+	}, func(list client.SessionList, err error) error {
 		return (&cli.List[client.WebSessionView]{
 			Columns: "USER|ROLE|BY|SINCE|LAST USED|EXPIRES",
 			Row: func(s *client.WebSessionView) []any {
@@ -456,10 +409,12 @@ type sessionRevoke struct {
 }
 
 func (r *sessionRevoke) Run(ctx context.Context, term *cli.Console) error {
-	return r.with(ctx, term, func(keeper tokenKeeper) error {
-		gone, err := keeper.RevokeSessions(ctx, client.RevokeSessions{User: r.User})
-		return cli.Say(term, func(gone *client.RevokedSessions) string {
-			return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.EscapeControl(gone.User))
-		})(gone, seeList(err, "session"))
-	})
+	return keep(ctx, term, &r.tokenPlace, func(cl *client.Client) (client.RevokedSessions, error) {
+		return cl.RevokeSessions(ctx, client.RevokeSessions{User: r.User})
+	}, func(store identity.Store) (any, error) {
+		ended, err := store.RevokeWebSessions(ctx, r.User, cli.OSUser())
+		return api.RevokedSessions{User: r.User, Sessions: ended}, seeList(err, "session")
+	}, cli.Say(term, func(gone *client.RevokedSessions) string {
+		return fmt.Sprintf("%d sessions of %s have ended", gone.Sessions, cli.EscapeControl(gone.User))
+	}))
 }

@@ -97,15 +97,13 @@ func (e StoreEngine) Start(
 type Whole interface {
 	kernel.Node
 	runs.Engine
-	runs.Redo
-	runs.Controls
 	api.CollectorEngine
 	api.Setter
 	api.Requeuer
 }
 
 func NodeOf(n Whole) api.Node {
-	return api.Node{Node: n, Starts: n, Controls: n, Redo: n, Collectors: n, Endpoints: n, DeadLetters: n}
+	return api.Node{Node: n, Runs: n, Collectors: n, Endpoints: n, DeadLetters: n}
 }
 
 // Bench is a server with its own database, and its client.
