@@ -22,14 +22,20 @@ CREATE TABLE namespace (
     name          text        COLLATE "C" PRIMARY KEY CHECK (name ~ '^[a-z0-9]([a-z0-9-]{0,30}[a-z0-9])?$'),
     max_runs      bigint      CHECK (max_runs > 0),
     max_items     bigint      CHECK (max_items > 0),
+    max_in_flight bigint      CHECK (max_in_flight > 0),
+    max_bytes     bigint      CHECK (max_bytes > 0),
     changed_by    text        NOT NULL DEFAULT '',
     changed_at    timestamptz NOT NULL DEFAULT tranche_now()
 );
 INSERT INTO namespace (name) VALUES ('default');
+-- Each look for work reads those with such a quota.
+CREATE INDEX namespace_in_flight ON namespace (name) WHERE max_in_flight IS NOT NULL;
 COMMENT ON TABLE namespace IS 'Owners of runs, plans, schedules, collectors and trackers.';
 COMMENT ON COLUMN namespace.name IS 'Its name.';
 COMMENT ON COLUMN namespace.max_runs IS 'Runs that have not ended, at most; null: no limit.';
 COMMENT ON COLUMN namespace.max_items IS 'Items of those runs, at most; null: no limit.';
+COMMENT ON COLUMN namespace.max_in_flight IS 'Requests of its runs in flight, at most; null: no limit.';
+COMMENT ON COLUMN namespace.max_bytes IS 'Bytes that its runs store, at most, about; null: no limit.';
 COMMENT ON COLUMN namespace.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN namespace.changed_at IS 'When.';
 

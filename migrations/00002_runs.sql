@@ -75,9 +75,22 @@ CREATE INDEX batchrun_label ON batchrun (coalesce(name, plan), id);
 CREATE INDEX batchrun_items ON batchrun (items, id);
 CREATE INDEX batchrun_failures ON batchrun (failed, id) WHERE state = 'completed';
 CREATE INDEX batchrun_time ON batchrun ((finished_at - coalesce(started_at, created_at)), id) WHERE state = 'completed';
--- The runs of some namespaces.
-CREATE INDEX batchrun_namespace ON batchrun (namespace, id);
+-- The runs of some namespaces. Its condition keeps it from being used to find a run by id, see plane.PlanOnce.
+CREATE INDEX batchrun_namespace ON batchrun (namespace, id) WHERE (state <> '') IS TRUE;
 CREATE INDEX batchrun_uncompleted ON batchrun (id) WHERE state <> 'completed';
+
+-- retention_size has the runs that ended before.
+-- +goose StatementBegin
+CREATE FUNCTION namespace_bytes(owner text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (SELECT coalesce(sum(coalesce(z.bytes, (
+        SELECT sum(b.result_bytes) + sum(b.payload_bytes) FILTER (WHERE b.step = 0) FROM work_block b
+        WHERE b.run_id = r.id), 0)), 0)
+    FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id AND z.generation = r.generation
+    WHERE r.namespace = owner AND (r.state <> '') IS TRUE);
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION namespace_bytes(text) IS 'Bytes that the runs of a namespace store, about.';
 
 -- Starts in a namespace with a quota take turns: its row is locked until they commit. FOR NO KEY UPDATE goes with the
 -- foreign keys.
@@ -88,11 +101,12 @@ DECLARE
     used  record;
 BEGIN
     SELECT * INTO quota FROM namespace
-    WHERE name = NEW.namespace AND (max_runs IS NOT NULL OR max_items IS NOT NULL) FOR NO KEY UPDATE;
+    WHERE name = NEW.namespace AND num_nonnulls(max_runs, max_items, max_bytes) > 0 FOR NO KEY UPDATE;
     IF NOT FOUND THEN
         RETURN NULL;
     END IF;
-    SELECT count(*) AS runs, sum(items) AS items INTO used FROM batchrun
+    SELECT count(*) AS runs, sum(items) AS items,
+        CASE WHEN quota.max_bytes IS NOT NULL THEN namespace_bytes(quota.name) END AS bytes INTO used FROM batchrun
     WHERE state IN ('loading', 'running') AND namespace = NEW.namespace;
     IF used.runs > quota.max_runs THEN
         RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s runs that have not ended; '
@@ -102,6 +116,10 @@ BEGIN
         RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s items in runs that have not '
             'ended, and these would be %3$s; wait until a run ends, or raise the quota: tranche namespace set %1$s '
             '--max-items N', quota.name, quota.max_items, used.items);
+    ELSIF used.bytes > quota.max_bytes THEN
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may store %2$s bytes in its runs, and '
+            'these would be %3$s; delete ended runs (tranche run delete), or raise the quota: tranche namespace set %1$s '
+            '--max-bytes N', quota.name, quota.max_bytes, used.bytes);
     END IF;
     RETURN NULL;
 END $$;
@@ -708,4 +726,4 @@ COMMENT ON COLUMN run_item.lane IS
 DROP VIEW run_item;
 DROP TABLE work_order, work_error, work_result, work_slice, run_acceptance, work_block, work_queue, step_profile, run_step,
     batchrun;
-DROP FUNCTION work_block_place(), namespace_quota();
+DROP FUNCTION work_block_place(), namespace_quota(), namespace_bytes(text);

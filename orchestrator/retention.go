@@ -121,10 +121,12 @@ func over(ctx context.Context, err error) bool {
 // kind deletes what is past the limits of one kind. A limit by size needs measured runs. Other sizes are only shown,
 // so those of the remaining runs are measured afterwards.
 func (r *retentionRound) kind(ctx context.Context, k *retentionstore.Retention) error {
-	if k.None() {
+	switch {
+	case k.Kind == retentionstore.RetainRuns && k.None():
+		return r.measure(ctx, k)
+	case k.None():
 		return nil
-	}
-	if k.Kind != retentionstore.RetainRuns {
+	case k.Kind != retentionstore.RetainRuns:
 		return r.past(ctx, k)
 	}
 	first, then := r.past, r.measure

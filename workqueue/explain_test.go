@@ -230,6 +230,15 @@ func TestExplain(t *testing.T) {
 			},
 			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are in flight",
 		},
+		"quota of a namespace": {
+			make: func(b *bench) workqueue.RunID {
+				b.Exec(`UPDATE namespace SET max_in_flight = 1`)
+				b.One(b.Load(storetest.Request(), 4))
+				return b.Load(storetest.Request(), 10)
+			},
+			want: []told{{state: "ready", reason: health.ReasonQuota, owner: service, items: 10}},
+			says: "1 of 1 are in flight, which is the quota of namespace default",
+		},
 		"behind priority": {
 			make: func(b *bench) workqueue.RunID {
 				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, storetest.Endpoint)

@@ -2603,7 +2603,13 @@ type NamespaceView struct {
 	Runs int64 `json:"runs"`
 
 	// Items of those
-	Items     int64     `json:"items"`
+	Items int64 `json:"items"`
+
+	// InFlight requests of those
+	InFlight int64 `json:"in_flight"`
+
+	// Bytes that its runs store, about; absent without such a quota
+	Bytes     *int64    `json:"bytes,omitempty"`
 	ChangedBy string    `json:"changed_by"`
 	ChangedAt time.Time `json:"changed_at"`
 }
@@ -3261,6 +3267,12 @@ type Quotas struct {
 
 	// MaxItems items of those runs; absent: no limit
 	MaxItems *int64 `json:"max_items,omitempty"`
+
+	// MaxInFlight requests of its runs in flight; absent: no limit
+	MaxInFlight *int64 `json:"max_in_flight,omitempty"`
+
+	// MaxBytes bytes that all its runs store, about; absent: no limit
+	MaxBytes *int64 `json:"max_bytes,omitempty"`
 }
 
 type RefusedLetter struct {
@@ -7286,4 +7298,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 065670374d56dac27908eb3c1c4d611e, is 6ad2c8b2d7f9b25297eecc7ea9ab735811e623062c9b4ca8c51d9cd030521275.
+// Of aad37cf322a00afe206ad982adf252cb, is 010378955a9db40a9cf4b33ef862421848fa257068669a548d0338e2818c287c.

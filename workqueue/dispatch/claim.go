@@ -50,6 +50,8 @@ const (
 	BoundShare    pace.Bound = "share"    // other runs have work for the endpoint, and this one has its share
 	BoundAuto     pace.Bound = "auto"     // the limit that nodes found for the endpoint's automatic steps
 	BoundEndpoint pace.Bound = "endpoint" // the endpoint's budget or rate, or it is down
+
+	BoundNamespace pace.Bound = "namespace" // the namespace's quota of requests in flight
 	// the step, its endpoint or all its ready items are locked
 	BoundBusy   pace.Bound = "busy"
 	BoundEnough pace.Bound = "enough" // the claim got all it may from other steps
@@ -180,6 +182,9 @@ func (c *claim) run(ctx context.Context) ([]workqueue.Slice, error) {
 	if err == nil && len(taken) > 0 {
 		c.drain()
 		c.load.pace.took(c, len(taken))
+		if q := c.load.quota; q != nil {
+			q.busy += len(taken)
+		}
 	}
 	return taken, err
 }

@@ -24,7 +24,7 @@ const (
 // work_slice_waiting, $3 of each.
 const (
 	contender = `
-SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share FROM ` + plane.RunAndStep + `
+SELECT r.id, st.step, r.priority, st.in_flight_auto, st.share, r.namespace FROM ` + plane.RunAndStep + `
 WHERE ` + plane.Unheld + `
   AND (st.rate IS NULL OR st.tokens_at IS NULL
        OR st.tokens + st.rate * extract(epoch FROM tranche_now() - st.tokens_at) > 0)
@@ -50,15 +50,16 @@ CROSS JOIN LATERAL (
 
 type contending struct {
 	StepRef
-	priority int
-	auto     bool
-	share    int
+	priority  int
+	auto      bool
+	share     int
+	namespace string
 }
 
 func (c *claims) scanRivals(rows pgx.Rows) error {
 	var r contending
 	var endpoint string
-	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto, &r.share}, func() {
+	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto, &r.share, &r.namespace}, func() {
 		if pace := c.paces[endpoint]; pace != nil {
 			pace.rivals = append(pace.rivals, r)
 		}
@@ -66,26 +67,30 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 	return err
 }
 
-// against adds up the shares of other steps of at least a step's priority; auto: automatic ones. Shares count among
-// equal priorities: beside a more urgent step, both have one.
-func (p *paceLoad) against(ref StepRef, priority, share int) (all, auto int) {
-	counted := 0
-	for i := range p.rivals {
-		r := &p.rivals[i]
-		if r.StepRef == ref || r.priority < priority || counted == rivalsCounted {
-			continue
-		}
-		counted++
-		weight := r.share
-		if r.priority > priority {
-			weight = share
-		}
-		if all += weight; r.auto {
-			auto += weight
+// against weighs a step's rivals of some kind: other steps of its namespace of at least its priority, and other
+// namespaces. Shares count among equal priorities: beside a more urgent step, both have one.
+func (c *claim) against(counts func(*contending) bool) int {
+	l, own, counted, elsewhere := &c.load, 0, 0, map[string]bool{}
+	for i := range l.pace.rivals {
+		r := &l.pace.rivals[i]
+		switch {
+		case !counts(r):
+		case r.namespace != l.namespace:
+			elsewhere[r.namespace] = true
+		case r.StepRef == StepRef{c.Run, c.Step} || r.priority < l.priority || counted == rivalsCounted:
+		default:
+			counted++
+			if own += r.share; r.priority > l.priority {
+				own += l.share - r.share
+			}
 		}
 	}
-	return all, auto
+	return Rivals(l.share, own, len(elsewhere))
 }
+
+// Rivals is what the others count for beside a share ([Portion]): the shares of its own namespace, and other namespaces,
+// which each have as much as that one.
+func Rivals(share, own, elsewhere int) int { return (1+elsewhere)*(share+own) - share }
 
 func (p *paceLoad) withdraw(ref StepRef) {
 	p.rivals = slices.DeleteFunc(p.rivals, func(r contending) bool { return r.StepRef == ref })
@@ -109,6 +114,9 @@ func (c *claim) allow() {
 	c.free = c.MaxSlices
 	c.limit(c.left, BoundEnough)
 	c.limit(l.inFlight-l.live, BoundStep)
+	if q := l.quota; q != nil {
+		c.limit(q.max-q.busy, BoundNamespace)
+	}
 	if p.budget > 0 {
 		c.limit(p.budget-p.busy, BoundEndpoint)
 	}
@@ -121,6 +129,9 @@ func (c *claim) allow() {
 	c.rates()
 	if c.free > 0 && !p.down && c.contended() {
 		c.share()
+	}
+	if c.bound == BoundShare || c.bound == BoundNamespace {
+		c.wait = shareWait
 	}
 	c.chunk = c.chunkSize()
 }
@@ -141,16 +152,15 @@ func (c *claim) contended() bool {
 		c.endpointBucket() != nil
 }
 
-// share limits the claim to its run's share of the endpoint: the limit divided among the runs that could use a slot
-// now, each as often as its share says, rounded up. Unused shares are not reserved: a run without claimable work, or at
+// share limits the claim to its run's share of the endpoint: the limit divided among the namespaces whose runs could use
+// a slot now, and in a namespace among those runs, each as often as its share says, rounded up. Unused shares are not reserved: a run without claimable work, or at
 // its own limit, is no rival. A run above its share gets nothing until the rest have theirs, so freed slots go to those
 // with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
-	all, auto := p.against(StepRef{c.Run, c.Step}, l.priority, l.share)
-	if p.busyAuto >= p.limit || p.learnedRateSpent() { // none of them can use a slot
-		all, auto = all-auto, 0
-	}
+	stuck := p.busyAuto >= p.limit || p.learnedRateSpent() // no automatic step can use a slot
+	all := c.against(func(r *contending) bool { return !r.auto || !stuck })
+	auto := c.against(func(r *contending) bool { return r.auto && !stuck })
 	if p.budget > 0 && all > 0 {
 		c.limit(Portion(p.budget, l.share, all)-l.live, BoundShare)
 	}
@@ -159,9 +169,6 @@ func (c *claim) share() {
 	}
 	if b := c.endpointBucket(); b != nil && all > 0 {
 		b.Keep(l.share, all)
-	}
-	if c.bound == BoundShare {
-		c.wait = shareWait
 	}
 }
 

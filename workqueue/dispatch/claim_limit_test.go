@@ -161,6 +161,42 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 	b.Check()
 }
 
+// Namespaces have equal parts of an endpoint, however many runs of whatever priority they have, and keep to their quotas
+// at all endpoints. A namespace without work leaves its part to the others.
+func TestNamespacesComeBeforeRuns(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.budget(12)
+	b.Exec(`INSERT INTO namespace (name) VALUES ('team-a'), ('team-b')`)
+	in := func(namespace string, priority int) workqueue.RunID {
+		req := storetest.Chunked(4)
+		req.Priority = priority
+		run := b.Load(req, 4000)
+		b.Exec(`UPDATE batchrun SET namespace = $2 WHERE id = $1`, run, namespace)
+		return run
+	}
+	first, second, third, ours := in("default", 9), in("default", 9), in("default", 9), in("team-a", 0)
+	b.wantClaim(first, 2, dispatch.BoundShare)
+	b.wantClaim(ours, 6, dispatch.BoundShare)
+	b.wantClaim(second, 2, dispatch.BoundShare)
+	b.wantClaim(third, 2, dispatch.BoundEndpoint)
+
+	b.budget(0)
+	b.Exec(`UPDATE namespace SET max_in_flight = 8 WHERE name = 'team-a'`)
+	b.wantClaim(ours, 2, dispatch.BoundNamespace)
+	if claimed := b.ask(ours); len(claimed.Slices) > 0 || claimed.Bound != dispatch.BoundNamespace || claimed.Wait <= 0 {
+		t.Errorf("a run of a namespace with all that it may have got %+v", claimed)
+	}
+	found := len(b.runnable())
+	b.Exec(`UPDATE namespace SET max_in_flight = 9`)
+	testenv.Same(t, len(b.runnable()), found+1, "steps are found once the quota is raised")
+	more := in("team-a", 0) // claimed of in one transaction
+	both := testenv.Must(dispatch.New(b.Store).ClaimAll(t.Context(), []dispatch.ClaimRequest{
+		b.ClaimRequest(ours, storetest.Plenty), b.ClaimRequest(more, storetest.Plenty)}, storetest.Plenty))(t)
+	testenv.Same(t, len(both[0].Slices)+len(both[1].Slices), 1, "slices of two runs")
+	b.Check()
+}
+
 // What nodes do themselves stays claimed for as long as the step allows it, and is found by those only who can do it.
 func TestClaimOfOwnKinds(t *testing.T) {
 	t.Parallel()

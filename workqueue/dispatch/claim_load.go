@@ -3,6 +3,8 @@ package dispatch
 import (
 	"context"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -44,7 +46,8 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
        (SELECT o.stop FROM run_order o WHERE o.run_id = r.id), ` + plane.HasReady + ` OR ` + plane.HasDue + `, t.now,
        coalesce(c.canary, ''), coalesce(c.canary_share, 0), CASE WHEN c.canary IS NULL THEN 0 ELSE (
            SELECT count(*) FROM work_slice s WHERE s.endpoint = c.canary AND s.run_id = r.id AND s.step = st.step
-             AND ` + plane.SliceInFlight + `) END
+             AND ` + plane.SliceInFlight + `) END,
+       r.namespace, coalesce((SELECT n.max_in_flight FROM namespace n WHERE n.name = r.namespace), 0)
 FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) WITH ORDINALITY AS u (run_id, step, params, n)
 CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
 CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
@@ -92,6 +95,16 @@ FROM (` + endpointsOfSteps + `) at
 LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = at.endpoint OFFSET 0) p ON true
 LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = at.endpoint OFFSET 0) e ON true
 CROSS JOIN (SELECT tranche_now() AS now) t`
+
+	// lockQuotas serializes claims in a namespace with a quota, last of all locks; the count sees what it waited for.
+	quotasToLock = `
+SELECT n.name FROM namespace n WHERE n.name = ANY($1) FOR NO KEY UPDATE`
+	lockQuota      = quotasToLock
+	lockFreeQuotas = quotasToLock + ` SKIP LOCKED`
+	busyQuotas     = `
+SELECT r.namespace, count(*) FROM work_slice s
+CROSS JOIN LATERAL (SELECT o.namespace FROM batchrun o WHERE o.id = s.run_id OFFSET 0) r
+WHERE s.endpoint IS NOT NULL AND ` + plane.SliceInFlight + ` AND r.namespace = ANY($1) GROUP BY 1`
 )
 
 // claimLoad is the state of a claim's step, read under the locks of the step and its endpoint.
@@ -128,6 +141,10 @@ type claimLoad struct {
 	canaryShare float64 // that part, in percent
 	canaryLive  int     // slices of the step in flight there
 
+	namespace   string
+	maxInFlight int        // its quota; 0: none
+	quota       *quotaLoad // nil: none
+
 	pace *paceLoad
 }
 
@@ -154,6 +171,12 @@ type paceLoad struct {
 	now      time.Time
 
 	rivals []contending // steps that could use a slot
+}
+
+// quotaLoad is what a namespace has in flight, updated with what the claim got.
+type quotaLoad struct {
+	max, busy int
+	held      bool
 }
 
 // begin locks and reads the steps and their endpoints, and locks what can be claimed.
@@ -231,6 +254,42 @@ func (c *claims) lock(ctx context.Context) error {
 		step.load.place(c.paces)
 		step.load.held = step.load.pace.held && locked[StepRef{step.Run, step.Step}]
 	}
+	return c.lockQuotas(ctx)
+}
+
+// lockQuotas is another round trip, if a namespace has a quota of requests in flight.
+func (c *claims) lockQuotas(ctx context.Context) error {
+	quotas := map[string]*quotaLoad{}
+	for _, step := range c.steps {
+		if l := &step.load; l.maxInFlight > 0 {
+			if quotas[l.namespace] == nil {
+				quotas[l.namespace] = &quotaLoad{max: l.maxInFlight}
+			}
+			l.quota = quotas[l.namespace]
+		}
+	}
+	if len(quotas) == 0 {
+		return nil
+	}
+	names, lock := slices.Collect(maps.Keys(quotas)), lockFreeQuotas
+	if c.alone() {
+		lock = lockQuota
+	}
+	var name string
+	var busy int
+	batch := &pgx.Batch{}
+	batch.Queue(lock, names).Query(func(rows pgx.Rows) error {
+		return pg.Each(rows, []any{&name}, func() { quotas[name].held = true })
+	})
+	batch.Queue(busyQuotas, names).Query(func(rows pgx.Rows) error {
+		return pg.Each(rows, []any{&name, &busy}, func() { quotas[name].busy = busy })
+	})
+	if err := c.tx.SendBatch(ctx, batch).Close(); err != nil {
+		return fmt.Errorf("count what namespaces have in flight: %w", err)
+	}
+	for _, step := range c.steps {
+		step.load.held = step.load.held && (step.load.quota == nil || step.load.quota.held)
+	}
 	return nil
 }
 
@@ -253,7 +312,7 @@ func (c *claims) scanSteps(rows pgx.Rows) error {
 			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
 			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto, &l.share,
 			&l.live, &l.step.Rate, &l.step.Tokens, &age, &l.stop, &l.works, &l.now,
-			&l.canary, &l.canaryShare, &l.canaryLive)
+			&l.canary, &l.canaryShare, &l.canaryLive, &l.namespace, &l.maxInFlight)
 		if err != nil {
 			return err
 		}

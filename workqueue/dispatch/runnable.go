@@ -58,20 +58,27 @@ type Search struct {
 
 const (
 
-	// eligible is what every step must satisfy. Left out: steps $3 and $4, endpoints $2, $5 and $7. $6: local functions.
+	// eligible is what every step must satisfy. Left out: steps $3 and $4, endpoints $2, $5 and $7, and namespaces that
+	// have all that they may have in flight. $6: local functions.
 	eligible = plane.Unheld + `
 AND NOT st.endpoint COLLATE "C" = ANY($2::text[])
 AND NOT (st.in_flight_auto AND (e.full OR st.endpoint COLLATE "C" = ANY($5::text[])))
 AND (st.kind <> 'local' OR st.endpoint = ANY($6::text[]))
 AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
-AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))`
+AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))
+AND NOT r.namespace = ANY(ARRAY(SELECT name FROM spent))`
 
 	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those with
 	// exhausted budgets, or down without a due probe, and those of other nodes unless $11 names them or the node itself
 	// must do the work. full are those that take no more of automatic steps, counted by step only if necessary. Slices in
 	// flight of a step moved elsewhere may count, too.
 	placesOfWork = `
-alive AS MATERIALIZED (
+spent AS MATERIALIZED (
+    SELECT n.name FROM namespace n WHERE n.max_in_flight IS NOT NULL AND n.max_in_flight <= (
+        SELECT count(*) FROM work_slice s
+        WHERE s.endpoint IS NOT NULL AND ` + plane.SliceInFlight + `
+          AND (SELECT r.namespace FROM batchrun r WHERE r.id = s.run_id) = n.name)
+), alive AS MATERIALIZED (
     SELECT id FROM node_session WHERE $10::uuid IS NOT NULL AND ended_at IS NULL AND expires_at > tranche_now()
       AND (id = $10 OR NOT coalesce(stats -> 'nats' = 'false', false))
 ), ready AS (

@@ -38,6 +38,8 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 			row["case"] = "gentle"
 		}
 		limited(g, ReasonStepLimit, row)
+	case r.maxInFlight > 0 && r.inFlight >= r.maxInFlight:
+		limited(g, ReasonQuota, Row{"live": r.inFlight, "limit": r.maxInFlight, "namespace": r.namespace})
 	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
 		limited(g, ReasonBudget, Row{"live": e.live, "limit": e.maxInFlight})
 		behind(r, e, g)
@@ -85,7 +87,7 @@ func limited(g *MissingGroup, reason Kind, row Row) {
 
 // behind adds that runs of higher priority come first when requests of the endpoint end.
 func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
-	runs, one, highest := e.ahead(r.priority)
+	runs, one, highest := e.ahead(r)
 	if runs == 0 {
 		return
 	}
@@ -97,7 +99,7 @@ func behind(r *runFacts, e *endpointFacts, g *MissingGroup) {
 // shared explains items of a run that has used its share of an endpoint's limit. It reports whether it has.
 func shared(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGroup) bool {
 	limit := e.maxInFlight
-	others, shares := e.others(r.priority, st.shares)
+	others, shares := e.others(r, st.shares)
 	if st.inFlightAuto && e.paced && (limit == 0 || e.inFlight < limit) {
 		limit = e.inFlight
 	}

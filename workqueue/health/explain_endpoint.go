@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
@@ -157,10 +158,11 @@ type endpointFacts struct {
 }
 
 type rival struct {
-	priority int
-	runs     []workqueue.RunID // some of them
-	count    int64
-	shares   int64 // of all of them
+	namespace string
+	priority  int
+	runs      []workqueue.RunID // some of them
+	count     int64
+	shares    int64 // of all of them
 }
 
 func (f *facts) endpointOf(name string) *endpointFacts {
@@ -223,9 +225,9 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// The runs, by endpoint and priority, that a node's search for work would find and that are below their limit.
+// The runs, by endpoint, priority and namespace, that a node's search for work would find and that are below their limit.
 const explainRivals = `
-SELECT st.endpoint, r.priority, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
+SELECT st.endpoint, r.priority, r.namespace, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
 WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
     AND (NOT st.barrier OR st.barrier_passed)
@@ -236,13 +238,13 @@ WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
     EXISTS (SELECT 1 FROM work_block b WHERE b.run_id = r.id AND b.step = st.step AND b.has_ready)
     OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.step = st.step AND s.state = 'scheduled'
                  AND s.not_before <= $2))
-GROUP BY 1, 2 ORDER BY 1, 2 DESC`
+GROUP BY 1, 2, 3 ORDER BY 1, 2 DESC, 3`
 
 func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	rows := pg.Rows(ctx, tx, explainRivals, f.endpointNames(), f.at)
 	var name string
 	var r rival
-	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.count, &r.shares, &r.runs}, func() error {
+	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.namespace, &r.count, &r.shares, &r.runs}, func() error {
 		e := f.endpointOf(name)
 		e.rivals = append(e.rivals, r)
 		r.runs = nil
@@ -254,9 +256,10 @@ func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, highest int) {
+// ahead counts the runs of higher priority in a run's namespace.
+func (e *endpointFacts) ahead(run *runFacts) (runs int64, one workqueue.RunID, highest int) {
 	for i := range e.rivals {
-		if r := &e.rivals[i]; r.priority > priority {
+		if r := &e.rivals[i]; r.priority > run.priority && r.namespace == run.namespace {
 			if runs == 0 {
 				one, highest = r.runs[0], r.priority
 			}
@@ -266,16 +269,22 @@ func (e *endpointFacts) ahead(priority int) (runs int64, one workqueue.RunID, hi
 	return runs, one, highest
 }
 
-// others counts the other runs that compete with a run of this priority and share, and adds up their shares. The run
-// itself is among the rivals.
-func (e *endpointFacts) others(priority, share int) (runs, shares int) {
+// others counts the other runs that compete with a run of this share, and what they count for. The run itself is among
+// the rivals.
+func (e *endpointFacts) others(run *runFacts, share int) (runs, shares int) {
 	runs, shares = -1, -share
+	elsewhere := map[string]bool{}
 	for i := range e.rivals {
-		if r := &e.rivals[i]; r.priority >= priority {
+		r := &e.rivals[i]
+		switch {
+		case r.namespace != run.namespace:
+			elsewhere[r.namespace] = true
+			runs += int(r.count)
+		case r.priority >= run.priority:
 			runs, shares = runs+int(r.count), shares+int(r.shares)
 		}
 	}
-	return max(runs, 0), max(shares, 0)
+	return max(runs, 0), dispatch.Rivals(share, max(shares, 0), len(elsewhere))
 }
 
 // level is the tokens in a bucket now: it fills at the rate, up to one second's worth.

@@ -22,6 +22,9 @@ type runFacts struct {
 	state             string
 	generation        workqueue.Generation
 	priority          int
+	namespace         string
+	maxInFlight       int // quota of the namespace; 0: none
+	inFlight          int // of the namespace, if it has a quota
 	createdAt         time.Time
 	sealedAt          *time.Time
 	startedAt         *time.Time
@@ -62,7 +65,10 @@ func (r *runFacts) viewState() string {
 
 // The last ordinal, at the end of work_queue's primary key, gives the rows loaded so far.
 const explainRuns = `
-SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.started_at, r.finished_at,
+SELECT r.id, r.state, r.generation, r.priority, r.namespace, coalesce(n.max_in_flight, 0),
+    CASE WHEN n.max_in_flight IS NOT NULL THEN (
+        SELECT count(*) FROM work_slice s JOIN batchrun o ON o.id = s.run_id
+        WHERE s.state IN ('claimed', 'sent') AND o.namespace = r.namespace) ELSE 0 END, r.created_at, r.sealed_at, r.started_at, r.finished_at,
     coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve,
     coalesce(r.canary_state, ''),
     coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),
@@ -75,7 +81,7 @@ SELECT r.id, r.state, r.generation, r.priority, r.created_at, r.sealed_at, r.sta
     greatest(r.items - (SELECT coalesce(sum(b.size), 0) FROM work_block b WHERE b.run_id = r.id AND b.step = 0), 0),
     r.opened AND r.sealed_at IS NULL AND r.state IN ('loading', 'running'), r.seal_deadline, r.overdue_at, r.on_overdue,
     EXISTS (SELECT 1 FROM run_order o WHERE o.run_id = r.id)
-FROM batchrun r WHERE r.id = ANY ($1)`
+FROM batchrun r JOIN namespace n ON n.name = r.namespace WHERE r.id = ANY ($1)`
 
 const (
 	// The last slice that ended, with its error.
@@ -92,7 +98,8 @@ func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) 
 	rows := pg.Rows(ctx, tx, explainRuns, ids)
 	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*runFacts, error) {
 		r := &runFacts{}
-		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.createdAt, &r.sealedAt, &r.startedAt,
+		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.namespace, &r.maxInFlight, &r.inFlight,
+			&r.createdAt, &r.sealedAt, &r.startedAt,
 			&r.finishedAt, &r.hold, &r.holdDetail, &r.heldAt, &r.heldBy, &r.canary, &r.canaryAutoApprove, &r.canaryState,
 			&r.loader, &r.loaded, &r.quarantined, &r.letters, &r.items, &r.failed, &r.unplaced,
 			&r.open, &r.sealDeadline, &r.overdueAt, &r.onOverdue, &r.ordered)

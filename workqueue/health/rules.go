@@ -67,6 +67,7 @@ const (
 	ReasonProbing         Kind = "probing" // the breaker is open and a probe is in flight
 	ReasonStepLimit       Kind = "step_limit"
 	ReasonBudget          Kind = "endpoint_budget"
+	ReasonQuota           Kind = "namespace_quota"
 	ReasonAdaptive        Kind = "adaptive_limit"
 	ReasonPriority        Kind = "behind_priority"
 	ReasonShare           Kind = "fair_share"
@@ -556,6 +557,9 @@ var rules = []Rule{
 	{Kind: ReasonBudget, Owner: OwnerService, Items: "ready; the budget of {to} is used up", Normal: true,
 		Behind: true, Who: "{{.servers}}", Why: outOf + "the budget of {{.target}} over all runs", Next: whenAnswered,
 		Advice: []Advice{{"raise the limit", "tranche endpoints set {{.endpoint}} --max-in-flight N"}}},
+	{Kind: ReasonQuota, Owner: OwnerService, Items: "ready; its namespace has all requests that it may have", Normal: true,
+		Behind: true, Who: "{{.servers}}", Why: outOf + "the quota of namespace {{.namespace}}", Next: whenAnswered,
+		Advice: []Advice{{"raise the quota", "tranche namespace set {{.namespace}} --max-in-flight N"}}},
 	{Kind: ReasonAdaptive, Owner: OwnerService, Items: "ready; {to} has as many requests as it handles well",
 		Normal: true, Behind: true, Who: "{{.servers}}", Next: whenAnswered,
 		Why:    outOf + "the limit that nodes found for {{.target}}{{if .change}}; its last change: {{.change}}{{end}}",

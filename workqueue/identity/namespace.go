@@ -18,11 +18,18 @@ import (
 type Quotas struct {
 	MaxRuns  *int64 `json:"max_runs,omitempty" doc:"runs that have not ended; absent: no limit"`
 	MaxItems *int64 `json:"max_items,omitempty" doc:"items of those runs; absent: no limit"`
+
+	MaxInFlight *int64 `json:"max_in_flight,omitempty" doc:"requests of its runs in flight; absent: no limit"`
+	MaxBytes    *int64 `json:"max_bytes,omitempty" doc:"bytes that all its runs store, about; absent: no limit"`
 }
+
+// values are in the order of the columns.
+func (q *Quotas) values() []any { return []any{&q.MaxRuns, &q.MaxItems, &q.MaxInFlight, &q.MaxBytes} }
 
 func (q *Quotas) audited() map[string]any {
 	doc := map[string]any{}
-	for name, quota := range map[string]*int64{"max_runs": q.MaxRuns, "max_items": q.MaxItems} {
+	for name, quota := range map[string]*int64{"max_runs": q.MaxRuns, "max_items": q.MaxItems,
+		"max_in_flight": q.MaxInFlight, "max_bytes": q.MaxBytes} {
 		if quota != nil {
 			doc[name] = *quota
 		}
@@ -36,17 +43,21 @@ type NamespaceView struct {
 	Quotas
 	Runs      int64     `json:"runs" doc:"that have not ended"`
 	Items     int64     `json:"items" doc:"of those"`
+	InFlight  int64     `json:"in_flight" doc:"requests of those"`
+	Bytes     *int64    `json:"bytes,omitempty" doc:"that its runs store, about; absent without such a quota"`
 	ChangedBy string    `json:"changed_by"`
 	ChangedAt time.Time `json:"changed_at"`
 }
 
-// Few rows. Runs by batchrun_active.
+// Few rows. Runs by batchrun_active, requests by work_slice_live.
 const listNamespaces = `
-SELECT n.name, n.max_runs, n.max_items, coalesce(r.runs, 0), coalesce(r.items, 0)::bigint,
+SELECT n.name, n.max_runs, n.max_items, n.max_in_flight, n.max_bytes, coalesce(r.runs, 0), coalesce(r.items, 0)::bigint,
+    coalesce(r.requests, 0)::bigint, CASE WHEN n.max_bytes IS NOT NULL THEN namespace_bytes(n.name) END,
     n.changed_by, n.changed_at
 FROM namespace n LEFT JOIN (
-    SELECT namespace, count(*) AS runs, sum(items) AS items FROM batchrun WHERE state IN ('loading', 'running')
-    GROUP BY namespace) r ON r.namespace = n.name
+    SELECT namespace, count(*) AS runs, sum(items) AS items, sum((
+        SELECT count(*) FROM work_slice s WHERE s.run_id = b.id AND s.state IN ('claimed', 'sent'))) AS requests
+    FROM batchrun b WHERE state IN ('loading', 'running') GROUP BY namespace) r ON r.namespace = n.name
 WHERE $1::text[] IS NULL OR n.name = ANY ($1)
 ORDER BY n.name`
 
@@ -57,16 +68,18 @@ func (s Store) Namespaces(ctx context.Context) ([]NamespaceView, error) {
 }
 
 const (
+	quotas = `max_runs, max_items, max_in_flight, max_bytes`
+
 	// Starts in progress do not wait for a change, but a deletion for them.
 	holdNamespace = `
-SELECT max_runs, max_items FROM namespace WHERE name = $1 FOR NO KEY UPDATE`
+SELECT ` + quotas + ` FROM namespace WHERE name = $1 FOR NO KEY UPDATE`
 
 	holdDeleted = `
-SELECT max_runs, max_items FROM namespace WHERE name = $1 FOR UPDATE`
+SELECT ` + quotas + ` FROM namespace WHERE name = $1 FOR UPDATE`
 
 	setNamespace = `
-INSERT INTO namespace (name, max_runs, max_items, changed_by) VALUES ($1, $2, $3, $4)
-ON CONFLICT (name) DO UPDATE SET max_runs = $2, max_items = $3, changed_by = $4, changed_at = tranche_now()`
+INSERT INTO namespace (` + quotas + `, name, changed_by) VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (name) DO UPDATE SET (` + quotas + `) = ROW ($1, $2, $3, $4), changed_by = $6, changed_at = tranche_now()`
 
 	// What still belongs to it; foreign keys cover what is made meanwhile.
 	usesOfNamespace = `
@@ -91,13 +104,13 @@ func (s Store) SetNamespace(ctx context.Context, name string, q Quotas, actor st
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was Quotas
 		change := ledger.Action{Actor: actor, Name: "namespace_set", Subject: name, After: q.audited()}
-		err := tx.QueryRow(ctx, holdNamespace, name).Scan(&was.MaxRuns, &was.MaxItems)
+		err := tx.QueryRow(ctx, holdNamespace, name).Scan(was.values()...)
 		if err == nil {
 			change.Before = was.audited()
 		} else if !errors.Is(err, pgx.ErrNoRows) {
 			return err
 		}
-		if _, err := tx.Exec(ctx, setNamespace, name, q.MaxRuns, q.MaxItems, pg.Plain(actor)); err != nil {
+		if _, err := tx.Exec(ctx, setNamespace, append(q.values(), name, pg.Plain(actor))...); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, change)
@@ -126,7 +139,7 @@ func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
 	}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was Quotas
-		err := tx.QueryRow(ctx, holdDeleted, name).Scan(&was.MaxRuns, &was.MaxItems)
+		err := tx.QueryRow(ctx, holdDeleted, name).Scan(was.values()...)
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("namespace %q: %w", name, workqueue.ErrNotFound)
 		}

@@ -264,7 +264,7 @@ SELECT id FROM (
     (SELECT id FROM batchrun WHERE $1::text[] IS NULL ORDER BY id DESC LIMIT 1)
     UNION ALL
     SELECT r.id FROM unnest($1::text[]) AS n (name) CROSS JOIN LATERAL (
-        SELECT id FROM batchrun WHERE namespace = n.name ORDER BY id DESC LIMIT 1) r
+        SELECT id FROM batchrun WHERE namespace = n.name AND (state <> '') IS TRUE ORDER BY id DESC LIMIT 1) r
 ) r ORDER BY id DESC LIMIT 1`
 
 // Two index scans: batchrun_name, and a range of the primary key. $2 and $3 are null if ref cannot start one.

@@ -22,10 +22,14 @@ import (
 const retentionSettle = time.Minute
 
 const (
-	// Only runs not measured since their last generation, always in the same order.
+	// Only runs not measured since their last generation, always in the same order: where they have a limit, or their
+	// namespace a quota.
 	unmeasuredRuns = `
 SELECT r.id FROM batchrun r LEFT JOIN retention_size z ON z.run_id = r.id AND z.generation = r.generation
-WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL ORDER BY r.id LIMIT $1`
+WHERE r.state IN ('completed', 'cancelled') AND z.run_id IS NULL AND (
+    EXISTS (SELECT FROM retention k WHERE k.kind = 'runs' AND num_nonnulls(k.age, k.max_count, k.max_bytes) > 0)
+    OR r.namespace = ANY (ARRAY(SELECT n.name FROM namespace n WHERE n.max_bytes IS NOT NULL)))
+ORDER BY r.id LIMIT $1`
 
 	// A run restarted meanwhile is left out.
 	runsToSize = `

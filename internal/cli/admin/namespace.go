@@ -19,9 +19,10 @@ type namespaceList struct{}
 func (*namespaceList) Run(ctx context.Context, cl *client.Client, term *cli.Console) error {
 	list, err := cl.ListNamespaces(ctx)
 	return (&cli.List[client.NamespaceView]{
-		Columns: "NAME|RUNS|OF|ITEMS|OF|CHANGED|BY",
+		Columns: "NAME|RUNS|OF|ITEMS|OF|IN FLIGHT|OF|BYTES|OF|CHANGED|BY",
 		Row: func(n *client.NamespaceView) []any {
-			return []any{n.Name, n.Runs, quotaText(n.MaxRuns), n.Items, quotaText(n.MaxItems), n.ChangedAt, n.ChangedBy}
+			return []any{n.Name, n.Runs, quotaText(n.MaxRuns), n.Items, quotaText(n.MaxItems), n.InFlight,
+				quotaText(n.MaxInFlight), n.Bytes, quotaText(n.MaxBytes), n.ChangedAt, n.ChangedBy}
 		},
 	}).Print(term, list.Namespaces, err)
 }
@@ -37,12 +38,17 @@ type namespaceSet struct {
 	Name     string `arg:"" help:"Up to 32 lower-case letters, digits and hyphens."`
 	MaxRuns  *int64 `within:"1," help:"Runs that have not ended, at most." placeholder:"N"`
 	MaxItems *int64 `within:"1," help:"Items of those runs, at most." placeholder:"N"`
+
+	MaxInFlight *int64 `within:"1," help:"Requests of its runs in flight, at most." placeholder:"N"`
+	MaxBytes    *int64 `within:"1," help:"Bytes that all its runs store, at most, about." placeholder:"N"`
 }
 
 func (s *namespaceSet) Run(ctx context.Context, cl *client.Client, term *cli.Console) error {
 	return cli.Say(term, func(*client.NamespaceList) string {
-		return fmt.Sprintf("namespace %s: runs %s, items %s", s.Name, quotaText(s.MaxRuns), quotaText(s.MaxItems))
-	})(cl.SetNamespace(ctx, s.Name, client.Quotas{MaxRuns: s.MaxRuns, MaxItems: s.MaxItems}))
+		return fmt.Sprintf("namespace %s: runs %s, items %s, requests in flight %s, bytes %s", s.Name, quotaText(s.MaxRuns),
+			quotaText(s.MaxItems), quotaText(s.MaxInFlight), quotaText(s.MaxBytes))
+	})(cl.SetNamespace(ctx, s.Name, client.Quotas{MaxRuns: s.MaxRuns, MaxItems: s.MaxItems, MaxInFlight: s.MaxInFlight,
+		MaxBytes: s.MaxBytes}))
 }
 
 type namespaceDelete struct {

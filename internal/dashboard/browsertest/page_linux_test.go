@@ -264,15 +264,6 @@ func (p *page) press(keys ...string) {
 	}
 }
 
-// refused reports whether a control is off, and why.
-func (p *page) refused(test string) (why string, off bool) {
-	p.Helper()
-	p.has(test)
-	found := eval[[]string](p, `(() => { const e = document.querySelector('`+at(test)+`');
-		return [e.title, String(e.getAttribute("aria-disabled") === "true" || e.disabled === true)]; })()`)
-	return found[0], found[1] == "true"
-}
-
 func (p *page) asPhone() {
 	p.Helper()
 	p.do("be a phone", chromedp.EmulateViewport(390, 844, chromedp.EmulateMobile, chromedp.EmulateTouch))

@@ -191,11 +191,13 @@ func (s *stack) ended(run workqueue.RunID) {
 	})
 }
 
-func (s *stack) token(role access.Role) (secret string) {
+func (s *stack) token(role access.Role) (secret string) { return s.granted(role, nil) }
+
+func (s *stack) granted(role access.Role, grants map[string]string) (secret string) {
 	s.Helper()
 	secret = access.NewSecret()
 	testenv.Must(identity.New(s.Store).CreateToken(s.Context(), identity.NewToken{
-		Name: fmt.Sprint("the ", role), Role: string(role), Hash: access.HashOf(secret),
+		Name: fmt.Sprint("the ", role), Role: string(role), Hash: access.HashOf(secret), Grants: grants,
 	}, "test"))(s)
 	return secret
 }

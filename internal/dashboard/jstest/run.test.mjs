@@ -12,9 +12,9 @@ register("data:text/javascript," + encodeURIComponent(`
     if (/\\/html\\.js$/.test(name)) return none(names);
     if (/\\/ui\\.js$/.test(name)) return none(ui);
     if (/\\/api\\.js$/.test(name)) return none(["conflict", "query", "segment"]) + "export const api = {}; export const BASE = '';";
-    if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link", "route"]);
+    if (/\\/router\\.js$/.test(name)) return none(["setQuery", "go", "Link", "namespace", "route", "within"]);
     if (/\\/stream\\.js$/.test(name)) return none(["stream"]);
-    if (/\\/session\\.js$/.test(name)) return none(["can", "mayNot", "session"]);
+    if (/\\/session\\.js$/.test(name)) return none(["can", "session"]);
     if (/\\/explain\\.js$/.test(name)) return none(["Explanation"]);
     return null;
   };

@@ -1,7 +1,7 @@
 // The client of the API under /api/v1. Errors are ApiError; an ended session leads to the login page.
 import { ROOT } from "./html.js";
 import { session, refresh, wasByProvider, leave } from "./session.js";
-import { go, route } from "./router.js";
+import { go, namespace, route } from "./router.js";
 
 export const BASE = ROOT + "/api/v1";
 
@@ -72,10 +72,14 @@ export function query(params) {
 
 export const segment = (name) => encodeURIComponent(name).replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
 
+// scope limits lists and changes to the selected namespace. What a page is about is found in any.
+export const scope = (method, path) => (namespace() && path !== "/namespaces" && !(method === "GET" && /^\/\w+\/./.test(path))
+  ? { "Tranche-Namespace": encodeURIComponent(namespace()) } : {});
+
 async function call(method, path, { body, headers = {}, signal } = {}) {
   let answer;
   try {
-    answer = await fetch(BASE + path, { method, body, headers, signal, credentials: "same-origin", cache: "no-store" });
+    answer = await fetch(BASE + path, { method, body, headers: { ...scope(method, path), ...headers }, signal, credentials: "same-origin", cache: "no-store" });
   } catch (err) {
     if (err.name === "AbortError") throw err;
     throw new ApiError(0, { title: "Not reached", detail: "The server does not answer. Is it running?" });

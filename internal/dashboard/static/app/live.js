@@ -1,6 +1,7 @@
 // State shared by several pages: health and the list of runs. One stream carries both.
 import { signal } from "./html.js";
-import { api } from "./api.js";
+import { api, query } from "./api.js";
+import { namespace } from "./router.js";
 import { stream } from "./stream.js";
 
 // health is {status, counts: {critical, warning, info}}, or null until known.
@@ -25,7 +26,7 @@ export function watch(page) {
     on.health(await api.get("/health"));
     on.runs?.(await api.get("/runs"));
   };
-  const end = stream("/events?topic=health" + (onRuns ? "&topic=runs" : ""), on, { poll });
+  const end = stream("/events" + query({ topic: ["health", ...(onRuns ? ["runs"] : [])], namespace: namespace() }), on, { poll });
   return () => {
     end();
     liveRuns.value = null;

@@ -39,8 +39,23 @@ function read() {
 // route is the current place: {path, page, params, query}.
 export const route = signal(read());
 
-// go shows a path of the dashboard. keep keeps the scroll position, for a change of the query.
-export function go(path, { replace = false, keep = false } = {}) {
+// namespace is the selected one, from the address; "" for all that the caller sees.
+export const namespace = () => route.value.query.namespace || "";
+
+const choosing = (name) => "namespace=" + encodeURIComponent(name);
+
+// within adds the selected namespace to a path that names none.
+export const within = (path) => (!namespace() || /[?&]namespace=/.test(path) ? path
+  : path + (path.includes("?") ? "&" : "?") + choosing(namespace()));
+
+// enter selects a namespace, or all of them.
+export const enter = (path, name) => show(name ? path + "?" + choosing(name) : path);
+
+// go shows a path of the dashboard, in the selected namespace.
+export const go = (path, options) => show(within(path), options);
+
+// keep keeps the scroll position, for a change of the query.
+function show(path, { replace = false, keep = false } = {}) {
   const before = location.pathname;
   path = rooted(path);
   if (path !== location.pathname + location.search) {
@@ -58,7 +73,7 @@ export function setQuery(changes, { replace = true } = {}) {
     else q.set(name, value);
   }
   const text = q.toString();
-  go(location.pathname + (text ? "?" + text : ""), { replace, keep: true });
+  show(location.pathname + (text ? "?" + text : ""), { replace, keep: true });
 }
 
 addEventListener("popstate", () => { route.value = read(); });
@@ -70,5 +85,5 @@ export function Link({ to, children, ...rest }) {
     e.preventDefault();
     go(to);
   };
-  return html`<a href=${to} onClick=${click} ...${rest}>${children}</a>`;
+  return html`<a href=${within(to)} onClick=${click} ...${rest}>${children}</a>`;
 }

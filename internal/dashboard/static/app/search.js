@@ -6,7 +6,7 @@ import { actionsHere, searchShown } from "./keys.js";
 import { itemApi, itemPath } from "./parts/itempath.js";
 import { named, places } from "./places.js";
 import { go, route } from "./router.js";
-import { can } from "./session.js";
+import { can, sees } from "./session.js";
 import { Dialog } from "./ui/overlays.js";
 
 const MOST = 6;    // per kind
@@ -23,9 +23,9 @@ const pageActions = () => [...document.querySelectorAll("#main .page-actions .bt
 function local(words) {
   const all = [
     ...pageActions(),
-    { kind: "Action", text: "Start a run", open: () => go("/start") },
+    ...(can("operator", "runs") ? [{ kind: "Action", text: "Start a run", open: () => go("/start") }] : []),
     ...actionsHere().map(({ key, label, fn }) => ({ kind: "Action", text: label, note: key, open: fn })),
-    ...places.filter(([path]) => path !== "/tokens" || can("admin")).map(([path, label, , key]) =>
+    ...places.filter(sees).map(([path, label, , key]) =>
       ({ kind: "Page", text: label, note: "g " + key, open: () => go(path) })),
   ];
   return all.filter((one, i) => fits(one.text, words) && all.findIndex((o) => o.kind === one.kind && o.text === one.text) === i);

@@ -1,5 +1,7 @@
 // The session and what its role permits. No secret is kept here: scripts cannot read the cookie.
 import { ROOT, signal } from "./html.js";
+import { shared } from "./places.js";
+import { namespace, route } from "./router.js";
 
 // session is the document of GET /session; loaded is false until the first answer.
 export const session = signal({ loaded: false, authenticated: false, auth: "off", oidc: false, user: "", role: "" });
@@ -18,17 +20,24 @@ export const wasByProvider = () => byProvider;
 // leave is called after logout, or to show the login page.
 export function leave() { byProvider = false; }
 
-const rank = { viewer: 1, operator: 2, admin: 3 };
+const rank = { watcher: 1, viewer: 2, operator: 3, admin: 4 };
 
-export function can(role) {
-  return (rank[session.value.role] || 0) >= rank[role];
+// held is the caller's rank on a page: in the selected namespace, or without one in all, or in any, of theirs.
+function held(page, any) {
+  const { role, grants = {} } = session.value;
+  const own = Object.keys(grants);
+  const sole = any || (role === "none" && own.length === 1);
+  const at = shared.has(page) ? [] : namespace() ? [namespace()] : sole ? own : [];
+  return Math.max(...[role, ...at.map((name) => grants[name])].map((one) => rank[one] || 0));
 }
 
-// mayNot says why a button is disabled, or "".
-export function mayNot(role) {
-  if (can(role)) return "";
-  return `Needs the role ${role}; you are ${session.value.role || "not logged in"}`;
-}
+// roleHere is the caller's role on the open page.
+export const roleHere = () => Object.keys(rank)[held(route.value.page) - 1] ?? "by namespace";
+
+export const can = (role, page = route.value.page) => held(page) >= rank[role];
+
+// sees reports whether the caller may open a place. Health has the conditions of their runs.
+export const sees = ([, , , , [page]]) => held(page === "health" ? "runs" : page, true) >= rank[{ tokens: "admin", runs: "watcher", api: "watcher" }[page] || "viewer"];
 
 export async function refresh() {
   try {

@@ -1,12 +1,12 @@
 // The frame: navigation, user, connection state, and the page in the middle.
 import { html, useEffect, useErrorBoundary, useRef, useState, signal } from "./html.js";
-import { route, go, Link } from "./router.js";
-import { session, refresh, leave, can } from "./session.js";
+import { enter, route, go, namespace, Link } from "./router.js";
+import { session, refresh, leave, roleHere, sees } from "./session.js";
 import { api, toLogin } from "./api.js";
 import { health, watch } from "./live.js";
 import { connection } from "./stream.js";
 import { theme, nextTheme } from "./theme.js";
-import { Page, Button, Card, ErrorBox, Icon, Menu, Skeleton, Toast, Empty, toast } from "./ui.js";
+import { Page, Button, Card, ErrorBox, Icon, Menu, Skeleton, Toast, Empty, Select, toast, useLoad } from "./ui.js";
 import { Help, helpShown, searchShown } from "./keys.js";
 import { Search } from "./search.js";
 import { groups, places } from "./places.js";
@@ -36,7 +36,7 @@ export function Shell() {
       <${Side}/>
       <${Top}/>
       ${drawer.value && html`<div class="veil" onClick=${closeDrawer}></div>`}
-      <${Main} key=${shownTimes.value} page=${page}/>
+      <${Main} key=${shownTimes.value + namespace()} page=${page}/>
     </div>
     ${helpShown.value && html`<${Help}/>`}
     ${searchShown.value && html`<${Search}/>`}
@@ -51,7 +51,7 @@ function skip(e) {
 function Side() {
   const { page } = route.value;
   const box = useRef(null);
-  useEffect(() => watch(page), [page]);
+  useEffect(() => watch(page), [page, namespace()]);
   useEffect(() => { if (drawer.value) box.current.querySelector("nav a")?.focus(); }, [drawer.value]);
   const keys = (e) => {
     if (e.key !== "Escape" || !drawer.value) return;
@@ -60,9 +60,10 @@ function Side() {
   };
   return html`<aside class="side" id="side" aria-label="Sidebar" ref=${box} onKeyDown=${keys}>
     <${Link} to="/runs" class="brand"><${Logo}/>Tranche<//>
+    <${Namespaces}/>
     <nav aria-label="Main">${groups.map(([title, all], i) => html`
       <p class="nav-title" id=${"nav-" + i}>${title}</p>
-      <ul aria-labelledby=${"nav-" + i}>${all.filter(([path]) => path !== "/tokens" || can("admin")).map(
+      <ul aria-labelledby=${"nav-" + i}>${all.filter(sees).map(
         ([path, label, icon, key, own]) => html`<li><${Link} to=${path} title=${`${label} (g ${key})`}
           aria-current=${own.includes(page) ? "page" : undefined} data-test=${"nav-" + icon}>
           <${Icon} name=${icon}/><span>${label}</span>${path === "/health" && html`<${HealthAck}/>`}<//></li>`)}</ul>`)}</nav>
@@ -80,6 +81,16 @@ function Side() {
       </div>
     </div>
   </aside>`;
+}
+
+// Namespaces chooses one of those that the caller sees, if there are several.
+function Namespaces() {
+  const at = namespace();
+  const names = useLoad("/namespaces").data?.namespaces.map((n) => n.name) ?? [];
+  const place = places.find(([, , , , own]) => own.includes(route.value.page));
+  return (names.length > 1 || at) && html`<${Select} label="Namespace" test="namespace" value=${at}
+    options=${[["", "All namespaces"], ...new Set(at ? [...names, at] : names)]}
+    onChange=${(name) => enter(place ? place[0] : "/runs", name)}/>`;
 }
 
 // TimesMenu says in which zone times are, and changes it.
@@ -129,7 +140,7 @@ function Connection() {
 }
 
 function User() {
-  const { auth, user, role, authenticated } = session.value;
+  const { auth, user, authenticated } = session.value;
   if (auth !== "on") return html`<div class="user" title="Anyone who reaches this address may do everything">
     <${Icon} name="user"/><span class="user-name">No login <small>loopback only</small></span></div>`;
   const out = async () => {
@@ -144,7 +155,7 @@ function User() {
     go("/login");
   };
   return authenticated && html`<div class="user"><${Icon} name="user"/>
-    <span class="user-name"><bdi>${user}</bdi><small data-test="role">${role}</small></span>
+    <span class="user-name"><bdi>${user}</bdi><small data-test="role">${roleHere()}</small></span>
     <${Button} kind="ghost" small icon="out" label="Log out" title="Log out" test="logout" onClick=${out}/></div>`;
 }
 

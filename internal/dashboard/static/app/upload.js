@@ -1,5 +1,5 @@
 // Uploads with progress, which fetch does not report.
-import { BASE, ApiError, exactly, toLogin } from "./api.js";
+import { BASE, ApiError, exactly, scope, toLogin } from "./api.js";
 
 const again = [500, 2000, 5000]; // ms; the delays of retries after a broken connection
 
@@ -37,6 +37,7 @@ function once(path, file, type, onProgress, control) {
     const abort = () => request.abort();
     request.open("POST", BASE + path);
     request.setRequestHeader("Content-Type", type || "application/octet-stream");
+    for (const [name, value] of Object.entries(scope("POST", path))) request.setRequestHeader(name, value);
     request.upload.onprogress = (e) => { if (e.lengthComputable) onProgress?.(e.loaded / Math.max(1, e.total)); };
     request.onload = () => {
       let body = {};

@@ -4,7 +4,8 @@ import { api, segment } from "../api.js";
 import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time, useLoad } from "../ui.js";
 import { useKeys } from "../keys.js";
 import { open, stuck } from "../runs/rows.js";
-import { go, setQuery } from "../router.js";
+import { go, namespace, setQuery } from "../router.js";
+import { session } from "../session.js";
 import { percent, shortId } from "../format.js";
 import { Timeline } from "../charts/timeline.js";
 import { HeatMap } from "../heatmap/heatmap.js";
@@ -67,6 +68,9 @@ function Run({ run, live, state, database, query }) {
   const groups = useGroups(run, query.by ?? "");
   const history = useLoad(`/runs/${segment(run.id)}/history`, [run.generation, run.state], { every: ended(run) ? 0 : 30 });
 
+  useEffect(() => { // the namespace where the caller's role counts
+    if (run.namespace !== namespace() && (namespace() || session.value.grants)) setQuery({ namespace: run.namespace });
+  }, [run.id]);
   const known = step === "" || run.steps.some((s) => s.name === step);
   useEffect(() => { if (!known) setQuery({ step: "" }); }, [known]);
   useKeys([["m", "Heat-map", () => focusMap(map.current, mapCard.current)]]);

@@ -4,7 +4,7 @@ import {
   Page, Card, Table, StateBadge, Progress, Time, ErrorBox, Empty, useLoad, Skeleton, Search, Button, ButtonLink, Menu,
   Copy, Text, Duration, Num, Select,
 } from "../ui.js";
-import { Link, go, setQuery } from "../router.js";
+import { Link, go, namespace, setQuery } from "../router.js";
 import { useKeys } from "../keys.js";
 import { query as parameters } from "../api.js";
 import { dueText, forecastText } from "../parts/forecast.js";
@@ -100,10 +100,7 @@ export default function Runs({ query }) {
 }
 
 function Start() {
-  if (!can("operator")) {
-    return html`<${Button} kind="primary" icon="start" role="operator" test="start">Start a run<//>`;
-  }
-  return html`<${ButtonLink} to="/start" kind="primary" icon="start" test="start">Start a run<//>`;
+  return can("operator") && html`<${ButtonLink} to="/start" kind="primary" icon="start" test="start">Start a run<//>`;
 }
 
 // Bulk has the actions for the selected runs.
@@ -136,7 +133,7 @@ function List({ runs, reset, chosen, onChoose, sort, onSort }) {
     { key: "name", title: "Run", sort: "name", class: "runs-name", render: (r) => html`
       <${Link} to=${"/runs/" + r.id} data-test="run-link"><${Text} max=${90}>${r.name || r.plan}<//><//>
       <span class="under"><${Text} max=${50}>${r.plan}${r.plan_version ? "@" + r.plan_version : ""}<//> · ${
-        shortId(r.id)}${r.generation > 1 ? html` · <span title=${"Run again: " + plural(r.generation - 1, "time")}>generation ${r.generation}</span>` : ""}</span>${
+        r.namespace !== "default" && !namespace() ? r.namespace + " · " : ""}${shortId(r.id)}${r.generation > 1 ? html` · <span title=${"Run again: " + plural(r.generation - 1, "time")}>generation ${r.generation}</span>` : ""}</span>${
         r.past?.length > 1 && html`<span class="under row"><${Strip} runs=${r.past}/><${Link} to=${"/runs?schedule=" + encodeURIComponent(r.schedule)}
         data-test="of-schedule">all of <${Text} max=${40}>${r.schedule}<//><//></span>`}` },
     { key: "state", title: "State", class: "runs-state", render: (r) => html`<${StateBadge} state=${r.state}

@@ -79,7 +79,7 @@ export default function Start({ query }) {
   };
 
   if (!can("operator")) return html`<${Page} title="Start a run"><${Card}><${Empty} icon="key" title="Your role is read-only">
-    <p>Starting a run needs the role operator.</p><//><//><//>`;
+    <p>Starting a run needs the role operator in the namespace that is selected.</p><//><//><//>`;
   const at = problem ? placeOf(problem) : "";
   const wrong = (name) => (at === name ? problem.detail.replace(/^[a-z_]+: /, "") : "");
   const chosen = form.what === "plan" ? form.plan : form.endpoint.trim();

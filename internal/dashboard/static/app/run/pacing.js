@@ -2,7 +2,7 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { api, conflict, segment } from "../api.js";
 import { Card, Select, toast } from "../ui.js";
-import { can, mayNot } from "../session.js";
+import { can } from "../session.js";
 import { inert, num, zoned } from "../format.js";
 import { Supposed } from "../parts/forecast.js";
 
@@ -135,8 +135,8 @@ function Knob({ run, step, field, value, several = false }) {
   return html`<div class=${"knob" + (error ? " wrong" : "")} onFocusOut=${left} data-test=${"knob-" + field.name}>
     <label for=${id}>${field.text}</label>
     <div class="knob-row">
-      ${nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label}
-          disabled=${off || busy || to === null} title=${mayNot("operator") || title}
+      ${!off && nudges(field, now, step).map(([label, to, title]) => html`<button type="button" class="btn small" key=${label}
+          disabled=${busy || to === null} title=${title}
           aria-label=${`${label} ${field.text}: ${title}`}
         onClick=${() => send(String(to))}
             data-test=${`${field.name}-${label === "½" || label === "−" ? "less" : "more"}`}>${label}</button>`)}
@@ -144,13 +144,12 @@ function Knob({ run, step, field, value, several = false }) {
           placeholder=${field.placeholder ?? field.zero ?? ""} autocomplete="off"
           inputmode=${field.auto || field.free ? "text" : "decimal"}
         aria-describedby=${id + "-now"} aria-invalid=${error ? "true" : undefined}
-            title=${mayNot("operator") || undefined}
         onFocus=${begin} onInput=${typed} onBlur=${() => slide === 0 && (error ? forget() : commit())} onKeyDown=${keys}
             data-test=${"set-" + field.name} />
       <span class="knob-unit muted"
           id=${id + "-now"}>${field.auto && step.settings[field.name + "_auto"] ? `up to ${num(step.settings[field.name])}` : field.unit}</span>
-      ${field.auto && html`<button type="button" class="btn small ghost knob-auto" disabled=${off || busy}
-          aria-pressed=${String(now === "auto")} title=${mayNot("operator") || "Nodes find it"}
+      ${field.auto && !off && html`<button type="button" class="btn small ghost knob-auto" disabled=${busy}
+          aria-pressed=${String(now === "auto")} title="Nodes find it"
         onClick=${() => send(now === "auto" ? String(step.settings[field.name]) : "auto")}
             data-test=${`${field.name}-auto`}>auto</button>`}
     </div>

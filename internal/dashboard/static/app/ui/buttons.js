@@ -1,10 +1,10 @@
 import { html, useEffect, useRef, useState } from "../html.js";
 import { Icon } from "./icons.js";
-import { mayNot } from "../session.js";
+import { can } from "../session.js";
 import { Link } from "../router.js";
 
-// Button: kind is "" | "primary" | "danger" | "ghost". role is the role it requires; without it the button is
-// disabled and says why. onClick may be async: until it ends the button is busy and ignores clicks.
+// Button: kind is "" | "primary" | "danger" | "ghost". role is the role it requires; without it there is no button.
+// onClick may be async: until it ends the button is busy and ignores clicks.
 export function Button({
   kind = "", small = false, icon, role, disabled = false, title, onClick, busy = false, type = "button", test, label,
   children, ...rest
@@ -12,10 +12,9 @@ export function Button({
   const [working, setWorking] = useState(false);
   const alive = useRef(true);
   useEffect(() => () => { alive.current = false; }, []);
-  const refusal = role ? mayNot(role) : "";
-  const off = disabled || Boolean(refusal);
+  if (role && !can(role)) return null;
   const click = async (e) => {
-    if (off || working || busy) {
+    if (disabled || working || busy) {
       e.preventDefault();
       return;
     }
@@ -30,7 +29,7 @@ export function Button({
   };
   const spinning = working || busy;
   return html`<button type=${type} class=${["btn", kind, small ? "small" : "", !children ? "bare" : ""].join(" ")}
-      aria-disabled=${off ? "true" : undefined} aria-busy=${spinning ? "true" : undefined} title=${refusal || title}
+      aria-disabled=${disabled ? "true" : undefined} aria-busy=${spinning ? "true" : undefined} title=${title}
       aria-label=${label} data-test=${test} onClick=${click} ...${rest}>
     ${spinning ? html`<span class="spinner" aria-hidden="true"></span>` : icon && html`<${Icon} name=${icon}/>`}
     ${children}</button>`;
@@ -70,7 +69,7 @@ async function toClipboard(text) {
 }
 
 // Menu is a button that opens a list: items [{label, icon, onClick, to, role, disabled, title, danger} or null: a
-// line].
+// line]. Items that need another role than the caller's are left out, and the button if it would have none.
 export function Menu({ label, icon = "more", items, kind = "", small = false, children, test }) {
   const [open, setOpen] = useState(false);
   const box = useRef(null);
@@ -81,6 +80,8 @@ export function Menu({ label, icon = "more", items, kind = "", small = false, ch
     box.current.querySelector("[role=menuitem]")?.focus();
     return () => document.removeEventListener("pointerdown", away);
   }, [open]);
+  const shown = items.filter((i) => i !== false && !(i?.role && !can(i.role)));
+  if (!shown.some(Boolean)) return null;
   const close = () => {
     setOpen(false);
     box.current.querySelector("button").focus();
@@ -101,25 +102,23 @@ export function Menu({ label, icon = "more", items, kind = "", small = false, ch
     <button type="button" class=${["btn", kind, small ? "small" : "", children ? "" : "bare"].join(" ")}
       aria-haspopup="menu" aria-expanded=${String(open)} aria-label=${children ? undefined : label} title=${label}
       data-test=${test} onClick=${() => setOpen(!open)}>${children}<${Icon} name=${icon}/></button>
-    ${open && html`<div class="menu-list" role="menu" aria-label=${label}>${items.filter((i) => i !== false).map((item) =>
+    ${open && html`<div class="menu-list" role="menu" aria-label=${label}>${shown.map((item) =>
       item === null ? html`<hr/>` : html`<${MenuItem} item=${item} close=${close}/>`)}</div>`}
   </div>`;
 }
 
 function MenuItem({ item, close }) {
-  const refusal = item.role ? mayNot(item.role) : "";
-  const off = item.disabled || Boolean(refusal);
   const inside = html`${item.icon ? html`<${Icon} name=${item.icon}/>` : html`<span class="no-icon"></span>`}${item.label}`;
-  if (item.to && !off) {
+  if (item.to && !item.disabled) {
     return html`<${Link} to=${item.to} role="menuitem" tabindex="-1" data-test=${item.test}>${inside}<//>`;
   }
   const click = () => {
-    if (off) return;
+    if (item.disabled) return;
     close();
     item.onClick?.();
   };
   return html`<button type="button" role="menuitem" tabindex="-1" class=${item.danger ? "danger" : ""}
-    aria-disabled=${off ? "true" : undefined} title=${refusal || item.title} data-test=${item.test} onClick=${click}>
+    aria-disabled=${item.disabled ? "true" : undefined} title=${item.title} data-test=${item.test} onClick=${click}>
     ${inside}</button>`;
 }
 

@@ -1,5 +1,5 @@
-import { html } from "../html.js";
-import { go } from "../router.js";
+import { html, rooted } from "../html.js";
+import { go, within } from "../router.js";
 
 // Table of rows. columns: [{key, title, align: "right", render(row), class, hide: "narrow" (hidden below 900 px),
 // label (for phones, where a row is a card; "" none), sort (its name, for sort and onSort)}]. rowKey(row) identifies. href(row) makes a row a link: its
@@ -9,7 +9,7 @@ export function Table({ columns, rows, rowKey, href, onOpen, caption, empty, tes
   const openRow = (row, e) => {
     if (e.target.closest("a,button,input,select,label,summary") || getSelection()?.toString()) return;
     if (href) {
-      if (e.metaKey || e.ctrlKey) window.open(href(row), "_blank", "noopener");
+      if (e.metaKey || e.ctrlKey) window.open(rooted(within(href(row))), "_blank", "noopener");
       else go(href(row));
     } else onOpen(row);
   };
