@@ -50,6 +50,8 @@ type NATSConfig struct {
 	// URLFile receives the server's address with a password, created once: only readers of the file can connect. Empty:
 	// any local user can.
 	URLFile string
+	// Keys encrypt JetStream's files: the first does, the second did before. None: they are not encrypted.
+	Keys []string
 	// Log may be nil. The server's notices are logged at debug level.
 	Log *zap.Logger
 }
@@ -167,6 +169,12 @@ func (n *NATS) start(ctx context.Context) error {
 		ServerName: serverName, Host: n.host, Port: port, NoSigs: true,
 		MaxPayload: int32(n.config.MaxPayload), MaxPending: int64(max(server.MAX_PENDING_SIZE, 2*n.config.MaxPayload)),
 		JetStream: true, StoreDir: n.config.StoreDir, JetStreamMaxStore: n.config.MaxStore,
+	}
+	if len(n.config.Keys) > 0 {
+		options.JetStreamCipher, options.JetStreamKey = server.AES, n.config.Keys[0]
+	}
+	if len(n.config.Keys) > 1 {
+		options.JetStreamOldKey = n.config.Keys[1]
 	}
 	if n.password != "" {
 		options.Username, options.Password = natsUser, n.password

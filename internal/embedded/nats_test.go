@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -367,5 +368,36 @@ func TestPortsAreFreeWhileProgramsStart(t *testing.T) {
 			t.Fatalf("after it was closed: %v", err)
 		}
 		release()
+	}
+}
+
+// TestStreamsAreEncrypted looks for a message in the files of servers with and without a key, and exchanges the key.
+//
+// PROOF: who may do what, 26.
+func TestStreamsAreEncrypted(t *testing.T) {
+	t.Parallel()
+	dir, at := filepath.Join(t.TempDir(), "nats"), "127.0.0.1:0"
+	for _, turn := range []struct {
+		keys []string
+		sees bool
+	}{{nil, true}, {[]string{"one"}, false}, {[]string{"two", "one"}, false}, {[]string{"two"}, false}} {
+		ns := startNATS(t, NATSConfig{StoreDir: dir, Listen: at, Keys: turn.keys})
+		_, js := dial(t, ns.URL())
+		setUpStream(t, js, "S")
+		must(js.Publish(t.Context(), "S.x", []byte("canary"), jetstream.WithMsgID("canary")))(t)
+		if got := messages(t, js, "S"); got != 2 {
+			t.Errorf("with the keys %v there are %d messages, want 2", turn.keys, got)
+		}
+		stopNATS(t, ns)
+		var seen bool
+		noError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				seen = seen || strings.Contains(string(must(os.ReadFile(path))(t)), "canary")
+			}
+			return err
+		}))
+		if seen != turn.sees {
+			t.Errorf("with the keys %v the message is in the files: %v", turn.keys, seen)
+		}
 	}
 }
