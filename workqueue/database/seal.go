@@ -13,6 +13,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"hash"
 	"os"
 	"os/exec"
 	"strings"
@@ -249,9 +250,9 @@ func (s *DB) RotateKeys(ctx context.Context) (runs int, err error) {
 // Seal encrypts the values of a run by AES-256-GCM, each bound to its place. The nonce follows from value and place,
 // so that an unchanged value is stored unchanged and PostgreSQL can compare it. A nil Seal leaves values as they are.
 type Seal struct {
-	run   workqueue.RunID
-	aead  cipher.AEAD
-	nonce []byte // key of the nonces
+	run    workqueue.RunID
+	aead   cipher.AEAD
+	nonces sync.Pool // of hash.Hash: making one costs more than most values
 }
 
 func newSeal(run workqueue.RunID, key []byte) (*Seal, error) {
@@ -264,7 +265,7 @@ func newSeal(run workqueue.RunID, key []byte) (*Seal, error) {
 		return nil, err
 	}
 	aead, err := newAEAD(values)
-	return &Seal{run, aead, nonce}, err
+	return &Seal{run, aead, sync.Pool{New: func() any { return hmac.New(sha256.New, nonce) }}}, err
 }
 
 // Place is what a sealed value belongs to within its run.
@@ -302,7 +303,9 @@ func (s *Seal) Bytes(at Place, value []byte) []byte {
 	if s == nil || value == nil {
 		return value
 	}
-	mac := hmac.New(sha256.New, s.nonce)
+	mac, _ := s.nonces.Get().(hash.Hash)
+	defer s.nonces.Put(mac)
+	mac.Reset()
 	_, _ = mac.Write(binary.BigEndian.AppendUint32(nil, uint32(len(at)))) // hashing cannot fail
 	_, _ = mac.Write(at)
 	_, _ = mac.Write(value)
