@@ -39,18 +39,18 @@ import (
 
 // parts is what serve holds, in the order of its creation.
 type parts struct {
-	database   string // its address, for messages
-	directory  string
-	store      *database.DB
-	nc         *nats.Conn
-	natsURL    string
-	private    bool     // the NATS server is embedded
-	streamKeys []string // of its files
-	listener   net.Listener
-	metrics    *metrics.Metrics
-	metricsAt  net.Addr // nil: only the API serves /metrics
-	wait       *startup.Wait
-	undo       []func(context.Context) error
+	database  string // its address, for messages
+	directory string
+	store     *database.DB
+	nc        *nats.Conn
+	natsURL   string
+	private   bool   // the NATS server is embedded
+	streamKey string // of its files; empty: they are not encrypted
+	listener  net.Listener
+	metrics   *metrics.Metrics
+	metricsAt net.Addr // nil: only the API serves /metrics
+	wait      *startup.Wait
+	undo      []func(context.Context) error
 
 	oidc        *access.OIDC         // nil: no login by an identity provider
 	clients     *access.Certificates // nil: no client certificates

@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"crypto/hkdf"
-	"crypto/sha256"
 	"crypto/tls"
 	"encoding/hex"
 	"errors"
@@ -74,7 +72,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 		var private *embedded.NATS
 		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
 			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
-			MaxPayload: int(s.MaxPayload), URLFile: p.natsFile(), Keys: p.streamKeys,
+			MaxPayload: int(s.MaxPayload), URLFile: p.natsFile(), Key: p.streamKey,
 		})
 		if err != nil {
 			return err
@@ -207,13 +205,12 @@ func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) e
 	if err != nil {
 		return err
 	}
-	p.streamKeys = nil
-	for _, key := range keys {
-		of, err := hkdf.Expand(sha256.New, key, "jetstream", sha256.Size)
+	if len(keys) > 0 && s.NATS+s.NATSContext == "" {
+		key, err := p.store.KeyFile(filepath.Join(p.directory, "nats-key"))
 		if err != nil {
-			return err
+			return fmt.Errorf("key of the NATS server's files: %w", err)
 		}
-		p.streamKeys = append(p.streamKeys, hex.EncodeToString(of))
+		p.streamKey = hex.EncodeToString(key)
 	}
 	if len(keys) < 2 {
 		return nil

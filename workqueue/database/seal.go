@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"hash"
+	"io/fs"
 	"os"
 	"os/exec"
 	"strings"
@@ -247,6 +248,24 @@ func (s *DB) RotateKeys(ctx context.Context) (runs int, err error) {
 	return runs, nil
 }
 
+// KeyFile returns the key in a file, which is encrypted like data keys, and made if it is not there.
+func (s *DB) KeyFile(path string) (key []byte, err error) {
+	wrapped, err := os.ReadFile(path)
+	key, by := make([]byte, keySize), -1
+	if errors.Is(err, fs.ErrNotExist) {
+		_, err = rand.Read(key)
+	} else if err == nil {
+		key, by, err = s.seals.unwrap(workqueue.RunID{}, wrapped)
+	}
+	if err != nil || by == 0 {
+		return key, err
+	}
+	if err := os.WriteFile(path+".new", s.seals.wrap(workqueue.RunID{}, key), 0o600); err != nil {
+		return nil, err
+	}
+	return key, os.Rename(path+".new", path)
+}
+
 // Seal encrypts the values of a run by AES-256-GCM, each bound to its place. The nonce follows from value and place,
 // so that an unchanged value is stored unchanged and PostgreSQL can compare it. A nil Seal leaves values as they are.
 type Seal struct {
@@ -323,6 +342,14 @@ func (s *Seal) OpenBytes(at Place, sealed []byte) ([]byte, error) {
 		return nil, fmt.Errorf("a value of run %s cannot be decrypted: it was changed, or is another item's", s.run)
 	}
 	return value, nil
+}
+
+// StoredText is how long a text of a new run is when it is stored.
+func (s *DB) StoredText(size int) int {
+	if !s.Keyed() {
+		return size
+	}
+	return len(sealMark) + base64.RawStdEncoding.EncodedLen(size+SealOverhead)
 }
 
 // Text is Bytes for a column of texts.

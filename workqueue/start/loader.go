@@ -281,7 +281,7 @@ func (l *loader) account(b *itemBatch) {
 		if block == len(l.sizes) {
 			l.sizes = append(l.sizes, 0)
 		}
-		l.sizes[block] += int64(row.end - row.mid)
+		l.sizes[block] += int64(l.store.StoredText(row.end - row.mid))
 		l.lines.add(int(l.items), b.rows[i].line)
 		if row.invalid != "" {
 			l.invalid = append(l.invalid, invalidItem{int(l.items), row.invalid})
