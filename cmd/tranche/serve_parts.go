@@ -43,7 +43,8 @@ type parts struct {
 	store     *database.DB
 	nc        *nats.Conn
 	natsURL   string
-	private   bool // the NATS server is embedded
+	private   bool   // the NATS server is embedded
+	streamKey string // of its files; empty: they are not encrypted
 	listener  net.Listener
 	metrics   *metrics.Metrics
 	metricsAt net.Addr // nil: only the API serves /metrics

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
@@ -71,7 +72,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 		var private *embedded.NATS
 		private, err = embedded.StartNATS(ctx, embedded.NATSConfig{
 			StoreDir: filepath.Join(p.directory, "nats"), Listen: s.NATSListen, Log: log.Named("nats-server"),
-			MaxPayload: int(s.MaxPayload), URLFile: p.natsFile(),
+			MaxPayload: int(s.MaxPayload), URLFile: p.natsFile(), Key: p.streamKey,
 		})
 		if err != nil {
 			return err
@@ -189,7 +190,36 @@ func (s *serveCommand) openStore(
 	}
 	p.store = store
 	p.undo = append(p.undo, func(context.Context) error { release(); return nil })
-	return nil
+	return s.useKeys(ctx, p, log)
+}
+
+// useKeys has new runs encrypted. With several keys it encrypts the data keys of all runs with the first one.
+func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) error {
+	keys, err := database.ReadKeys(ctx, s.EncryptionKey)
+	if err == nil {
+		err = p.store.SetKeys(keys)
+	}
+	if err == nil {
+		err = p.store.CheckKeys(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	if len(keys) > 0 && s.NATS+s.NATSContext == "" {
+		key, err := p.store.KeyFile(filepath.Join(p.directory, "nats-key"))
+		if err != nil {
+			return fmt.Errorf("key of the NATS server's files: %w", err)
+		}
+		p.streamKey = hex.EncodeToString(key)
+	}
+	if len(keys) < 2 {
+		return nil
+	}
+	runs, err := p.store.RotateKeys(ctx)
+	if err == nil {
+		log.Info("the keys of all runs are encrypted with the first --encryption-key", zap.Int("changed", runs))
+	}
+	return err
 }
 
 // Limits of --nats-max-payload.

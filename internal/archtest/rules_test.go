@@ -325,7 +325,7 @@ func rooms(servers []string) map[string]rule {
 		internal + "plane": {
 			own: []string{root, internal + "pg", "bitfield/..."}, tests: servers,
 		},
-		root + "/database": {own: []string{internal + "pg", "internal/backoff"}, tests: servers},
+		root + "/database": {own: []string{root, internal + "pg", "internal/backoff"}, tests: servers},
 	}
 	for _, room := range []struct{ name, needs string }{
 		{"session", ""}, {"identity", ""}, {"deadletter", ""}, {"doctor", ""},

@@ -50,6 +50,8 @@ type NATSConfig struct {
 	// URLFile receives the server's address with a password, created once: only readers of the file can connect. Empty:
 	// any local user can.
 	URLFile string
+	// Key encrypts JetStream's files; it must never change. Empty: they are not encrypted.
+	Key string
 	// Log may be nil. The server's notices are logged at debug level.
 	Log *zap.Logger
 }
@@ -167,6 +169,9 @@ func (n *NATS) start(ctx context.Context) error {
 		ServerName: serverName, Host: n.host, Port: port, NoSigs: true,
 		MaxPayload: int32(n.config.MaxPayload), MaxPending: int64(max(server.MAX_PENDING_SIZE, 2*n.config.MaxPayload)),
 		JetStream: true, StoreDir: n.config.StoreDir, JetStreamMaxStore: n.config.MaxStore,
+	}
+	if n.config.Key != "" {
+		options.JetStreamCipher, options.JetStreamKey = server.AES, n.config.Key
 	}
 	if n.password != "" {
 		options.Username, options.Password = natsUser, n.password

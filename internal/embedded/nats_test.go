@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -367,5 +368,34 @@ func TestPortsAreFreeWhileProgramsStart(t *testing.T) {
 			t.Fatalf("after it was closed: %v", err)
 		}
 		release()
+	}
+}
+
+// TestStreamsAreEncrypted looks for a message in the files of a server without a key, and then with one, twice.
+//
+// PROOF: who may do what, 26.
+func TestStreamsAreEncrypted(t *testing.T) {
+	t.Parallel()
+	dir := filepath.Join(t.TempDir(), "nats")
+	for _, key := range []string{"", "key", "key"} {
+		ns := startNATS(t, NATSConfig{StoreDir: dir, Listen: "127.0.0.1:0", Key: key})
+		_, js := dial(t, ns.URL())
+		setUpStream(t, js, "S")
+		must(js.CreateOrUpdateConsumer(t.Context(), "S", jetstream.ConsumerConfig{Durable: "C"}))(t)
+		must(js.Publish(t.Context(), "S.x", []byte("canary"), jetstream.WithMsgID("canary")))(t)
+		if got := messages(t, js, "S"); got != 2 {
+			t.Errorf("with key %q there are %d messages, want 2", key, got)
+		}
+		stopNATS(t, ns)
+		var seen bool
+		noError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
+			if err == nil && !entry.IsDir() {
+				seen = seen || strings.Contains(string(must(os.ReadFile(path))(t)), "canary")
+			}
+			return err
+		}))
+		if seen != (key == "") {
+			t.Errorf("with key %q the message is in the files: %v", key, seen)
+		}
 	}
 }

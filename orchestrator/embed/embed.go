@@ -59,6 +59,8 @@ type Config struct {
 	// Connections is the file that says which databases, secrets and hosts steps of kind http and sql reach, as for
 	// `tranche serve --connections`. Without it they reach public addresses over HTTP.
 	Connections string
+	// EncryptionKeys are those of `tranche serve --encryption-key`, 32 bytes each.
+	EncryptionKeys [][]byte
 
 	MaxConns int         // database connections, in addition to six reserved ones
 	Version  string      // of the program, shown with the node
@@ -122,6 +124,9 @@ func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 
 func (n *Node) open(ctx context.Context) error {
 	config := n.config
+	if err := n.db.SetKeys(config.EncryptionKeys); err != nil {
+		return err
+	}
 	measured, err := metrics.New(metrics.Config{Log: config.Log, Build: n.build(), Registerer: config.Metrics})
 	if err != nil {
 		return fmt.Errorf("embed: Config.Metrics: %w", err)

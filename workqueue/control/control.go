@@ -72,8 +72,14 @@ FROM work_correction w JOIN run_correction c USING (run_id, generation)
 WHERE w.run_id = $1 AND w.ordinal = $2 ORDER BY w.generation DESC`
 
 // EarlierPayloads reads an item's payloads before corrections, newest first.
-func EarlierPayloads(ctx context.Context, tx pgx.Tx, run workqueue.RunID, item workqueue.Ordinal,
+func EarlierPayloads(ctx context.Context, tx pgx.Tx, seal *database.Seal, run workqueue.RunID, item workqueue.Ordinal,
+	key string,
 ) ([]EarlierPayload, error) {
 	all, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[EarlierPayload], earlierPayloads, run, item)
+	for i := range all {
+		if err == nil {
+			all[i].Payload, err = seal.OpenText(database.PayloadOf(key), all[i].Payload)
+		}
+	}
 	return all, pg.Wrap(err, "read the corrections of item %d", item)
 }

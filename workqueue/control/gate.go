@@ -354,9 +354,9 @@ WHERE st.run_id = $1 AND st.step = ANY ($2) GROUP BY st.step, st.name ORDER BY s
 	// Points of work_result's primary key, the newest generation of each.
 	gateResults = `
 SELECT u.ordinal, st.name, coalesce(p.content_type, ''),
-    CASE WHEN p.large_id IS NULL THEN octet_length(p.result)::bigint
+    CASE WHEN p.large_id IS NULL THEN octet_length(p.result)::bigint - CASE WHEN r.data_key IS NULL THEN 0 ELSE $4 END
         ELSE (SELECT l.bytes FROM large_result l WHERE l.id = p.large_id) END
-FROM run_step g JOIN run_step st ON st.run_id = g.run_id AND st.step = ANY (g.needs)
+FROM run_step g JOIN run_step st ON st.run_id = g.run_id AND st.step = ANY (g.needs) JOIN batchrun r ON r.id = g.run_id
 CROSS JOIN unnest($3::int[]) AS u (ordinal)
 CROSS JOIN LATERAL (SELECT result, content_type, large_id FROM work_result
     WHERE run_id = g.run_id AND step = st.step AND ordinal = u.ordinal ORDER BY generation DESC LIMIT 1) p
@@ -449,7 +449,7 @@ func (v *GateView) readSample(ctx context.Context, tx pgx.Tx, chosen []workqueue
 	}
 	var ordinal workqueue.Ordinal
 	var r GateResult
-	err = pg.Each(pg.Rows(ctx, tx, gateResults, v.Run, v.Step, chosen),
+	err = pg.Each(pg.Rows(ctx, tx, gateResults, v.Run, v.Step, chosen, database.SealOverhead),
 		[]any{&ordinal, &r.Step, &r.ContentType, &r.Bytes}, func() {
 			of := &v.Sample[at[ordinal]]
 			of.Results = append(of.Results, r)

@@ -25,6 +25,7 @@ type DB struct {
 	Sessions *pgxpool.Pool // for heartbeats and leases, which must not queue for a connection
 	settings string        // a statement sent after each BEGIN, empty: none; see transactionSettings
 	kept     sync.Map      // by type, what packages keep for it
+	seals    sealing
 }
 
 // New returns a database on a migrated pool, which it does not close. See also [Open].

@@ -87,11 +87,17 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 	if letter.State == "" {
 		letter.State = LetterWaiting
 	}
-	tag, err := s.db.Pool.Exec(ctx, insertLetter, uuid.Must(uuid.NewV7()), letterKey(letter.MsgID),
+	seal, err := s.db.SealOfMessage(ctx, letter.Run)
+	if err != nil {
+		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
+	}
+	id := uuid.Must(uuid.NewV7())
+	body := seal.Bytes(database.LetterOf(workqueue.LetterID(id)), keptBody(&letter, MaxLetterBody-seal.Overhead()))
+	tag, err := s.db.Pool.Exec(ctx, insertLetter, id, letterKey(letter.MsgID),
 		pg.Plain(letter.Endpoint),
 		pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
 		pg.Plain(letter.Stack), pg.Plain(letter.Origin), pg.Plain(letter.Service), counted(letter.Deliveries),
-		counted(letter.Requeued), counted(letter.Items), letter.State, headers, keptBody(&letter), nullTime(letter.At))
+		counted(letter.Requeued), counted(letter.Items), letter.State, headers, body, nullTime(letter.At))
 	return tag.RowsAffected() == 1, pg.Wrap(err, "bury letter %s", letter.MsgID)
 }
 
@@ -113,9 +119,9 @@ func letterKey(id string) string {
 }
 
 // keptBody is the body to store, which may be empty, or nil for none.
-func keptBody(letter *DeadLetter) []byte {
+func keptBody(letter *DeadLetter, most int) []byte {
 	switch {
-	case letter.NoBody || len(letter.Body) > MaxLetterBody:
+	case letter.NoBody || len(letter.Body) > most:
 		return nil
 	case letter.Body == nil:
 		return []byte{}
@@ -259,7 +265,14 @@ func (s Store) DeadLetter(ctx context.Context, ref string) (DeadLetter, error) {
 	if err != nil {
 		return DeadLetter{}, fmt.Errorf("read dead letter %s: %w", id, err)
 	}
-	letter.Body = body
+	seal, err := s.db.SealOfMessage(ctx, letter.Run)
+	if err == nil {
+		letter.Body, err = seal.OpenBytes(database.LetterOf(id), body)
+	}
+	if err != nil {
+		return DeadLetter{}, fmt.Errorf("read dead letter %s: %w", id, err)
+	}
+	letter.Size = len(letter.Body)
 	return letter, nil
 }
 

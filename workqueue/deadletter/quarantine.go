@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -40,6 +41,11 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	if body == nil { // an empty message is not the same as none
 		body = []byte{}
 	}
+	seal, err := s.db.SealOfMessage(ctx, (*workqueue.RunID)(&q.Run))
+	if err != nil {
+		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
+	}
+	body = seal.Bytes(database.InQuarantine(), body)
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, insertQuarantine, pg.Plain(q.Reason), pg.Plain(q.Detail), pg.Plain(q.Subject),
 			uuid.NullUUID{UUID: q.Run, Valid: q.Run != uuid.Nil}, uuid.NullUUID{UUID: q.Slice, Valid: q.Slice != uuid.Nil},
@@ -129,7 +135,14 @@ func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedVie
 	if err != nil {
 		return QuarantinedView{}, fmt.Errorf("read quarantined message %d: %w", id, err)
 	}
-	view.Body = body
+	seal, err := s.db.SealOfMessage(ctx, view.Run)
+	if err == nil {
+		view.Body, err = seal.OpenBytes(database.InQuarantine(), body)
+	}
+	if err != nil {
+		return QuarantinedView{}, fmt.Errorf("read quarantined message %d: %w", id, err)
+	}
+	view.Size = len(view.Body)
 	return view, nil
 }
 

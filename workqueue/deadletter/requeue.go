@@ -334,6 +334,7 @@ type UnsentLetter struct {
 	Requeued int // including this time
 	Headers  map[string][]string
 	Body     []byte
+	Run      *workqueue.RunID
 }
 
 const (
@@ -341,8 +342,8 @@ const (
 	unsentBytes = 8 << 20
 
 	unsentLetters = `
-SELECT id, endpoint, requeued, headers, body FROM (
-    SELECT id, endpoint, requeued, headers, body, changed_at,
+SELECT id, endpoint, requeued, headers, body, run_id FROM (
+    SELECT id, endpoint, requeued, headers, body, run_id, changed_at,
         sum(octet_length(body)) OVER (ORDER BY changed_at, id) - octet_length(body) AS before
     FROM (SELECT * FROM dead_letter WHERE state = 'requeued' AND sent_at IS NULL
               AND NOT endpoint = ANY($3)
@@ -363,6 +364,15 @@ func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) (
 	}
 	letters, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[UnsentLetter],
 		unsentLetters, limit, unsentBytes, except)
+	for i := range letters {
+		var seal *database.Seal
+		if err == nil {
+			seal, err = s.db.SealOfMessage(ctx, letters[i].Run)
+		}
+		if err == nil {
+			letters[i].Body, err = seal.OpenBytes(database.LetterOf(letters[i].ID), letters[i].Body)
+		}
+	}
 	return letters, pg.Wrap(err, "read requeued letters")
 }
 

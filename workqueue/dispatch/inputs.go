@@ -1,7 +1,9 @@
 package dispatch
 
 import (
+	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/binary"
 	"encoding/json"
 	"errors"
@@ -103,7 +105,12 @@ ORDER BY ordinal`
 // Scattered items are read by ordinal, so gaps cost nothing. Items are streamed; up to 4 MiB of parts are held at
 // once, or those of a single item, and at least 256 KiB for each input.
 func (s Store) EachInput(ctx context.Context, want InputRequest, f func(Input) bool) error {
-	r := &inputReader{store: s.db, want: want, handle: f, rest: *want.Mask, bytes: pg.Arena{Most: inputBytes}}
+	seal, err := s.db.Seal(ctx, s.db.Pool, want.Run)
+	if err != nil {
+		return err
+	}
+	r := &inputReader{store: s.db, want: want, seal: seal, handle: f, rest: *want.Mask,
+		bytes: pg.Arena{Most: inputBytes}}
 	for !r.stopped && !r.rest.Empty() {
 		if err := r.next(ctx); err != nil {
 			return fmt.Errorf("read items of run %s block %d: %w", want.Run, want.Block, err)
@@ -119,6 +126,7 @@ func (s Store) EachInput(ctx context.Context, want InputRequest, f func(Input) b
 type inputReader struct {
 	store   *database.DB
 	want    InputRequest
+	seal    *database.Seal
 	handle  func(Input) bool
 	rest    bitfield.Set // not read so far
 	found   int
@@ -212,7 +220,10 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 		}
 		part := PartInput{ContentType: r.typeOf(contentType), Large: large}
 		if !large.Valid {
-			part.Data = r.bytes.Keep(result)
+			opened, err := r.seal.OpenBytes(database.ResultOf(r.want.Inputs[n].Step, ordinal), result)
+			if part.Data = r.bytes.Keep(opened); err != nil {
+				bad = err
+			}
 		} else if err := json.Unmarshal(result, &part.Ref); err != nil {
 			bad = fmt.Errorf("the reference to the result of item %d: %w", ordinal, err)
 		}
@@ -253,6 +264,12 @@ func (r *inputReader) readItems(rows pgx.Rows) error {
 		for n := range r.parts {
 			input.Parts[n] = r.parts[n][bit-r.begin]
 		}
+		if r.seal != nil {
+			var err error
+			if input.Payload, err = r.seal.OpenText(database.PayloadOf(input.Key), input.Payload); err != nil {
+				return err
+			}
+		}
 		r.found++
 		if !r.handle(input) {
 			r.stopped = true
@@ -275,14 +292,14 @@ type PartRequest struct {
 }
 
 // Points of primary keys, except run_step's names. The item must be in flight at the endpoint, in this slice: resets
-// and corrections take it out. The hash of a part that is not in pieces is compared once, at its start.
+// and corrections take it out. The hash of a part that is not in pieces is compared once, at its start. Of an encrypted
+// part all is read, or the piece.
 const readPart = `
-SELECT CASE WHEN p.large_id IS NULL THEN substr(p.result, $7::int + 1, $8) ELSE (
-    SELECT substr(w.bytes, ($7 - w.before)::int + 1, $8) FROM (
-        SELECT bytes, sum(octet_length(bytes)) OVER (ORDER BY piece) - octet_length(bytes) AS before
-        FROM work_piece WHERE large_id = p.large_id) w
-    WHERE $7 >= w.before AND $7 < w.before + octet_length(w.bytes)) END
+SELECT s.run_id, input.step, p.large_id, coalesce(w.piece, 0), coalesce(w.before, 0), o.over > 0,
+    CASE WHEN o.over > 0 THEN v.bytes ELSE substr(v.bytes, ($7 - coalesce(w.before, 0))::int + 1, $8) END
 FROM work_slice s
+JOIN batchrun r ON r.id = s.run_id
+CROSS JOIN LATERAL (SELECT CASE WHEN r.data_key IS NULL THEN 0 ELSE $9::int END AS over) o
 JOIN run_step st ON st.run_id = s.run_id AND st.step = s.step
 JOIN run_step input ON input.run_id = s.run_id AND input.name = $4 AND input.step = ANY (st.inputs)
 CROSS JOIN LATERAL (
@@ -290,16 +307,28 @@ CROSS JOIN LATERAL (
     WHERE run_id = s.run_id AND step = input.step AND ordinal = $3
     ORDER BY generation DESC LIMIT 1) p
 LEFT JOIN large_result l ON l.id = p.large_id
+LEFT JOIN LATERAL (
+    SELECT * FROM (
+        SELECT piece, bytes,
+            sum(octet_length(bytes) - o.over) OVER (ORDER BY piece) - octet_length(bytes) + o.over AS before
+        FROM work_piece WHERE large_id = p.large_id) c
+    WHERE $7 >= c.before AND $7 < c.before + octet_length(c.bytes) - o.over) w ON true
+CROSS JOIN LATERAL (SELECT CASE WHEN p.large_id IS NULL THEN p.result ELSE w.bytes END AS bytes) v
 WHERE s.id = $1 AND s.state IN ('claimed', 'sent') AND coalesce(s.endpoint, st.endpoint) = $2
     AND s.block = $3 / 8192 AND get_bit(s.remaining, $3 % 8192) = 1
-    AND coalesce(l.bytes, octet_length(p.result)) = $5
-    AND CASE WHEN l.id IS NOT NULL THEN l.sha256 WHEN $7 = 0 THEN sha256(p.result) ELSE $6 END = $6`
+    AND coalesce(l.bytes, octet_length(p.result) - o.over) = $5
+    AND CASE WHEN l.id IS NOT NULL THEN l.sha256 WHEN $7 = 0 AND o.over = 0 THEN sha256(p.result) ELSE $6 END = $6`
 
 // Part returns bytes of a part, at least one. The error wraps ErrNotFound if the slice does not have the item in flight
 // with this part: it may have been redone since the request was sent.
 func (s Store) Part(ctx context.Context, req PartRequest) (data []byte, err error) {
+	var of sealedPart
 	err = s.db.Pool.QueryRow(ctx, readPart, req.Slice, req.Endpoint, req.Ordinal, req.Step, req.Bytes, req.SHA256,
-		req.From, req.Most).Scan(&data)
+		req.From, req.Most, database.SealOverhead).
+		Scan(&of.run, &of.step, &of.large, &of.piece, &of.from, &of.sealed, &data)
+	if err == nil && of.sealed {
+		data, err = s.open(ctx, &req, &of, data)
+	}
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && len(data) == 0 {
 		err = workqueue.ErrNotFound
 	}
@@ -307,4 +336,32 @@ func (s Store) Part(ctx context.Context, req PartRequest) (data []byte, err erro
 		return nil, fmt.Errorf("read the part of step %s for item %d in slice %s: %w", req.Step, req.Ordinal, req.Slice, err)
 	}
 	return data, nil
+}
+
+type sealedPart struct {
+	run    workqueue.RunID
+	step   workqueue.Step
+	large  uuid.NullUUID
+	piece  int
+	from   int64 // where the piece begins
+	sealed bool
+}
+
+func (s Store) open(ctx context.Context, req *PartRequest, of *sealedPart, data []byte) ([]byte, error) {
+	seal, err := s.db.Seal(ctx, s.db.Pool, of.run)
+	if err != nil {
+		return nil, err
+	}
+	at := database.ResultOf(of.step, req.Ordinal)
+	if of.large.Valid {
+		at = database.PieceOf(of.large.UUID, of.piece)
+	}
+	if data, err = seal.OpenBytes(at, data); err != nil {
+		return nil, err
+	}
+	if sum := sha256.Sum256(data); !of.large.Valid && !bytes.Equal(sum[:], req.SHA256) {
+		return nil, workqueue.ErrNotFound
+	}
+	data = data[min(req.From-of.from, int64(len(data))):]
+	return data[:min(req.Most, len(data))], nil
 }

@@ -12,10 +12,12 @@ import (
 	"unicode/utf16"
 	"unicode/utf8"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -179,14 +181,14 @@ const (
 
 	// A small page, since bodies may be 16 MiB each. Of one run or all.
 	letters = `
-SELECT id::text, concat_ws(E'\n', message, stack, origin), headers, coalesce(body, '') FROM dead_letter
+SELECT id::text, concat_ws(E'\n', message, stack, origin), headers, coalesce(body, ''), run_id FROM dead_letter
 WHERE id > coalesce(nullif($1, ''), '00000000-0000-0000-0000-000000000000')::uuid
     AND ($2::uuid IS NULL OR run_id = $2) AND NOT (` + letterIsEmpty + `)
 ORDER BY id LIMIT 8`
 	eraseLetters = `UPDATE dead_letter SET ` + emptyLetter + ` WHERE id = ANY ($1::uuid[])`
 
 	quarantined = `
-SELECT id::text, concat_ws(E'\n', detail, subject), headers, body FROM quarantine
+SELECT id::text, concat_ws(E'\n', detail, subject), headers, body, run_id FROM quarantine
 WHERE id > coalesce(nullif($1, ''), '0')::bigint AND ($2::uuid IS NULL OR run_id = $2)
     AND NOT (` + quarantinedIsEmpty + `)
 ORDER BY id LIMIT 200`
@@ -201,11 +203,21 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 		var id, said string
 		var headers, body []byte
 		read := 0
-		err := pg.Each(pg.Rows(ctx, e.db.Pool, page, after, run), []any{&id, &said, &headers, &body}, func() {
+		var of *workqueue.RunID
+		to := []any{&id, &said, &headers, &body, &of}
+		_, err := pgx.ForEachRow(pg.Rows(ctx, e.db.Pool, page, after, run), to, func() error {
 			read, after = read+1, id
+			seal, err := e.db.SealOfMessage(ctx, of)
+			if err == nil {
+				body, err = seal.OpenBytes(place(id), body)
+			}
+			if err != nil {
+				return err
+			}
 			if n.in([]byte(said), maxNested) || n.in(headers, maxNested) || n.in(body, maxNested) {
 				found = append(found, id)
 			}
+			return nil
 		})
 		if err != nil || read == 0 {
 			return done, err
@@ -227,4 +239,12 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 		}
 		*into(&done) += int64(len(found))
 	}
+}
+
+// place is where a body is: the IDs of letters are UUIDs, those of messages in quarantine numbers.
+func place(id string) database.Place {
+	if letter, err := uuid.Parse(id); err == nil {
+		return database.LetterOf(workqueue.LetterID(letter))
+	}
+	return database.InQuarantine()
 }

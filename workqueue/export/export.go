@@ -69,6 +69,7 @@ type Request struct {
 // Export is a validated export.
 type Export struct {
 	store    *database.DB
+	seal     *database.Seal
 	run      workqueue.RunID
 	items    int64
 	steps    []workqueue.Step // whose failures count, in order, including the exported one
@@ -97,6 +98,9 @@ func (s Store) Open(ctx context.Context, req Request) (*Export, error) {
 		return nil, fmt.Errorf("export run %s: %w", req.Run, err)
 	}
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, req.Run)
+	if err == nil {
+		e.seal, err = s.db.Seal(ctx, s.db.Pool, req.Run)
+	}
 	if err == nil {
 		err = e.choose(g, req.Step)
 	}

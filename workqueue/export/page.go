@@ -286,7 +286,7 @@ func (p *exportPages) readOutcomes(ctx context.Context, tx pgx.Tx, step int, tol
 	var upto int64
 	i := 0
 	to := []any{&part.Ordinal, &result, &part.ContentType, &part.ErrorCode, &part.ErrorMessage, &large, &upto}
-	err := pg.Each(pg.Rows(ctx, tx, exportParts, p.run, p.steps[step], first, last, room), to, func() {
+	_, err := pgx.ForEachRow(pg.Rows(ctx, tx, exportParts, p.run, p.steps[step], first, last, room), to, func() error {
 		for i < len(p.page) && p.ordinals[i] < part.Ordinal {
 			i++
 		}
@@ -295,11 +295,19 @@ func (p *exportPages) readOutcomes(ctx context.Context, tx pgx.Tx, step int, tol
 		if item.Large = nil; large.Valid {
 			item.Large, item.ContentType = &LargeResult{large.UUID, part.ContentType}, ""
 		}
-		if result != nil {
-			item.Result = p.results.Keep(result)
-		} else {
+		if result == nil {
 			item.State = workqueue.OutcomeFailed
+			return nil
 		}
+		opened := []byte(result)
+		if p.seal != nil && !large.Valid {
+			var err error
+			if opened, err = p.seal.OpenBytes(database.ResultOf(p.steps[step], part.Ordinal), result); err != nil {
+				return err
+			}
+		}
+		item.Result = p.results.Keep(opened)
+		return nil
 	})
 	if err == nil && upto >= room && part.Ordinal != told[len(told)-1] {
 		p.cut(i+1, next)
@@ -336,12 +344,20 @@ func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueu
 	var payload pgtype.DriverBytes
 	var upto int64
 	i := 0
-	err := pg.Each(pg.Rows(ctx, tx, exportCarried, p.run, first, last, max(p.room, 1)),
-		[]any{&ordinal, &key, &payload, &upto}, func() {
+	_, err := pgx.ForEachRow(pg.Rows(ctx, tx, exportCarried, p.run, first, last, max(p.room, 1)),
+		[]any{&ordinal, &key, &payload, &upto}, func() error {
 			for p.ordinals[i] < ordinal {
 				i++
 			}
-			p.page[i].Key, p.page[i].Payload = key, p.results.Keep(payload)
+			opened := []byte(payload)
+			if p.seal != nil {
+				var err error
+				if opened, err = p.seal.OpenText(database.PayloadOf(key), payload); err != nil {
+					return err
+				}
+			}
+			p.page[i].Key, p.page[i].Payload = key, p.results.Keep(opened)
+			return nil
 		})
 	if err == nil && ordinal != p.ordinals[len(p.ordinals)-1] {
 		p.cut(i+1, next)

@@ -20,8 +20,10 @@ import (
 )
 
 const (
+	runOfLarge = `SELECT run_id FROM large_result WHERE id = $1`
+
 	// Ranges of work_piece's primary key.
-	allPieces = `SELECT bytes FROM work_piece WHERE large_id = $1 ORDER BY piece`
+	allPieces = `SELECT piece, bytes FROM work_piece WHERE large_id = $1 ORDER BY piece`
 
 	pieceSizes = `SELECT octet_length(bytes)::bigint FROM work_piece WHERE large_id = $1 ORDER BY piece`
 
@@ -33,11 +35,19 @@ const (
 func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte, also io.Writer) (bool, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
+	seal, err := s.sealOf(ctx, id)
+	if err != nil {
+		return false, fmt.Errorf("verify a result: %w", err)
+	}
 	rows := pg.Rows(ctx, s.db.Pool, allPieces, id)
 	sum := sha256.New()
+	var piece int
 	var data pgtype.DriverBytes
-	_, err := pgx.ForEachRow(rows, []any{&data}, func() error {
-		_, err := io.MultiWriter(sum, also).Write(data)
+	_, err = pgx.ForEachRow(rows, []any{&piece, &data}, func() error {
+		opened, err := seal.OpenBytes(database.PieceOf(id, piece), data)
+		if err == nil {
+			_, err = io.MultiWriter(sum, also).Write(opened)
+		}
 		return err
 	})
 	if err != nil {
@@ -50,6 +60,7 @@ func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte,
 type Reader struct {
 	ctx    context.Context //nolint:containedctx // io.Reader has none
 	store  Store
+	seal   *database.Seal
 	id     uuid.UUID
 	starts []int64 // offset of each piece, and the end of the last
 	at     int64
@@ -64,10 +75,14 @@ func (s Store) OpenResult(ctx context.Context, id uuid.UUID) (*Reader, error) {
 	r := &Reader{ctx: ctx, store: s, id: id, starts: []int64{0}}
 	timed, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	var size int64
-	err := pg.Each(pg.Rows(timed, s.db.Pool, pieceSizes, id), []any{&size}, func() {
-		r.starts = append(r.starts, r.Size()+size)
-	})
+	seal, err := s.sealOf(timed, id)
+	if err == nil {
+		var size int64
+		r.seal = seal
+		err = pg.Each(pg.Rows(timed, s.db.Pool, pieceSizes, id), []any{&size}, func() {
+			r.starts = append(r.starts, r.Size()+size-int64(seal.Overhead()))
+		})
+	}
 	if err == nil && r.Size() == 0 {
 		err = workqueue.ErrNotFound
 	}
@@ -75,6 +90,18 @@ func (s Store) OpenResult(ctx context.Context, id uuid.UUID) (*Reader, error) {
 		return nil, fmt.Errorf("open a result: %w", err)
 	}
 	return r, nil
+}
+
+// sealOf returns nil if the result is gone.
+func (s Store) sealOf(ctx context.Context, id uuid.UUID) (*database.Seal, error) {
+	run, err := pg.One(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runOfLarge, id)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return s.db.Seal(ctx, s.db.Pool, run)
 }
 
 // Size returns the bytes of the result.
@@ -122,6 +149,9 @@ func (r *Reader) fetch(number int) error {
 	err := r.store.db.Pool.QueryRow(ctx, onePiece, r.id, number).Scan(&r.data)
 	if errors.Is(err, pgx.ErrNoRows) {
 		err = fmt.Errorf("it was deleted meanwhile: %w", workqueue.ErrNotFound)
+	}
+	if err == nil {
+		r.data, err = r.seal.OpenBytes(database.PieceOf(r.id, number), r.data)
 	}
 	if err == nil && int64(len(r.data)) != r.starts[number]-r.starts[number-1] {
 		err = errors.New("it has changed meanwhile")
@@ -205,6 +235,10 @@ func (s Store) Result(ctx context.Context, req ResultRequest) (Result, error) {
 	if out.Ordinal, err = s.ordinalOf(ctx, &req); err != nil {
 		return Result{}, err
 	}
+	seal, err := s.db.Seal(ctx, s.db.Pool, req.Run)
+	if err != nil {
+		return Result{}, fmt.Errorf("read a result of run %s: %w", req.Run, err)
+	}
 	block, bit := out.Ordinal.Block()
 	var sum []byte
 	err = s.db.Pool.QueryRow(ctx, oneResult, req.Run, step, out.Ordinal, block, bit).
@@ -216,6 +250,12 @@ func (s Store) Result(ctx context.Context, req ResultRequest) (Result, error) {
 		return Result{}, fmt.Errorf("read a result of run %s: %w", req.Run, err)
 	}
 	copy(out.SHA256[:], sum)
+	if seal != nil && !out.Large.Valid {
+		if out.Body, err = seal.OpenBytes(database.ResultOf(step, out.Ordinal), out.Body); err != nil {
+			return Result{}, err
+		}
+		out.SHA256 = sha256.Sum256(out.Body)
+	}
 	return out, nil
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -67,13 +68,14 @@ type Taken struct {
 	ID       uuid.UUID
 	Standing Standing
 	Endpoint string // endpoint of the slice
+	run      workqueue.RunID
 }
 
 const (
 	// Slices are found by key, their unrecorded results by large_result_open. Nothing is locked: if a slice ends
 	// meanwhile, the sweep deletes its pieces, and recording is fenced again.
 	fencePieces = `
-SELECT u.n, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
+SELECT u.n, s.run_id, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
     s.block = u.ordinal >> 13 AND get_bit(s.mask, u.ordinal & 8191) = 1, get_bit(s.remaining, u.ordinal & 8191) = 1,
     (SELECT coalesce(sum(o.bytes), 0) FROM large_result o
      WHERE o.slice_id = s.id AND o.recorded_at IS NULL AND o.id <> u.id)::bigint
@@ -111,7 +113,7 @@ func (s Store) Take(ctx context.Context, pieces []Piece) ([]Taken, error) {
 		if len(kept) == 0 {
 			return nil
 		}
-		return kept.write(ctx, tx, pieces, taken)
+		return kept.write(ctx, tx, s.db, pieces, taken)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("keep %d pieces of results: %w", len(pieces), err)
@@ -130,15 +132,16 @@ func fence(ctx context.Context, tx pgx.Tx, pieces []Piece) ([]Taken, error) {
 		numbers[i], ids[i], of[i], ordinals[i] = int32(i), taken[i].ID, p.Slice, p.Ordinal
 	}
 	var i int32
+	var run workqueue.RunID
 	var live, asked, waits bool
 	var endpoint string
 	var open int64
 	more := map[uuid.UUID]int64{} // opened by this transaction, by slice
 	begun := map[uuid.UUID]bool{}
 	err := pg.Each(pg.Rows(ctx, tx, fencePieces, numbers, ids, of, ordinals),
-		[]any{&i, &live, &endpoint, &asked, &waits, &open}, func() {
+		[]any{&i, &run, &live, &endpoint, &asked, &waits, &open}, func() {
 			p, t := &pieces[i], &taken[i]
-			t.Endpoint = endpoint
+			t.Endpoint, t.run = endpoint, run
 			slice := uuid.UUID(p.Slice)
 			switch {
 			case !live:
@@ -170,14 +173,21 @@ func keep(pieces []Piece, taken []Taken) (k kept) {
 	return k
 }
 
-func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Taken) error {
-	last := map[uuid.UUID]int{} // the last piece of each result
+func (k kept) write(ctx context.Context, tx pgx.Tx, db *database.DB, pieces []Piece, taken []Taken) error {
+	last := map[uuid.UUID]int{}   // the last piece of each result
+	over := map[uuid.UUID]int64{} // bytes that each piece is longer
 	ids := make([]uuid.UUID, len(k))
 	batch := &pgx.Batch{}
 	for n, i := range k {
 		last[taken[i].ID] = i
 		ids[n] = taken[i].ID
-		batch.Queue(addPiece, taken[i].ID, pieces[i].Number, pieces[i].Data)
+		seal, err := db.Seal(ctx, tx, taken[i].run)
+		if err != nil {
+			return err
+		}
+		over[ids[n]] = int64(seal.Overhead())
+		batch.Queue(addPiece, ids[n], pieces[i].Number,
+			seal.Bytes(database.PieceOf(ids[n], pieces[i].Number), pieces[i].Data))
 	}
 	slices.SortFunc(ids, func(a, b uuid.UUID) int { return strings.Compare(string(a[:]), string(b[:])) })
 	ids = slices.Compact(ids)
@@ -191,6 +201,7 @@ func (k kept) write(ctx context.Context, tx pgx.Tx, pieces []Piece, taken []Take
 	var count, size int64
 	err := pg.Each(pg.Rows(ctx, tx, countPieces, ids), []any{&id, &count, &size}, func() {
 		i := last[id]
+		size -= count * over[id]
 		switch p := &pieces[i]; {
 		case size > p.Bytes, count == int64(p.Pieces) && size != p.Bytes:
 			taken[i].Standing = WrongSize

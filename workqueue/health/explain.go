@@ -129,13 +129,17 @@ func (s Store) ExplainKey(ctx context.Context, id workqueue.RunID, key string) (
 		if err != nil {
 			return err
 		}
-		items, _, err := inspect.FindItems(ctx, tx, id, key, inspect.NoOrdinal)
+		seal, err := s.db.Seal(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		items, _, err := inspect.FindItems(ctx, tx, seal, id, key, inspect.NoOrdinal)
 		if err != nil {
 			return err
 		}
 		masks := map[workqueue.Block]bitfield.Set{}
 		for i := range items {
-			if err := inspect.FillItem(ctx, tx, id, &items[i]); err != nil {
+			if err := inspect.FillItem(ctx, tx, seal, id, &items[i]); err != nil {
 				return err
 			}
 			block, bit := items[i].Ordinal.Block()

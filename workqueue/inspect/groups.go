@@ -64,7 +64,11 @@ func (s Store) PayloadFields(ctx context.Context, run workqueue.RunID) (*Payload
 	if err != nil {
 		return nil, err
 	}
-	fields, err := s.readFields(ctx, run)
+	seal, err := s.db.Seal(ctx, s.db.Pool, run)
+	fields := []string{}
+	if err == nil && seal == nil {
+		fields, err = s.readFields(ctx, run)
+	}
 	return &PayloadGroups{Items: items, Fields: fields, Groups: []PayloadGroup{}},
 		pg.Wrap(err, "find fields of the payloads of run %s", run)
 }
@@ -100,6 +104,9 @@ func (s Store) GroupsBy(ctx context.Context, run workqueue.RunID, field string) 
 		return nil, err
 	}
 	out.By = cmp.Or(field, "lane")
+	if seal, err := s.db.Seal(ctx, s.db.Pool, run); err != nil || seal != nil && field != "" {
+		return nil, cmp.Or(err, error(&GroupingError{"the items cannot be grouped by a field: they are encrypted"}))
+	}
 	if field == "" {
 		ordered, err := pg.One(ctx, s.db.Pool, pgx.RowTo[bool], inOrder, run)
 		if err == nil && !ordered {

@@ -2,6 +2,8 @@ package inspect
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -12,6 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -123,11 +126,11 @@ LEFT JOIN work_block b ON b.run_id = s.run_id AND b.step = s.step AND b.block = 
 WHERE s.run_id = $1
 ORDER BY s.step`
 
-// The parts of an item; the newest of each step includes its result, unless that is stored separately. Ranges of
-// work_result's primary key; slices and large results by theirs.
+// The parts of an item; the newest of each step includes its result, unless that is stored separately, and with $4 all
+// do. Ranges of work_result's primary key; slices and large results by theirs.
 const itemParts = `
 SELECT p.step, p.generation, coalesce(w.ended_at, w.sent_at), coalesce(w.service, ''),
-    CASE WHEN p.generation = max(p.generation) OVER (PARTITION BY p.step) THEN p.result END,
+    CASE WHEN $4 OR p.generation = max(p.generation) OVER (PARTITION BY p.step) THEN p.result END,
     coalesce(p.content_type, ''), coalesce(l.bytes, octet_length(p.result), 0)::integer,
     coalesce(encode(CASE WHEN p.large_id IS NULL THEN sha256(p.result) ELSE l.sha256 END, 'hex'), ''),
     p.large_id IS NOT NULL, p.error_code, coalesce(p.error_message, '')
@@ -170,11 +173,15 @@ func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, a
 		if _, err := ReadSummary(ctx, tx, id); err != nil {
 			return err
 		}
-		if items, more, err = FindItems(ctx, tx, id, key, after); err != nil {
+		seal, err := s.db.Seal(ctx, tx, id)
+		if err != nil {
+			return err
+		}
+		if items, more, err = FindItems(ctx, tx, seal, id, key, after); err != nil {
 			return err
 		}
 		for i := range items {
-			if err := FillItem(ctx, tx, id, &items[i]); err != nil {
+			if err := FillItem(ctx, tx, seal, id, &items[i]); err != nil {
 				return err
 			}
 		}
@@ -186,7 +193,8 @@ func (s Store) ItemsAfter(ctx context.Context, id workqueue.RunID, key string, a
 var errNoKey = fmt.Errorf("no item has this key: %w", workqueue.ErrNotFound)
 
 // FindItems finds the items of a key after an ordinal.
-func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, after workqueue.Ordinal,
+func FindItems(ctx context.Context, tx pgx.Tx, seal *database.Seal, id workqueue.RunID, key string,
+	after workqueue.Ordinal,
 ) (items []ItemView, more bool, err error) {
 	if !pg.ValidText(key) {
 		return nil, false, errNoKey
@@ -194,9 +202,11 @@ func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, a
 	rows := pg.Rows(ctx, tx, itemsByKey, id, key, MaxTwins+1, after)
 	items, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (ItemView, error) {
 		var item ItemView
-		var payload string
+		var payload []byte
 		err := row.Scan(&item.Ordinal, &item.Key, &payload)
-		item.Payload = json.RawMessage(payload)
+		if err == nil {
+			item.Payload, err = seal.OpenText(database.PayloadOf(item.Key), payload)
+		}
 		return item, err
 	})
 	if err == nil && len(items) == 0 && after == NoOrdinal {
@@ -209,7 +219,7 @@ func FindItems(ctx context.Context, tx pgx.Tx, id workqueue.RunID, key string, a
 const laneOf = `SELECT coalesce((SELECT lane::text FROM work_order WHERE run_id = $1 AND ordinal = $2), '')`
 
 // FillItem reads the item's outcome at each step.
-func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView) (err error) {
+func FillItem(ctx context.Context, tx pgx.Tx, seal *database.Seal, id workqueue.RunID, item *ItemView) (err error) {
 	block, bit := item.Ordinal.Block()
 	if item.Steps, err = pg.Collect(ctx, tx, scanItemStep, itemSteps, id, block, bit); err != nil {
 		return err
@@ -223,8 +233,8 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	for i := range item.Steps {
 		numbers[i] = item.Steps[i].Step
 	}
-	rows := pg.Rows(ctx, tx, itemParts, id, item.Ordinal, numbers)
-	if err := attachParts(rows, item.Steps); err != nil {
+	rows := pg.Rows(ctx, tx, itemParts, id, item.Ordinal, numbers, seal != nil)
+	if err := attachParts(rows, seal, item); err != nil {
 		return err
 	}
 	accepted, err := control.AcceptancesOf(ctx, tx, id, item.Ordinal, numbers)
@@ -234,7 +244,8 @@ func FillItem(ctx context.Context, tx pgx.Tx, id workqueue.RunID, item *ItemView
 	for i := range item.Steps {
 		item.Steps[i].Accepted = accepted[item.Steps[i].Step]
 	}
-	if item.EarlierPayloads, err = control.EarlierPayloads(ctx, tx, id, item.Ordinal); err != nil {
+	if item.EarlierPayloads, err = control.EarlierPayloads(ctx, tx, seal, id, item.Ordinal,
+		item.Key); err != nil {
 		return err
 	}
 	rows = pg.Rows(ctx, tx, itemAttempts, id, block, bit, item.Ordinal, numbers)
@@ -333,7 +344,8 @@ func addNew(to []string, names ...string) []string {
 	return to
 }
 
-func attachParts(rows pgx.Rows, steps []ItemStep) error {
+func attachParts(rows pgx.Rows, seal *database.Seal, item *ItemView) error {
+	steps := item.Steps
 	var number workqueue.Step
 	var p itemPart
 	to := []any{&number, &p.Generation, &p.at, &p.service, &p.result, &p.contentType, &p.Size, &p.SHA256, &p.large,
@@ -342,6 +354,11 @@ func attachParts(rows pgx.Rows, steps []ItemStep) error {
 		i := slices.IndexFunc(steps, func(s ItemStep) bool { return s.Step == number })
 		if i < 0 {
 			return fmt.Errorf("a part of step %d, which the run does not have", number)
+		}
+		if seal != nil && !p.large && p.result != nil {
+			if err := p.open(seal, database.ResultOf(number, item.Ordinal)); err != nil {
+				return err
+			}
 		}
 		steps[i].take(p)
 		p.result = nil // the step owns it now
@@ -360,6 +377,15 @@ type itemPart struct {
 	large       bool
 	code        *string
 	message     string
+}
+
+func (p *itemPart) open(seal *database.Seal, at database.Place) (err error) {
+	if p.result, err = seal.OpenBytes(at, p.result); err != nil {
+		return err
+	}
+	sum := sha256.Sum256(p.result)
+	p.Size, p.SHA256 = len(p.result), hex.EncodeToString(sum[:])
+	return nil
 }
 
 func (s *ItemStep) take(p itemPart) {

@@ -86,9 +86,12 @@ func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, erro
 		return Corrected{}, fmt.Errorf("correct: %w", err)
 	}
 	var c *correction
-	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) (err error) {
 		c = &correction{CorrectRequest: &req, redo: redo{tx: tx, run: req.Run, again: req.Cascade,
 			mended: true, take: scope{done: true, live: true}}}
+		if c.seal, err = s.db.Seal(ctx, tx, req.Run); err != nil {
+			return err
+		}
 		return c.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})
 	if err != nil {
@@ -101,6 +104,7 @@ type correction struct {
 	*CorrectRequest
 	redo
 
+	seal      *database.Seal
 	corrected blockMasks                // items whose payload changes
 	given     blockMasks                // all given items
 	grown     map[workqueue.Block]int64 // bytes of payloads
@@ -348,7 +352,14 @@ func (c *correction) put(ctx context.Context, b *correctBatch) ([]workqueue.Ordi
 	for i := range ordinals {
 		ordinals[i] = -1
 	}
-	rows := pg.Rows(ctx, c.tx, correctPayloads, c.run, c.generation+1, b.keys, b.payloads)
+	payloads := b.payloads
+	if c.seal != nil { // the same payload of a key is the same when sealed
+		payloads = make([]string, len(b.keys))
+		for i, key := range b.keys {
+			payloads[i] = string(c.seal.Text(database.PayloadOf(key), []byte(b.payloads[i])))
+		}
+	}
+	rows := pg.Rows(ctx, c.tx, correctPayloads, c.run, c.generation+1, b.keys, payloads)
 	var i, grown int
 	var o workqueue.Ordinal
 	var changed bool

@@ -160,12 +160,21 @@ func timeOrNull(t time.Time) *time.Time {
 	return &t
 }
 
-func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx) error {
+const encrypted = `SELECT EXISTS (SELECT FROM batchrun WHERE id = $1 AND data_key IS NOT NULL)`
+
+func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	for _, p := range []struct{ name, path string }{{"where", e.Where}, {"where_result", e.WhereResult}} {
 		if p.path == "" {
 			continue
 		}
-		_, err := tx.Exec(ctx, `SELECT $1::text::jsonpath`, p.path)
+		sealed, err := pg.One(ctx, tx, pgx.RowTo[bool], encrypted, run)
+		if sealed {
+			return &workqueue.SettingError{Detail: p.name + " cannot look into the values of run " + run.String() +
+				": they are encrypted; choose by other evidence, or by keys"}
+		}
+		if err == nil {
+			_, err = tx.Exec(ctx, `SELECT $1::text::jsonpath`, p.path)
+		}
 		if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code[:2] != "57" {
 			return &workqueue.SettingError{Detail: fmt.Sprintf(
 				`%s is %.200q, which is no path of SQL/JSON: %s; write one like $.branch == "12"`, p.name, p.path, said.Message)}

@@ -203,7 +203,7 @@ func (s Store) see(ctx context.Context, run workqueue.RunID, sel *Selection) err
 
 func (f *seen) read(ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, e *Evidence,
 ) (err error) {
-	if err := e.checkPaths(ctx, tx); err != nil {
+	if err := e.checkPaths(ctx, tx, run); err != nil {
 		return err
 	}
 	if e.ofItems() {

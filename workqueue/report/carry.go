@@ -23,6 +23,7 @@ import (
 // Carried reads the keys and payloads of some items of an ended run, in order, for a run that continues it.
 type Carried struct {
 	db     *database.DB
+	seal   *database.Seal
 	run    workqueue.RunID
 	gen    workqueue.Generation
 	blocks []carriedBlock
@@ -52,6 +53,9 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 		if !run.Ended() {
 			return &workqueue.StateError{Run: id, State: run.State, Op: "carry on",
 				Fix: "wait until it ends, or cancel it: tranche run cancel " + id.String()}
+		}
+		if c.seal, err = s.db.Seal(ctx, tx, id); err != nil {
+			return err
 		}
 		c.gen = run.Generation
 		var block workqueue.Block
@@ -133,7 +137,12 @@ func (c *Carried) read(ctx context.Context) (err error) {
 	}
 	rows := pg.Rows(ctx, c.db.Pool, carriedItems, c.run, ordinals)
 	c.page, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (i carriedItem, err error) {
-		return i, row.Scan(&i.key, &i.payload)
+		var payload []byte
+		if err = row.Scan(&i.key, &payload); err == nil {
+			payload, err = c.seal.OpenText(database.PayloadOf(i.key), payload)
+		}
+		i.payload = string(payload)
+		return i, err
 	})
 	if err == nil && len(c.page) != len(ordinals) {
 		err = errCarriedGone
@@ -164,7 +173,11 @@ func (s Store) chain(ctx context.Context, id workqueue.RunID, before string) (*c
 	}
 	c := &chainedRun{}
 	for _, id := range ids {
-		r := &keyedRun{store: s.db, run: id, before: before}
+		seal, err := s.db.Seal(ctx, s.db.Pool, id)
+		if err != nil {
+			return nil, err
+		}
+		r := &keyedRun{store: s.db, seal: seal, run: id, before: before}
 		if err := r.begin(ctx); err != nil {
 			return nil, fmt.Errorf("run %s: %w", id, err)
 		}

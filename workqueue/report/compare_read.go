@@ -2,6 +2,7 @@ package report
 
 import (
 	"context"
+	"crypto/sha256"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -15,6 +16,7 @@ import (
 // keyedRun reads the items of a run in key order, one page ahead.
 type keyedRun struct {
 	store  *database.DB
+	seal   *database.Seal
 	run    workqueue.RunID
 	before string // the step before which results are compared; empty: the final ones
 	state  string
@@ -91,12 +93,14 @@ const comparedKeys = `
 SELECT item_key, key_ordinal, ordinal FROM work_queue
 WHERE run_id = $1 AND (item_key, key_ordinal) > ($2, $3) ORDER BY item_key, key_ordinal LIMIT $4`
 
-// Points of work_result's primary key, the newest generation of each. Results may be long, so only digests are sent.
+// Points of work_result's primary key, the newest generation of each. Results may be long, so only digests are sent,
+// except of encrypted ones.
 const comparedParts = `
-SELECT w.nth - 1, coalesce(p.error_code, ''), coalesce(sha256(p.result), ''::bytea)
+SELECT w.nth - 1, w.step, w.ordinal, coalesce(p.error_code, ''), $4 AND p.large_id IS NULL AND p.result IS NOT NULL,
+    coalesce(CASE WHEN $4 AND p.large_id IS NULL THEN p.result ELSE sha256(p.result) END, ''::bytea)
 FROM unnest($2::smallint[], $3::int[]) WITH ORDINALITY AS w (step, ordinal, nth)
 CROSS JOIN LATERAL (
-    SELECT error_code, result FROM work_result
+    SELECT error_code, result, large_id FROM work_result
     WHERE run_id = $1 AND step = w.step AND ordinal = w.ordinal ORDER BY generation DESC LIMIT 1
 ) p
 ORDER BY w.nth`
@@ -133,11 +137,22 @@ func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []in
 		return nil
 	}
 	var nth int
+	var step workqueue.Step
+	var ordinal workqueue.Ordinal
 	var code string
+	var sealed bool
 	var result []byte
-	err := pg.Each(pg.Rows(ctx, r.store.Pool, comparedParts, r.run, steps, ordinals),
-		[]any{&nth, &code, &result}, func() {
+	_, err := pgx.ForEachRow(pg.Rows(ctx, r.store.Pool, comparedParts, r.run, steps, ordinals, r.seal != nil),
+		[]any{&nth, &step, &ordinal, &code, &sealed, &result}, func() error {
 			item := &page[final[nth]]
+			if sealed {
+				opened, err := r.seal.OpenBytes(database.ResultOf(step, ordinal), result)
+				if err != nil {
+					return err
+				}
+				sum := sha256.Sum256(opened)
+				result = sum[:]
+			}
 			switch {
 			case item.outcome == workqueue.OutcomeFailed:
 				item.code = code
@@ -146,6 +161,7 @@ func (r *keyedRun) readResults(ctx context.Context, page []keyedItem, final []in
 			default:
 				item.result = append(item.result, result...)
 			}
+			return nil
 		})
 	return err
 }

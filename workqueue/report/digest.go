@@ -55,6 +55,9 @@ func (s Store) digests(ctx context.Context, id workqueue.RunID) (Digests, error)
 	if d.steps, err = s.readOutcomeSteps(ctx, id, ""); err != nil {
 		return Digests{}, err
 	}
+	if d.seal, err = s.db.Seal(ctx, s.db.Pool, id); err != nil {
+		return Digests{}, err
+	}
 	d.values = make([][]byte, len(d.steps.Results))
 	if !d.sealed {
 		return Digests{Note: "the run is not sealed: there is no whole list of items yet"}, nil
@@ -94,6 +97,7 @@ type digester struct {
 	digestedRun
 
 	store          *database.DB
+	seal           *database.Seal
 	run            workqueue.RunID
 	steps          plane.OutcomeSteps
 	items, results netstrings
@@ -167,8 +171,14 @@ func (d *digester) readItems(ctx context.Context, first, last workqueue.Ordinal)
 		if at := workqueue.Ordinal(binary.BigEndian.Uint32(raw[0])); at != next {
 			return fmt.Errorf("item %d is not in work_queue: %w", next, workqueue.ErrFence)
 		}
+		payload := raw[2]
+		if d.seal != nil {
+			if payload, err = d.seal.OpenText(database.PayloadOf(raw[1]), payload); err != nil {
+				return err
+			}
+		}
 		d.items.add(raw[1])
-		d.items.add(raw[2])
+		d.items.add(payload)
 		d.keys = append(d.keys, raw[1]...)
 		d.ends = append(d.ends, len(d.keys))
 	}
@@ -183,7 +193,7 @@ func (d *digester) readItems(ctx context.Context, first, last workqueue.Ordinal)
 
 // A range of work_result's primary key for each step, with every generation.
 const digestParts = `
-SELECT ordinal, step, result, error_code FROM work_result
+SELECT ordinal, step, result, error_code, large_id FROM work_result
 WHERE run_id = $1 AND step = ANY ($2) AND ordinal BETWEEN $3 AND $4 ORDER BY ordinal, generation`
 
 func (d *digester) readParts(ctx context.Context, first, last workqueue.Ordinal) error {
@@ -199,7 +209,13 @@ func (d *digester) readParts(ctx context.Context, first, last workqueue.Ordinal)
 		for ; next < at; next++ {
 			d.outcome(first, next)
 		}
-		d.take(at, step, raw[2], raw[3])
+		result := raw[2]
+		if d.seal != nil && raw[4] == nil {
+			if result, err = d.seal.OpenBytes(database.ResultOf(step, at), result); err != nil {
+				return err
+			}
+		}
+		d.take(at, step, result, raw[3])
 	}
 	if err := rows.Err(); err != nil {
 		return err

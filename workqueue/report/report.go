@@ -214,10 +214,16 @@ CROSS JOIN LATERAL (SELECT payload FROM work_queue WHERE run_id = $1 AND item_ke
 // Payloads returns the current payloads of items by key, without unknown keys.
 func (s Store) Payloads(ctx context.Context, run workqueue.RunID, keys []string) (map[string]string, error) {
 	all := make(map[string]string, len(keys))
-	var key, payload string
-	err := pg.Each(pg.Rows(ctx, s.db.Pool, payloadsOf, run, keys), []any{&key, &payload}, func() {
-		all[key] = payload
-	})
+	seal, err := s.db.Seal(ctx, s.db.Pool, run)
+	if err == nil {
+		var key string
+		var payload []byte
+		_, err = pgx.ForEachRow(pg.Rows(ctx, s.db.Pool, payloadsOf, run, keys), []any{&key, &payload}, func() error {
+			opened, err := seal.OpenText(database.PayloadOf(key), payload)
+			all[key] = string(opened)
+			return err
+		})
+	}
 	return all, pg.Wrap(err, "read payloads of run %s", run)
 }
 

@@ -31,13 +31,16 @@ type NodeInfo struct {
 }
 
 const insertSession = `
-INSERT INTO node_session (id, host, pid, version, feature_level, expires_at)
-VALUES ($1, $2, $3, $4, 3, tranche_now() + $5)`
+INSERT INTO node_session (id, host, pid, version, feature_level, expires_at, keyed)
+VALUES ($1, $2, $3, $4, 3, tranche_now() + $5, $6)`
 
-// StartSession opens a session that expires ttl after its last heartbeat.
+// StartSession opens a session that expires ttl after its last heartbeat. Without the key of a run it returns an error.
 func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duration) (workqueue.SessionID, error) {
 	id := workqueue.NewSessionID()
-	_, err := s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl)
+	err := s.db.CheckKeys(ctx)
+	if err == nil {
+		_, err = s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl, s.db.Keyed())
+	}
 	return id, pg.Wrap(err, "start session")
 }
 

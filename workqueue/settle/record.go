@@ -102,6 +102,9 @@ func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 			return err
 		}
 		set = newSettlement(parts, database.Kept[plane.GraphCache](s.db))
+		if set.seals, err = s.sealsOf(ctx, tx, held); err != nil {
+			return err
+		}
 		tallies := make(map[workqueue.SliceID]*tally, len(held))
 		for _, h := range held {
 			tallies[h.ID] = &tally{HeldSlice: h}
@@ -121,6 +124,19 @@ func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 	}
 	s.tell(set)
 	return out, nil
+}
+
+func (s Store) sealsOf(ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice,
+) (seals map[workqueue.RunID]*database.Seal, err error) {
+	seals = map[workqueue.RunID]*database.Seal{}
+	for _, h := range held {
+		if _, known := seals[h.Run]; !known {
+			if seals[h.Run], err = s.db.Seal(ctx, tx, h.Run); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return seals, nil
 }
 
 // inOrder returns the answers' indices by first ordinal: writing parts in key order costs PostgreSQL a third less.

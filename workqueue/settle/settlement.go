@@ -10,6 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
@@ -37,6 +38,7 @@ type settlement struct {
 	settled       []Settled                        // one for each endpoint
 	firstOutcomes map[failFastStep]*outcomes       // of steps with fail-fast limits
 	large         []uuid.UUID                      // results that are stored separately
+	seals         map[workqueue.RunID]*database.Seal
 }
 
 type sliceUpdate struct {
@@ -87,7 +89,11 @@ func (s *settlement) outcomeOf(h *plane.HeldSlice) *plane.Outcome {
 
 func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 	part(s.parts, 8, h, bit)
-	s.parts.Bytes(slot.Result)
+	result := slot.Result
+	if seal := s.seals[h.Run]; seal != nil && slot.Large == nil {
+		result = seal.Bytes(database.ResultOf(h.Step, h.Block.Ordinal(bit)), result)
+	}
+	s.parts.Bytes(result)
 	if slot.ContentType == "" {
 		s.parts.Null()
 	} else {

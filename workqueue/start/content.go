@@ -253,7 +253,7 @@ var errApart = errors.New("the load is separate")
 // asksNothing reports whether a load needs no answers, so that its transaction waits only for COMMIT.
 func (l *loader) asksNothing(ctx context.Context, b *itemBatch) bool {
 	r := &l.req
-	return r.Order == nil && r.Sealing == nil && r.FromRun == (workqueue.RunID{}) &&
+	return !l.store.Keyed() && r.Order == nil && r.Sealing == nil && r.FromRun == (workqueue.RunID{}) &&
 		r.OnDuplicate != DuplicateSkip && len(r.Steps) == 1 &&
 		r.Steps[0].EffectiveKind() == workqueue.KindEndpoint && l.paced() && pg.TooFewForCopy(len(b.rows), len(b.arena)) &&
 		len(b.rows) > 0 && l.refused == 0 && !ledger.Claimed(ctx)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -57,6 +58,13 @@ func (b *itemBatch) add(item *LoadItem, lane int64) {
 func (b *itemBatch) key(row itemRow) []byte     { return b.arena[row.start:row.mid] }
 func (b *itemBatch) payload(row itemRow) []byte { return b.arena[row.mid:row.end] }
 
+func (b *itemBatch) sealed(row itemRow, seal *database.Seal) []byte {
+	if seal == nil { // spares the place
+		return b.payload(row)
+	}
+	return seal.Text(database.PayloadOf(b.key(row)), b.payload(row))
+}
+
 func (b *itemBatch) keys() []string {
 	keys := make([]string, len(b.rows))
 	for i, row := range b.rows {
@@ -83,11 +91,15 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		}
 		b.base = int(l.items)
 	}
+	seal, err := l.store.Seal(ctx, tx, l.run)
+	if err != nil {
+		return err
+	}
 	if l.whole && pg.TooFewForCopy(len(b.rows), len(b.arena)) {
-		if err := l.insert(ctx, tx, b); err != nil {
+		if err := l.insert(ctx, tx, b, seal); err != nil {
 			return err
 		}
-	} else if err := l.copy(ctx, tx, b); err != nil {
+	} else if err := l.copy(ctx, tx, b, seal); err != nil {
 		return err
 	}
 	if l.req.Order != nil {
@@ -97,11 +109,11 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 }
 
 // insert queues a few items with the next statement; see [itemBatch.refused] for duplicates.
-func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
+func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch, seal *database.Seal) error {
 	ordinals, twins := make([]int32, len(b.rows)), make([]int32, len(b.rows))
 	keys, payloads := b.keys(), make([]string, len(b.rows))
 	for i, row := range b.rows {
-		ordinals[i], payloads[i] = int32(b.base+i), string(b.payload(row))
+		ordinals[i], payloads[i] = int32(b.base+i), string(b.sealed(row, seal))
 		if l.req.OnDuplicate == DuplicateAllow {
 			twins[i] = ordinals[i]
 		}
@@ -118,7 +130,7 @@ func (b *itemBatch) refused(err error) error {
 	return err
 }
 
-func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
+func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch, seal *database.Seal) error {
 	b.copy.Reset()
 	for i, row := range b.rows {
 		ordinal := int32(b.base + i)
@@ -131,7 +143,7 @@ func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		b.copy.Int4(ordinal)
 		b.copy.Int4(twin)
 		b.copy.Bytes(b.key(row))
-		b.copy.Bytes(b.payload(row))
+		b.copy.Bytes(b.sealed(row, seal))
 	}
 	if err := b.copy.Send(ctx, tx, copyItems); err != nil {
 		return b.refused(fmt.Errorf("write items %d to %d: %w", b.base, b.base+len(b.rows)-1, err))

@@ -35,9 +35,10 @@ type loader struct {
 	skipped int64
 	sizes   []int64 // payload bytes of each block
 	digest  *itemDigest
-	unsure  bool // the commit of the run's row is unknown
-	whole   bool // the load is one transaction
-	counted bool // and the number of items was known before
+	key     []byte // of its values, encrypted; nil: they are not
+	unsure  bool   // the commit of the run's row is unknown
+	whole   bool   // the load is one transaction
+	counted bool   // and the number of items was known before
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -280,7 +281,7 @@ func (l *loader) account(b *itemBatch) {
 		if block == len(l.sizes) {
 			l.sizes = append(l.sizes, 0)
 		}
-		l.sizes[block] += int64(row.end - row.mid)
+		l.sizes[block] += int64(l.store.StoredText(row.end - row.mid))
 		l.lines.add(int(l.items), b.rows[i].line)
 		if row.invalid != "" {
 			l.invalid = append(l.invalid, invalidItem{int(l.items), row.invalid})
@@ -296,17 +297,20 @@ const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
      max_failed, fail_fast, canary, canary_auto_approve, items, failed_limit, canary_state, canary_generation,
-     sealed_at, started_at, from_run, done_by, gentle, namespace)
+     sealed_at, started_at, from_run, done_by, gentle, namespace, data_key)
 SELECT u.id, nullif(u.name, ''), u.plan, u.spec, u.params, CASE WHEN u.items IS NULL THEN 'loading' ELSE 'running' END,
     u.priority, u.source, u.created_by, nullif(u.idempotency_key, ''), u.session, nullif(u.version, 0), u.max_failed,
     u.fail_fast, u.canary, u.canary_auto_approve, coalesce(u.items, 0), u.failed_limit,
     CASE WHEN u.sampled THEN 'sampling' END, CASE WHEN u.sampled THEN 1 END, t.now, t.now,
-    nullif(u.from_run, '00000000-0000-0000-0000-000000000000'::uuid), u.done_by, u.gentle, u.namespace
+    nullif(u.from_run, '00000000-0000-0000-0000-000000000000'::uuid), u.done_by, u.gentle, u.namespace,
+    u.data_key
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::integer[], $7::text[], $8::text[],
     $9::text[], $10::uuid[], $11::integer[], $12::text[], $13::integer[], $14::boolean[], $15::bigint[],
-    $16::bigint[], $17::boolean[], $18::text[], $19::uuid[], $20::timestamptz[], $21::boolean[], $22::text[])
+    $16::bigint[], $17::boolean[], $18::text[], $19::uuid[], $20::timestamptz[], $21::boolean[], $22::text[],
+    $23::bytea[])
     AS u (id, name, plan, spec, params, priority, source, created_by, idempotency_key, session, version, max_failed,
-        canary, canary_auto_approve, items, failed_limit, sampled, fail_fast, from_run, done_by, gentle, namespace)
+        canary, canary_auto_approve, items, failed_limit, sampled, fail_fast, from_run, done_by, gentle, namespace,
+        data_key)
 CROSS JOIN LATERAL (SELECT CASE WHEN u.items IS NOT NULL THEN tranche_now() END AS now) t`
 
 func insertStep() string {
@@ -331,10 +335,13 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 		}
 		items = &l.items
 	}
+	if err := l.encrypt(ctx, tx); err != nil {
+		return err
+	}
 	batch := &pgx.Batch{}
 	batch.Queue(insertRun, pg.Row(l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
 		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAutoApprove, items, failedLimit,
-		l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, r.Namespace)...)
+		l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, r.Namespace, l.key)...)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep(), append(pg.Row(l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
 			pg.ArrayText(st.Needs), pg.ArrayText(st.Inputs), !st.NoItem, st.Optional,
@@ -357,16 +364,30 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 
 // Feature levels of nodes.
 const (
+	hasNoKey    = 0 // not a level: nodes without --encryption-key
 	speaksSteps = 2 // runs of several steps
 	speaksOrder = 3 // and runs whose items are kept in order
 )
 
-// oldNodes finds live nodes below feature level $1. From now on none of them gets a session.
+// encrypt makes the run's data key, once: a repeated transaction may follow one that was committed.
+func (l *loader) encrypt(ctx context.Context, tx pgx.Tx) (err error) {
+	if l.key == nil {
+		l.key, err = l.store.NewDataKey(l.run)
+	}
+	if err != nil || l.key == nil {
+		return err
+	}
+	return l.refuseOldNodes(ctx, tx, hasNoKey)
+}
+
+// oldNodes finds live nodes below feature level $1, or without an encryption key. From now on none gets a session.
 const oldNodes = `
 SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
-WHERE feature_level < $1 AND ended_at IS NULL AND expires_at > tranche_now() ORDER BY started_at LIMIT 1`
+WHERE (feature_level < $1 OR $1 = 0 AND NOT keyed) AND ended_at IS NULL AND expires_at > tranche_now()
+ORDER BY started_at LIMIT 1`
 
-// refuseOldNodes refuses a run while a node is alive that would mistake its steps for requests, or forget its lanes.
+// refuseOldNodes refuses a run while a node is alive that would mistake its steps for requests, forget its lanes or not
+// decrypt its items.
 func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
 	var node string
 	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)
@@ -377,7 +398,11 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 		return fmt.Errorf("look for older nodes: %w", err)
 	}
 	what := "of steps that node "
-	if speaks == speaksOrder {
+	switch speaks {
+	case hasNoKey:
+		return &workqueue.StateError{Run: l.run, State: "to be encrypted, and node " + node + " has no key", Op: "start",
+			Fix: "start that node with --encryption-key, and start the run again"}
+	case speaksOrder:
 		what = "one with order_by, which node "
 	}
 	return &workqueue.StateError{Run: l.run, State: what + node + " does not know", Op: "start",
