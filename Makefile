@@ -16,7 +16,7 @@ TEST_P      ?= 2
 # that start programs and wait for them, or calculate for long, or whose lock guards a cache or a pool that no test
 # shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
-TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
+TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(health|inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
 # Those whose goroutines only ask or send several things at once and are waited for: raced by make soak.
 TEST_ASKS   := /internal/(alerts|archive|metrics|api/runs)$$|/gather/fetch/httpfetch$$|/workqueue/report$$
 TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)|$(TEST_ASKS)
@@ -119,7 +119,7 @@ proof: proof-deps no-flaky ## set up what is missing, then run what is slow by n
 soak: soak-deps ## run what a release wants besides: all proofs, measurements, 10,000 simulated histories, every PostgreSQL, fuzzing
 	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
-	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)'
+	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)|OfAnySize$$'
 	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./workqueue/report'
 	$(MAKE) simulate SEEDS=10000
 	$(MAKE) matrix fuzz

@@ -20,10 +20,7 @@ func TestFailureMsg(t *testing.T) {
 	asked := request.Msg()
 	testenv.Same(t, wire.CountItems(asked.Header, asked.Data, wire.Limits{}), 2, "items")
 	testenv.Same(t, wire.CountItems(asked.Header, []byte("{"), wire.Limits{}), 0, "items in a broken body")
-	to, err := wire.ParseReturn("tranche.stage.statement.1.0.accounts")
-	if err != nil {
-		t.Fatal(err)
-	}
+	to := testenv.Must(wire.ParseReturn("tranche.stage.statement.1.0.accounts"))(t)
 	failure := wire.SlotError{Code: wire.CodeDeliveries, Message: "two\nlines"}
 	msg := wire.FailureMsg(asked.Header, to, "node", failure)
 	again := wire.FailureMsg(asked.Header, to, "another", failure)

@@ -43,10 +43,7 @@ steps:
 
 func TestParseKindsThatFetch(t *testing.T) {
 	t.Parallel()
-	plan, err := gather.Parse("p", []byte(fetches))
-	if err != nil {
-		t.Fatal(err)
-	}
+	plan := testenv.Must(gather.Parse("p", []byte(fetches)))(t)
 	want := &gather.HTTP{
 		URL: "http://127.0.0.1:8081/branches/{item.branch}{?year}", Method: "PUT",
 		Headers: map[string]string{"Authorization": "Bearer {secret.branch-token}", "X-Key": "{key}"},

@@ -178,9 +178,7 @@ func TestSetOverrides(t *testing.T) {
 func TestOverridesOfSingleSteps(t *testing.T) {
 	t.Parallel()
 	plan, err := gather.Parse("p", []byte("steps:\n- endpoint: a\n- {endpoint: b, chunk: auto}\n- local: c\n"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	var over gather.Overrides
 	for _, text := range []string{"b.chunk=7", "c.rate=0.5", "c.retry_codes=X", "c.retry_codes=Y"} {
 		testenv.NoError(t, over.SetStep(text))

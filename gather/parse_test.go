@@ -253,10 +253,7 @@ func FuzzParse(f *testing.F) {
 		if err := plan.Validate(); err != nil {
 			t.Fatalf("%q was taken, but: %v", text, err)
 		}
-		stored, err := plan.MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		stored := testenv.Must(plan.MarshalJSON())(t)
 		again, err := gather.Parse("p", stored)
 		if err != nil || !reflect.DeepEqual(again, plan) {
 			t.Fatalf("%q came back from %s as %+v, %v", text, stored, again, err)

@@ -1,8 +1,6 @@
 package workqueue_test
 
 import (
-	"fmt"
-	"math/bits"
 	"slices"
 	"testing"
 	"time"
@@ -131,39 +129,6 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	b.Check()
 }
 
-// An outage costs a few items one attempt, and none of them its end, however few attempts there are, and whether the
-// service fails chunks or asks for every item to be retried.
-func TestOutageLosesNothing(t *testing.T) {
-	t.Parallel()
-	for name, serve := range map[string]service{"chunks fail": down, "every item is to be retried": refusing} {
-		for _, chunk := range []int{500, 50, 1} {
-			t.Run(fmt.Sprintf("%s, chunks of %d", name, chunk), func(t *testing.T) {
-				t.Parallel()
-				b := setup(t)
-				req := storetest.Chunked(chunk)
-				req.Steps[0].MaxAttempts = 2
-				run := b.Load(req, 20*chunk)
-				d := b.drive(run, serve, 12) // about as many probes as in a long night of half a minute
-				if state, probes := b.Breaker(); state != "open" || probes < 4 {
-					t.Errorf("the breaker is %s after %d probes", state, probes)
-				}
-				most := b.Number(`SELECT max(failures) FROM work_slice WHERE run_id = $1`, run)
-				items := b.Number(`SELECT coalesce(sum(bit_count(remaining)), 0) FROM work_slice
-					WHERE run_id = $1 AND state = 'scheduled' AND failures > 0`, run)
-				if most > 1 || items > 16*chunk {
-					t.Errorf("%d attempts were lost, by %d items in all", most, items)
-				}
-				if n := b.Tally(run).Failed; n != 0 && chunk > 1 {
-					t.Errorf("%d items failed", n)
-				}
-				b.drive(run, storetest.Whole, 100)
-				t.Logf("%+v", d)
-				b.Check()
-			})
-		}
-	}
-}
-
 // failedBefore is a run all of whose items have failed alone and permanently, and are to be done again.
 func (b *bench) failedBefore(items, chunk int) workqueue.RunID {
 	b.Helper()
@@ -181,6 +146,7 @@ func (b *bench) failedBefore(items, chunk int) workqueue.RunID {
 // again; that nothing is there to answer is.
 func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	unreachable := func(s workqueue.Slice) settle.Answer {
 		return storetest.Faulty(s, workqueue.SlotError{Code: "unreachable", Message: "connection refused", Retry: true})
 	}
@@ -198,9 +164,7 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 		"five, and nothing answers":      {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
 		"five new ones":                  {items: 5, chunk: 1, serve: down, opens: true},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			good := b.Load(storetest.Chunked(1), 39)
 			var run workqueue.RunID
 			if tc.again {
@@ -256,46 +220,12 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	b.Check()
 }
 
-func TestPoisonIsFoundInBoundedSlices(t *testing.T) {
-	t.Parallel()
-	const chunk, items = 500, 5000
-	var each []workqueue.Ordinal // one in every chunk
-	for i := range items / chunk {
-		each = append(each, workqueue.Ordinal(i*chunk+i*37))
-	}
-	for name, poison := range map[string][]workqueue.Ordinal{
-		"one": {1234}, "two adjacent": {1249, 1250}, "one every chunk": each,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
-			req := storetest.Chunked(chunk)
-			run := b.Load(req, items)
-			d := b.drive(run, poisoned(poison...), 400)
-			b.WantTally(run, storetest.Tally{Done: items - len(poison), Failed: len(poison)})
-			b.WantState(run, "completed", 1)
-			extra := d.slices - items/chunk
-			limit := len(poison)*(3+2*bits.Len(uint(chunk-1))) + d.probes
-			if extra > limit || d.probes > 3*len(poison) {
-				t.Errorf("poison %v: %+v, %d slices more; want at most %d", poison, d, extra, limit)
-			}
-			found, err := pacestore.ReadBisections(t.Context(), b.Store.Pool, run, 100)
-			if err != nil || found.Culprits != len(poison) || found.Kinds[pacestore.KindBadEntity] == 0 {
-				t.Errorf("%+v, %v", found.Kinds, err)
-			}
-			t.Logf("%+v", d)
-			b.Check()
-		})
-	}
-}
-
 // Items that fail by themselves do not keep a run from its end, also when there is no one else to send a probe for.
 func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	for name, good := range map[string]int{"after others": 30, "and nothing ever worked": 0} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			const bad = 12
 			run := b.Load(storetest.Chunked(1), good+bad)
 			d := b.drive(run, func(s workqueue.Slice) settle.Answer {

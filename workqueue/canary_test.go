@@ -87,6 +87,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 
 func TestCanaryGoesOnByItself(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	bad := workqueue.SlotError{Code: "bad", Message: "m"}
 	cases := []struct {
 		name, maxFailed string
@@ -99,9 +100,7 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 		{"one more", "10%", 2, control.CanaryWaiting},
 	}
 	for _, c := range cases {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(c.name, func(t *testing.T, b *bench) {
 			run := b.withCanary(100, true, c.maxFailed)
 			for _, s := range b.Claim(run, storetest.Plenty) {
 				a := storetest.Whole(s)

@@ -101,6 +101,7 @@ func (b *bench) pause(run workqueue.RunID) {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	retryable := workqueue.SlotError{Code: "BUSY", Message: "come again", Retry: true}
 	final := workqueue.SlotError{Code: "BAD", Message: "no such thing"}
 	const (
@@ -471,9 +472,7 @@ func TestExplain(t *testing.T) {
 			want: []told{{state: "waiting", reason: health.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			run := c.make(b)
 			e := b.wantTold(run, c.want...)
 			testenv.Has(t, everything(e), c.says, "the explanation")

@@ -23,6 +23,7 @@ import (
 
 func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	big := storetest.Names(storetest.Several)
 	far := slices.Clone(big)
 	far[39_000] = "C7"
@@ -37,9 +38,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 		"across batches":                   {far, 7, 39_000},
 		"in the second of several batches": {apart, 34_000, 35_000},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			_, err := b.TryLoad(storetest.Request(), storetest.Keys(tc.keys...))
 			var dup *workqueue.DuplicateKeyError
 			if !errors.As(err, &dup) {
@@ -57,10 +56,9 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 
 func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	for name, tc := range map[string]struct{ repeat, base int }{"one batch": {3, 100}, "several": {2, 20_000}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			var all []string
 			for range tc.repeat {
 				all = append(all, storetest.Names(tc.base)...)
@@ -90,11 +88,10 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 // A source that breaks, or a load that is called off, leaves nothing; also when much of it was written already.
 func TestLoadIsAllOrNothing(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	broken := errors.New("line 17: broken")
 	for name, size := range map[string]int{"small": 16, "large": 70_000} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			source := storetest.Keys(storetest.Names(size)...)
 			_, err := b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
 				if err := source(item); err != nil {
@@ -201,10 +198,9 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 // What was read of a load is kept with its key: the key with anything else is refused, however many blocks it has.
 func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	for name, n := range map[string]int{"in one transaction": 50, "in parts": storetest.Several} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			req := storetest.Request()
 			req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
 			req.Content = &start.Content{Said: map[string]string{"on_duplicate": "error"}, Items: true}
@@ -378,9 +374,7 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 				return err
 			}
 		}()).Run
-		for _, s := range b.Claim(run, storetest.Plenty) {
-			b.Record(storetest.Whole(s))
-		}
+		b.Record(storetest.Wholes(b.Claim(run, storetest.Plenty))...)
 		b.wantCanary(run, c.want)
 		b.wantHold(run, c.hold)
 		if t.Failed() {

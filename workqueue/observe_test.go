@@ -114,6 +114,7 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 // Larger requests of the same items, and smaller ones, are no slower service.
 func TestAServiceThatBecameSlow(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	type requests struct {
 		chunk int
 		took  float64 // seconds, of each
@@ -137,9 +138,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"a host, asked something else":  {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			for _, r := range []requests{tc.before, tc.now} {
 				run := b.Load(storetest.Chunked(r.chunk), 5*r.chunk)
 				for _, s := range b.Claim(run, 5) {

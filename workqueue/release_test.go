@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	pacestore "github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -105,38 +104,10 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 	wg.Wait()
 }
 
-// A request that is cut in pieces must not become more requests than an endpoint or a step may have.
-func TestSplitKeepsToTheLimits(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	budget := 1
-	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: storetest.Endpoint,
-		MaxInFlight: &budget}, "ann"); err != nil {
-		t.Fatal(err)
-	}
-	run := b.Load(storetest.Chunked(10), 10)
-	for s := b.One(run); ; s = b.One(run) {
-		if s.Mask.Count() > 3 {
-			first, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, s.Mask.Split(3), time.Minute)
-			if err != nil || first == nil {
-				t.Fatalf("split off %+v, %v", first, err)
-			}
-			s = *first
-		}
-		out := b.Number(`SELECT count(*) FROM work_slice WHERE state IN ('claimed', 'sent')`)
-		if more := b.Claim(run, storetest.Plenty); out != budget || len(more) != 0 {
-			t.Fatalf("%d requests are out and %d were claimed; the budget is %d", out, len(more), budget)
-		}
-		if len(b.Record(storetest.Whole(s)).Completed) > 0 {
-			break
-		}
-	}
-	b.Check()
-}
-
 // A split that forgets an item, or gives one to two pieces, must not come into the database.
 func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	for name, masks := range map[string][]bitfield.Set{
 		"an item lost":   {bitfield.Of(0, 1), bitfield.Of(2)},
 		"an item twice":  {bitfield.Of(0, 1), bitfield.Of(1, 2, 3)},
@@ -144,9 +115,7 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 		"no pieces":      {},
 		"an empty piece": {bitfield.Full(4), bitfield.Set{}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			run := b.Load(storetest.Request(), 8)
 			s := b.One(run)
 			_, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute)
@@ -175,6 +144,7 @@ func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.S
 // or before, or while JetStream was unavailable, is not.
 func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 	t.Parallel()
+	b := setup(t)
 	for name, tc := range map[string]struct {
 		others  func(b *bench, run workqueue.RunID, other workqueue.Slice)
 		doubted bool
@@ -205,9 +175,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			b.Record(a)
 		}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			b := setup(t)
+		b.subtest(name, func(t *testing.T, b *bench) {
 			run := b.Load(storetest.Chunked(1), 2)
 			claimed := b.Claim(run, storetest.Plenty)
 			b.hand(claimed...)

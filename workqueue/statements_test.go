@@ -56,9 +56,7 @@ func readSource(t *testing.T) *source {
 		ast.Inspect(file, s.visit)
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return s
 }
 
@@ -151,9 +149,7 @@ func TestEveryStatementIsPrepared(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	conn, err := b.Pool.Acquire(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	defer conn.Release()
 	source := readSource(t)
 	statements := source.statements()

@@ -150,10 +150,11 @@ func meetings() map[string]meeting {
 
 func TestForcedRaces(t *testing.T) {
 	t.Parallel()
+	all := setup(t) // batches are apart
 	for name, tc := range meetings() {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			b := setup(t)
+			b := &bench{TB: t, pool: all.pool}
 			id := b.run(tc.sizes...)
 			for _, before := range tc.before {
 				b.inTurn(before(id))

@@ -27,8 +27,7 @@ const s3Server = "github.com/versity/versitygw/cmd/versitygw@v1.8.0"
 // s3 starts an S3 server whose buckets are the folders of a directory. It returns the socket that it listens at.
 func s3(t *testing.T, dir, secret string) (socket string, kill func()) {
 	t.Helper()
-	built, err := exec.CommandContext(t.Context(), "../../scripts/tool.sh", s3Server).Output()
-	testenv.NoError(t, err)
+	built := testenv.Must(exec.CommandContext(t.Context(), "../../scripts/tool.sh", s3Server).Output())(t)
 	at := t.TempDir()
 	socket = filepath.Join(at, "s3")
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))

@@ -99,9 +99,7 @@ func newOIDC(t *testing.T, issuer, secret string) *access.OIDC {
 	t.Helper()
 	o, err := access.NewOIDC(access.OIDCConfig{Issuer: issuer, ClientID: "tranche", ClientSecret: secret,
 		DefaultRole: access.Viewer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	return o
 }
 

@@ -46,10 +46,7 @@ func TestARenewedCertificateIsTaken(t *testing.T) {
 	testenv.NoError(t, c.load())
 	current := func() int64 {
 		t.Helper()
-		pair, err := c.current(nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		pair := testenv.Must(c.current(nil))(t)
 		return pair.Leaf.SerialNumber.Int64()
 	}
 	NewCertificate(t, dir, 2)

@@ -139,17 +139,12 @@ func TestWhatAStartWaitsFor(t *testing.T) {
 // One of several hosts that takes a connection and stays silent does not keep the next from being tried.
 func TestEachHostHasATimeOfItsOwn(t *testing.T) {
 	t.Parallel()
-	silent, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	silent := testenv.Must((&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0"))(t)
 	t.Cleanup(func() { _ = silent.Close() })
 	live := script(t, false)
 	config, err := pgx.ParseConfig("postgres://u:p@" + silent.Addr().String() + "," + live.Addr().String() +
 		"/x?sslmode=disable&connect_timeout=3600")
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for live.times() == 0 { // the second host may be too slow itself

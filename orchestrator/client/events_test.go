@@ -85,9 +85,7 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 	})
 	var ids []string
 	for run, err := range cl.AllRuns(t.Context(), client.ListRunsParams{State: []string{"running", "paused"}, Limit: 2}) {
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		ids = append(ids, run.ID)
 	}
 	if !slices.Equal(ids, []string{"c", "b", "a"}) || pages.Load() != 2 {

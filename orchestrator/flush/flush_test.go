@@ -5,15 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
@@ -236,33 +231,6 @@ func TestANodeCrashesInMidFlush(t *testing.T) {
 	if sent-again != keys*each || again == 0 || again > held*size {
 		t.Errorf("%d operations were carried out, %d of them again; it held %d keys, of %d at most", sent, again, held, size)
 	}
-}
-
-// A flush whose request was lost with NATS is asked for again long before its time is over, and no other flush of its
-// key beside it.
-func TestFlushesSurviveARestartOfNATS(t *testing.T) {
-	t.Parallel()
-	b := &bundle{nodetest.SetupWith(t, embedded.NATSConfig{})}
-	var swallowed atomic.Int64
-	silent, err := b.NC.QueueSubscribe(wire.DirectSubject("away"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
-	testenv.NoError(t, err)
-	b.gather(t, "away", func(s *collectorstore.CollectorSpec) { s.Timeout = collectorstore.Span(10 * time.Minute) })
-	b.addOps(t, "away", 0, 6, 3)
-	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 3 })
-	testenv.NoError(t, silent.Unsubscribe())
-	testenv.NoError(t, b.Own.Restart(t.Context()))
-	l := newLedgerOfKeys()
-	b.Serve(t, "away", func(ctx context.Context, chunk *nodetest.Chunk) error {
-		key, _ := opOf(t, chunk.Items()[0])
-		l.begin(key, true)
-		defer l.begin(key, false)
-		return nodetest.Echo(ctx, chunk)
-	}, endpoints.Concurrency(3))
-	b.Await(t, "everything is flushed", noOps)
-	if s := b.Node.Stats(); s.Republished == 0 {
-		t.Error("no request was sent again")
-	}
-	l.check(t, 0) // which looks for flushes side by side alone
 }
 
 // Producers go on adding while the number of partitions changes: each value is still worked in its order, one flush at

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"io"
+	"math/rand/v2"
 	"strconv"
 	"strings"
 	"testing"
@@ -22,14 +24,10 @@ import (
 	"github.com/tranchehq/tranche/workqueue/export"
 )
 
-// pattern is n bytes that are others at each place.
+// pattern is n bytes that are others at each place, and for each n.
 func pattern(n int) []byte {
 	b := make([]byte, n)
-	state := uint32(n) + 1
-	for i := range b {
-		state = state*1664525 + 1013904223
-		b[i] = byte(state >> 24)
-	}
+	_, _ = rand.NewChaCha8([32]byte(fmt.Appendf(nil, "%032d", n))).Read(b)
 	return b
 }
 
@@ -66,7 +64,7 @@ func TestResultsOfAnySize(t *testing.T) {
 		"C6": 4*wire.DefaultPiece + 1, "C7": 4*wire.DefaultPiece - 1,
 	}
 	var tooLarge int64
-	if !testenv.Race { // which would take a minute for them
+	if !testenv.Race { // which would take a minute for them: make soak
 		sizes["C8"], sizes["C9"] = wire.MaxResult, wire.MaxResult+1
 		tooLarge = 1
 	}

@@ -42,9 +42,7 @@ func TestCanaryGetsItsShare(t *testing.T) {
 	b.canary(20)
 	for range 5 { // of 100 requests each
 		b.Session = b.Open()
-		for _, s := range b.Claim(run, storetest.Plenty) {
-			b.Record(storetest.Whole(s))
-		}
+		b.Record(storetest.Wholes(b.Claim(run, storetest.Plenty))...)
 	}
 	n := b.Number(`SELECT count(*) FROM work_slice WHERE endpoint = $1`, canary)
 	if n < 55 || n > 145 {
@@ -60,11 +58,9 @@ func TestCanaryIsBounded(t *testing.T) {
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].InFlight = 10
-	run := b.Load(req, 4000)
+	run := b.Load(req, 400)
 	answer := func(all ...workqueue.Slice) {
-		for _, s := range all {
-			b.Record(storetest.Whole(s))
-		}
+		b.Record(storetest.Wholes(all)...)
 	}
 	claim := func(what string, n, of int) (to []workqueue.Slice) {
 		t.Helper()

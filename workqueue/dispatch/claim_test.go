@@ -31,30 +31,6 @@ func TestClaimCutsEvenly(t *testing.T) {
 	b.Check()
 }
 
-func TestClaimTakesScheduledSlicesWhenTheyAreDue(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	req := storetest.Request()
-	req.Steps[0].RetryBackoff = time.Hour
-	run := b.Load(req, 8)
-	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
-	rest := b.One(run)
-	if rest.Cause != workqueue.CauseReady || len(b.Claim(run, storetest.Plenty)) != 0 {
-		t.Fatalf("a slice was handed out before its time: %s", b.Dump(run))
-	}
-	b.Record(storetest.Whole(rest))
-	testenv.Same(t, len(testenv.Must(dispatch.New(b.Store).RunnableSteps(t.Context(), dispatch.Search{}))(t).Steps), 0,
-		"steps are runnable although nothing is due")
-	b.Exec(`UPDATE work_slice SET not_before = tranche_now() WHERE state = 'scheduled'`)
-	retry := b.One(run)
-	if retry.Cause != workqueue.CauseRetry || retry.Attempt != 2 {
-		t.Errorf("the slice that was due is %+v", retry)
-	}
-	b.Record(storetest.Whole(retry))
-	b.WantState(run, "completed", 1)
-	b.Check()
-}
-
 // With every ready block locked by recorders a claim waits for one of them instead of coming back empty.
 func TestClaimWaitsForLockedBlocks(t *testing.T) {
 	t.Parallel()
@@ -269,16 +245,12 @@ func TestDueRetriesArePutTogether(t *testing.T) {
 	}
 	b.Check()
 	b.Record(again(claimed[0], 1), again(claimed[1], 1)) // a second failure, and the others
-	for _, s := range claimed[2:] {
-		b.Record(storetest.Whole(s))
-	}
+	b.Record(storetest.Wholes(claimed[2:])...)
 	last := b.Claim(run, storetest.Plenty)
 	if len(last) != 1 || last[0].Mask.Count() != 2 || last[0].Attempt != 3 || last[0].Failures != 2 {
 		t.Errorf("the last are %+v", last)
 	}
-	for _, s := range last {
-		b.Record(storetest.Whole(s))
-	}
+	b.Record(storetest.Wholes(last)...)
 	b.WantState(run, "completed", 1)
 	b.Check()
 }

@@ -68,14 +68,6 @@ func (b *bench) wantClaims(run workqueue.RunID, want ...workqueue.Ordinal) []wor
 	return claimed
 }
 
-// wholes are final replies with a result for every item.
-func wholes(claimed []workqueue.Slice) (all []settle.Answer) {
-	for _, s := range claimed {
-		all = append(all, storetest.Whole(s))
-	}
-	return all
-}
-
 func TestLinesOfPartitionsAndOfFixedValues(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -136,7 +128,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
-	b.Record(wholes(b.wantClaims(run, 0, 2))...)
+	b.Record(storetest.Wholes(b.wantClaims(run, 0, 2))...)
 	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 0 || err != nil {
 		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
 	}
@@ -151,7 +143,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 		t.Fatalf("moved on %d lanes, %v; want 2", n, err)
 	}
 	b.Check()
-	b.Record(wholes(b.wantClaims(run, 1, 3))...)
+	b.Record(storetest.Wholes(b.wantClaims(run, 1, 3))...)
 	b.WantState(run, "completed", 1)
 	b.Check()
 }
@@ -174,7 +166,7 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			b.addValued(run, 0, values...)
 			b.addValued(run, 8192, "7", "7", "x")
 			head := b.Claim(run, storetest.Plenty)
-			last, others := storetest.Whole(head[0]), wholes(head)
+			last, others := storetest.Whole(head[0]), storetest.Wholes(head)
 			last.Slots, others[0].Slots = last.Slots[7:8], slices.Delete(others[0].Slots, 7, 8)
 			b.Record(others...) // so that the transaction that waits has little to do
 			ends := make(chan error, 2)
@@ -201,7 +193,7 @@ func TestAddsAndRecordsDoNotMissEachOther(t *testing.T) {
 			}
 			b.Check()
 			next := b.wantClaims(run, 8192, 8194)
-			b.Record(wholes(next)...)
+			b.Record(storetest.Wholes(next)...)
 			b.Record(storetest.Whole(b.wantClaims(run, 8193)[0]))
 			b.WantState(run, "completed", 1)
 			b.Check()
@@ -310,9 +302,7 @@ func TestLanesDoNotShareRequests(t *testing.T) {
 	run := b.loadLines(req, lanes(20)...)
 	slow := b.Claim(run, 1)[0]
 	for range 40 {
-		for _, s := range b.Claim(run, 1) {
-			b.Record(storetest.Whole(s))
-		}
+		b.Record(storetest.Wholes(b.Claim(run, 1))...)
 	}
 	rest := b.Number(`SELECT count(*) FROM work_order WHERE run_id = $1 AND lane = (SELECT lane FROM work_order
 		WHERE run_id = $1 AND ordinal = $2)`, run, storetest.Ordinals(slow)[0])
@@ -328,7 +318,7 @@ func TestLanesDoNotShareRequests(t *testing.T) {
 // Nodes that claim and record side by side, among them some that die, hand out every value in order, and miss nothing.
 func TestNodesSideBySideKeepTheOrder(t *testing.T) {
 	t.Parallel()
-	const items, lanes, nodes = 600, 40, 3
+	const items, lanes, nodes = 240, 40, 3
 	b := setup(t)
 	values := make([]string, items)
 	for i := range values {

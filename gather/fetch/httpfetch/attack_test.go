@@ -341,9 +341,7 @@ func TestTLS(t *testing.T) {
 		fmt.Sprintf(", hosts: {%q: {ca: ca.pem}, \"127.0.0.1\": {max_connections: 1}}", host): " 0",
 	} {
 		conns, err := connections.Parse(filepath.Join(dir, "c.yaml"), []byte("http: {allow_private: [127.0.0.1]"+text+"}"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		testenv.NoError(t, err)
 		c := testenv.Must(httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}))(t)
 		shown.Store(0)
 		slots, err := get(t, c, settings(service.URL+"/{key}"), &fetch.Request{Items: items(1)})

@@ -72,10 +72,7 @@ func client(t *testing.T, cfg httpfetch.Config, text string) *httpfetch.Client {
 	cfg.ConnectTimeout = time.Minute
 	dir := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "token"), []byte(canary+"\n"), 0o600))
-	conns, err := connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conns := testenv.Must(connections.Parse(filepath.Join(dir, "connections.yaml"), []byte(text)))(t)
 	c := testenv.Must(httpfetch.New(conns, cfg))(t)
 	t.Cleanup(c.Close)
 	return c
@@ -110,10 +107,7 @@ func getIn(
 	ctx context.Context, t *testing.T, c *httpfetch.Client, h *gather.HTTP, req *fetch.Request,
 ) (map[int]fetch.Slot, error) {
 	t.Helper()
-	config, err := json.Marshal(h)
-	if err != nil {
-		t.Fatal(err)
-	}
+	config := testenv.Must(json.Marshal(h))(t)
 	f, err := c.Fetcher(config)
 	if err != nil {
 		return nil, err

@@ -186,10 +186,7 @@ func FuzzFileNames(f *testing.F) {
 		f.Add(key)
 	}
 	f.Fuzz(func(t *testing.T, key string) {
-		names, err := newFileNames("{step}/{key}.{ext}")
-		if err != nil {
-			t.Fatal(err)
-		}
+		names := testenv.Must(newFileNames("{step}/{key}.{ext}"))(t)
 		name := names.of(&named{key: key, step: key, ordinal: 7})
 		if path.Clean(name) != name || !fs.ValidPath(name) {
 			t.Errorf("%q became %q", key, name)

@@ -200,6 +200,14 @@ func Answer(s workqueue.Slice, items ...workqueue.Ordinal) settle.Answer {
 // Whole returns a final reply with a result for every item.
 func Whole(s workqueue.Slice) settle.Answer { return Answer(s, Ordinals(s)...) }
 
+// Wholes returns a whole reply to each slice.
+func Wholes(claimed []workqueue.Slice) (all []settle.Answer) {
+	for _, s := range claimed {
+		all = append(all, Whole(s))
+	}
+	return all
+}
+
 // Faulty returns a final reply with the same error for every item.
 func Faulty(s workqueue.Slice, e workqueue.SlotError) settle.Answer {
 	a := Whole(s)
@@ -217,15 +225,7 @@ func (b *Bench) Record(answers ...settle.Answer) settle.Recorded {
 // Finish claims and answers until nothing is ready.
 func (b *Bench) Finish(run workqueue.RunID) {
 	b.Helper()
-	for {
-		claimed := b.Claim(run, Plenty)
-		if len(claimed) == 0 {
-			return
-		}
-		for _, s := range claimed {
-			b.Record(Whole(s))
-		}
-	}
+	b.RecordStep(run, 0)
 }
 
 type Tally struct{ Ready, Live, Done, Failed int }
