@@ -131,9 +131,7 @@ func (q *sqlReader) open() (err error) {
 	if err := q.do(declareCursor + q.query); err != nil {
 		return err
 	}
-	if err := q.fetch(); err != nil {
-		return err
-	}
+	q.fetch()
 	return q.header()
 }
 
@@ -142,10 +140,9 @@ func (q *sqlReader) do(statement string) error {
 	return q.conn.PgConn().ExecParams(q.ctx, statement, nil, nil, nil, nil).Read().Err
 }
 
-func (q *sqlReader) fetch() error {
+func (q *sqlReader) fetch() {
 	statement := fmt.Sprintf("FETCH FORWARD %d FROM tranche_items", fetchRows)
 	q.result, q.fetched = q.conn.PgConn().ExecParams(q.ctx, statement, nil, nil, nil, nil), 0
-	return nil
 }
 
 func (q *sqlReader) header() error {
@@ -178,9 +175,7 @@ func (q *sqlReader) header() error {
 func (q *sqlReader) Next(item *row.Item) error {
 	for {
 		if q.result == nil {
-			if err := q.fetch(); err != nil {
-				return q.explain(err)
-			}
+			q.fetch()
 		}
 		if q.result.NextRow() {
 			q.fetched++
@@ -330,13 +325,8 @@ func converterOf(oid uint32) converter {
 }
 
 func elementOf(oid uint32) uint32 {
-	return map[uint32]uint32{
-		pgtype.JSONArrayOID: pgtype.JSONOID, pgtype.JSONBArrayOID: pgtype.JSONBOID, pgtype.ByteaArrayOID: pgtype.ByteaOID,
-		pgtype.BoolArrayOID: pgtype.BoolOID, pgtype.Int2ArrayOID: pgtype.Int2OID, pgtype.Int4ArrayOID: pgtype.Int4OID,
-		pgtype.Int8ArrayOID: pgtype.Int8OID, pgtype.Float4ArrayOID: pgtype.Float4OID,
-		pgtype.Float8ArrayOID: pgtype.Float8OID, pgtype.TimestampArrayOID: pgtype.TimestampOID,
-		pgtype.TimestamptzArrayOID: pgtype.TimestamptzOID,
-	}[oid]
+	array, _ := pgtype.NewMap().TypeForOID(oid)
+	return array.Codec.(*pgtype.ArrayCodec).ElementType.OID //nolint:forcetypeassert // it is asked of arrays only
 }
 
 func appendBool(dst, value []byte, _ int) []byte {

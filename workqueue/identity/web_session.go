@@ -68,7 +68,10 @@ func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: out.User, Name: "login", After: out.audited()})
 	})
-	return out, pg.Wrap(err, "begin a web session")
+	if err != nil {
+		return Credential{}, fmt.Errorf("begin a web session: %w", err)
+	}
+	return out, nil
 }
 
 func (c *Credential) audited() map[string]any {
