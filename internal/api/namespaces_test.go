@@ -272,9 +272,9 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 	var told inspect.AuditPage
 	_, text = b.Ask(http.MethodGet, api.Prefix+"/audit?limit=500", nil, who...)
 	testenv.NoError(t, json.Unmarshal(text, &told))
-	runs := []string{}
+	runs := []workqueue.RunID{}
 	for _, entry := range told.Entries {
-		runs = append(runs, entry.Run.String()) // none without a run
+		runs = append(runs, *entry.Run) // none without a run
 	}
 	testenv.Same(t, len(runs) > 0, true, "rows of the audit log")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE id = ANY ($1) AND namespace <> 'team-a'`, runs), 0,
