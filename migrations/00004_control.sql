@@ -31,6 +31,7 @@ CREATE TABLE endpoint_setting (
     max_in_flight integer          NOT NULL DEFAULT 0 CHECK (max_in_flight BETWEEN 0 AND 10000),
     rate          double precision NOT NULL DEFAULT 0 CHECK (rate >= 0),
     request_rate     double precision NOT NULL DEFAULT 0 CHECK (request_rate >= 0),
+    namespaces    text[]           CHECK (namespaces <> '{}'),
     canary        text             COLLATE "C",
     canary_share  double precision NOT NULL DEFAULT 0 CHECK (canary_share BETWEEN 0 AND 100),
     canary_has_listeners boolean   NOT NULL DEFAULT false,
@@ -39,6 +40,32 @@ CREATE TABLE endpoint_setting (
         AND (canary IS NULL) = (canary_since IS NULL))
 );
 CREATE UNIQUE INDEX endpoint_setting_by_canary ON endpoint_setting (canary) WHERE canary_share = 100;
+-- Whatever makes a step, or a collector, or moves it to another endpoint.
+-- +goose StatementBegin
+CREATE FUNCTION endpoint_namespaces() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    allowed text[];
+    owner   text;
+BEGIN
+    SELECT e.namespaces INTO allowed FROM endpoint_setting e WHERE e.endpoint = NEW.endpoint COLLATE "C";
+    IF allowed IS NULL THEN
+        RETURN NULL;
+    ELSIF TG_TABLE_NAME = 'run_step' THEN
+        SELECT namespace INTO owner FROM batchrun WHERE id = NEW.run_id;
+    ELSE
+        owner := NEW.namespace;
+    END IF;
+    IF owner <> ALL (allowed) THEN
+        RAISE EXCEPTION USING ERRCODE = 'TRQ02', MESSAGE = format('endpoint %1$s is not for namespace %2$s; use another, or '
+            'have an operator of the whole installation permit it: tranche endpoints set %1$s --namespaces %2$s,…',
+            NEW.endpoint, owner);
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION endpoint_namespaces() IS 'Refuses a step or collector at an endpoint that is for other namespaces.';
+CREATE TRIGGER run_step_namespaces AFTER INSERT OR UPDATE OF endpoint ON run_step
+    FOR EACH ROW EXECUTE FUNCTION endpoint_namespaces();
 COMMENT ON TABLE endpoint_setting IS 'What operators have set for an endpoint, over all runs and nodes.';
 COMMENT ON COLUMN endpoint_setting.endpoint IS 'The endpoint, or http:HOST, sql:SOURCE, local:FUNCTION.';
 COMMENT ON COLUMN endpoint_setting.concurrency IS
@@ -47,6 +74,7 @@ COMMENT ON COLUMN endpoint_setting.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN endpoint_setting.changed_at IS 'When it was changed last.';
 COMMENT ON COLUMN endpoint_setting.max_in_flight IS 'Requests in progress at once, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.rate IS 'Items a second, at most; 0: no limit.';
+COMMENT ON COLUMN endpoint_setting.namespaces IS 'Whose runs and collectors may use it; null: all.';
 COMMENT ON COLUMN endpoint_setting.request_rate IS 'Requests a second, at most; 0: no limit.';
 COMMENT ON COLUMN endpoint_setting.canary IS
     'Endpoint of a new version that gets a share of the requests; null: none was set.';
@@ -146,4 +174,6 @@ COMMENT ON COLUMN health_condition.said IS
     'What a server says of itself that no other one can see; NULL: each sees it for itself.';
 
 -- +goose Down
+DROP TRIGGER run_step_namespaces ON run_step;
 DROP TABLE health_condition, endpoint_change, endpoint_pace, endpoint_setting, plan;
+DROP FUNCTION endpoint_namespaces();

@@ -17,14 +17,15 @@ import (
 type seen struct {
 	store.Condition
 
-	key      string // the subject, plus what distinguishes it within its kind
-	change   RunChange
-	plan     string
-	of       []string // endpoints
-	only     bool     // only a change of a run, not a health condition
-	happened bool
-	muted    bool // muted: it holds, but is not notified
-	taken    bool // acknowledged by an operator
+	key       string // the subject, plus what distinguishes it within its kind
+	change    RunChange
+	plan      string
+	namespace string   // of the run; empty: it is about none
+	of        []string // endpoints
+	only      bool     // only a change of a run, not a health condition
+	happened  bool
+	muted     bool // muted: it holds, but is not notified
+	taken     bool // acknowledged by an operator
 }
 
 type facts struct {
@@ -41,7 +42,7 @@ func (f *facts) all() (all []seen) {
 			muted: c.Mark != nil && c.Mark.State == store.Muted, taken: c.Mark != nil && c.Mark.State == store.Acknowledged}
 		if run, err := uuid.Parse(c.Subject); err == nil {
 			label := f.labels[workqueue.RunID(run)]
-			s.plan, s.of = label.Plan, label.Endpoints
+			s.plan, s.namespace, s.of = label.Plan, label.Namespace, label.Endpoints
 		} else if rule.Of == "endpoint" || rule.Stops == store.StopsEndpoint {
 			s.of = []string{c.Subject}
 		}
@@ -49,8 +50,8 @@ func (f *facts) all() (all []seen) {
 	}
 	for i := range f.completed {
 		c := &f.completed[i]
-		all = append(all, seen{change: RunCompleted, key: c.Event, plan: c.Plan, of: c.Endpoints, only: true, happened: true,
-			Condition: f.hasCompleted(c)})
+		all = append(all, seen{change: RunCompleted, key: c.Event, plan: c.Plan, namespace: c.Namespace, of: c.Endpoints,
+			only: true, happened: true, Condition: f.hasCompleted(c)})
 	}
 	return all
 }
@@ -103,6 +104,9 @@ func (s *Spec) tells(rule *alert.Rule, c *seen) bool {
 }
 
 func (s *Spec) isAbout(c *seen) bool {
+	if len(s.Namespaces) > 0 && !slices.Contains(s.Namespaces, c.namespace) {
+		return false
+	}
 	return len(s.Plans)+len(s.Endpoints) == 0 || slices.Contains(s.Plans, c.plan) ||
 		slices.ContainsFunc(c.of, func(e string) bool { return slices.Contains(s.Endpoints, e) })
 }
@@ -185,7 +189,7 @@ func noted(told []seen) ([]alert.Condition, error) {
 }
 
 func (c *seen) item() Item {
-	of := Item{c.Condition, c.plan}
+	of := Item{c.Condition, c.plan, c.namespace}
 	of.Title, of.Detail = store.OneLine(c.Title, maxTitle), store.OneLine(c.Detail, maxDetail)
 	of.Remedy, of.Mark = store.OneLine(c.Remedy, maxDetail), nil
 	return of

@@ -27,7 +27,8 @@ const (
 type Item struct {
 	store.Condition
 
-	Plan string `json:"plan,omitempty"`
+	Plan      string `json:"plan,omitempty"`
+	Namespace string `json:"namespace,omitempty"`
 }
 
 // Message is what a receiver gets, the same for each attempt.

@@ -51,6 +51,8 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	other := b.run("other", "another", "threshold")
 	b.exec(`INSERT INTO run_step (run_id, step, name, kind, endpoint, chunk, in_flight, max_attempts, request_timeout,
 		retry_backoff) VALUES ($1, 0, 's', 'endpoint', 'compose', 100, 4, 3, '1 minute', '1 second')`, other)
+	b.exec(`INSERT INTO namespace (name) VALUES ('team-a')`)
+	b.exec(`UPDATE batchrun SET namespace = 'team-a' WHERE id = $1`, other)
 	late := b.run("late", "year-end", nil)
 	b.exec(`UPDATE batchrun SET opened = true, sealed_at = NULL, seal_deadline = tranche_now() - interval '1 hour'
 		WHERE id = $1`, late)
@@ -58,13 +60,15 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 		"plan":     "when: {runs: [paused, waits_for_approval, overdue], health: info}\nplans: [year-end]\n",
 		"endpoint": "when: {runs: [paused], health: info}\nendpoints: [compose]\n",
 		"all":      "when: {runs: [paused]}\n",
+		"team":     "when: {runs: [paused], health: info}\nnamespaces: [team-a]\n",
+		"neither":  "when: {runs: [paused], health: info}\nnamespaces: [team-a]\nplans: [year-end]\n",
 	} {
 		b.apply(name, rule+host.rule())
 	}
 	d, lease := b.task(), b.lease()
 	b.says(condition("compose", store.Critical), condition("elsewhere", store.Critical))
 	b.look(d, lease)
-	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 6 })
+	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 7 })
 	b.send(d, lease)
 	var got []string
 	for _, m := range host.told(t) {
@@ -75,6 +79,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 		"all: 2 runs are paused", "endpoint: No service listens on endpoint compose",
 		"endpoint: Paused, too many items failed: run other", "plan: Canary waits for approval: run canary",
 		"plan: Not sealed before its deadline: run late", "plan: Paused by ann: run mine",
+		"team: Paused, too many items failed: run other",
 	}
 	testenv.SameList(t, got, want, "it was told")
 }

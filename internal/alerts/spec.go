@@ -41,9 +41,10 @@ const (
 type Spec struct {
 	Name string `json:"name"`
 
-	When      `json:"when"`
-	Plans     []string `json:"plans,omitempty" min:"1" max:"100" doc:"only conditions about one of these plans, or of endpoints"`
-	Endpoints []string `json:"endpoints,omitempty" min:"1" max:"100"`
+	When       `json:"when"`
+	Plans      []string `json:"plans,omitempty" min:"1" max:"100" doc:"only conditions about one of these plans, or of endpoints"`
+	Endpoints  []string `json:"endpoints,omitempty" min:"1" max:"100"`
+	Namespaces []string `json:"namespaces,omitempty" min:"1" max:"100" doc:"and only conditions of runs of one of these"`
 
 	To Receiver `json:"to"`
 
@@ -74,6 +75,7 @@ type When struct {
 //	  health: warning            # conditions of at least this severity begin and end
 //	plans: [year-end]            # only what is about one of these plans or endpoints
 //	endpoints: [compose]
+//	namespaces: [team-a]         # and only what is about their runs
 //	to:                          # one of these
 //	  webhook: {url: "https://api.bank.example/alerts", secret: hooks}
 //	  slack: {secret: slack-ops} # the secret is the URL

@@ -48,6 +48,7 @@ type Endpoint struct {
 	MaxInFlight int                 `json:"max_in_flight" doc:"budget of requests over all runs; 0: none"`
 	RateLimit   float64             `json:"rate_limit" doc:"items a second over all runs, set by an operator; 0: none"`
 	RequestRate float64             `json:"request_rate" doc:"requests a second in all, set by an operator; 0: none"`
+	Namespaces  []string            `json:"namespaces,omitempty" doc:"whose runs and collectors may use it; absent: all"`
 	Canary      *EndpointCanaryView `json:"canary,omitempty" doc:"canary: a new version that gets a share of runs' requests"`
 	Pace        *inspect.PaceView   `json:"pace,omitempty" doc:"what nodes found out about it"`
 	Reads       json.RawMessage     `json:"reads,omitempty" doc:"of one endpoint: a JSON Schema of the items that it reads"`
@@ -90,6 +91,7 @@ type EndpointSettings struct {
 	MaxInFlight *int            `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
 	Rate        *float64        `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
 	RequestRate *float64        `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
+	Namespaces  []string        `json:"namespaces,omitzero" nullable:"false" maxItems:"100" doc:"whose runs and collectors may use it; empty: all"`
 	Canary      *EndpointCanary `json:"canary,omitempty" doc:"sends a share of runs' requests to a new version"`
 	ChunkCap    *int            `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets the size above which chunks fail"`
 	Breaker     *string         `json:"breaker,omitempty" enum:"closed" doc:"keeps the breaker closed for 10 minutes"`
@@ -210,14 +212,14 @@ type setEndpointInput struct {
 func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
 	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
 		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, RequestRate: in.Body.RequestRate,
-		Canary: (*pace.Canary)(in.Body.Canary), ClearChunkCap: in.Body.ChunkCap != nil, CloseBreaker: in.Body.Breaker != nil,
-		IfWas: in.Body.IfWas}
+		Namespaces: in.Body.Namespaces, Canary: (*pace.Canary)(in.Body.Canary), ClearChunkCap: in.Body.ChunkCap != nil,
+		CloseBreaker: in.Body.Breaker != nil, IfWas: in.Body.IfWas}
 	if err := kernel.CheckTarget(in.Endpoint); err != nil {
 		return pace.EndpointSetting{}, err
 	}
 	if reflect.ValueOf(in.Body).IsZero() {
 		return pace.EndpointSetting{}, kernel.BadInput(
-			"give concurrency, max_in_flight, rate, request_rate, canary, chunk_cap or breaker")
+			"give concurrency, max_in_flight, rate, request_rate, namespaces, canary, chunk_cap or breaker")
 	}
 	if err := s.checkCanary(ctx, in.Endpoint, in.Body.Canary); err != nil {
 		return pace.EndpointSetting{}, err
@@ -266,7 +268,7 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 		if isSet(&set) {
 			e := named(set.Endpoint)
 			e.Concurrency, e.MaxInFlight, e.RateLimit = set.Concurrency, set.MaxInFlight, set.Rate
-			e.RequestRate = set.RequestRate
+			e.RequestRate, e.Namespaces = set.RequestRate, set.Namespaces
 		}
 	}
 	for i := range listeners {

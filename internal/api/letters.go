@@ -42,10 +42,10 @@ type Dropped struct {
 }
 
 func (s *endpointRoutes) registerLetters(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-dead-letters", "/dead-letters", "List dead letters, newest first"),
-		s.listLetters)
-	kernel.Register(s.Kernel, api, kernel.ReadsItems(kernel.Held(kernel.Get("get-dead-letter", "/dead-letters/{id}",
-		"A dead letter with its headers and body"))), s.getLetter)
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.Get("list-dead-letters", "/dead-letters",
+		"List dead letters, newest first")), s.listLetters)
+	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ReadsItems(kernel.Held(kernel.Get("get-dead-letter",
+		"/dead-letters/{id}", "A dead letter with its headers and body")))), s.getLetter)
 	kernel.Register(s.Kernel, api, kernel.Post("requeue-dead-letters", "/dead-letters/requeue",
 		"Send dead letters again",
 		"Refused letters are listed with a reason; the rest are sent."), s.requeueLetters)

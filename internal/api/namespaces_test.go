@@ -1,6 +1,7 @@
 package api_test
 
 import (
+	"encoding/json"
 	"net/http"
 	"slices"
 	"strings"
@@ -13,7 +14,9 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/identity"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 // expectedScope is where a route must need its role: stated here again, apart from the code. What is not named here
@@ -30,7 +33,8 @@ func expectedScope(pattern string) kernel.RoleScope {
 		"/schedules/preview", "/collectors", "/trackers"}, path):
 		return kernel.Into
 	case method == http.MethodGet && slices.Contains([]string{"/runs", "/plans", "/schedules", "/collectors", "/trackers",
-		"/events", "/health", "/info", "/namespaces", "/schemas/{schema}"}, path), strings.HasPrefix(path, "/openapi"),
+		"/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces", "/schemas/{schema}"},
+		path), strings.HasPrefix(path, "/openapi"),
 		method == http.MethodPost && slices.Contains([]string{"/items/preview", "/runs/pause", "/runs/resume", "/runs/cancel",
 			"/runs/approve"}, path):
 		return kernel.Anywhere
@@ -51,7 +55,9 @@ func shared(b *apitest.Bench) (granted func(name string, wide access.Role, grant
 		namespace, name := of[0], of[1]
 		testenv.NoError(b, identity.New(b.Store).SetNamespace(b.Context(), namespace, identity.Quotas{}, "the test"))
 		in := "&namespace=" + namespace
-		b.Start("name=" + name + in)
+		run := b.Start("name=" + name + in).Run
+		testenv.Must(deadletter.New(b.Store).Add(b.Context(), deadletter.DeadLetter{MsgID: name, Endpoint: "echo",
+			Cause: "no_reply", Message: name, Run: &run, Body: []byte("{}")}))(b)
 		b.Apply("steps: [{endpoint: echo}]", "name="+name+in)
 		for path, text := range map[string]string{
 			"/schedules?name=" + name + in:  "cron: '0 0 1 1 *'\nzone: UTC\nendpoint: echo\nitems: {url: 'https://localhost'}",
@@ -183,6 +189,14 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 			`"max_in_flight":1,"max_bytes":9,"runs":2,"items":6,"in_flight":0,"bytes":`, ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "may store 9 bytes in its runs, and these would be", ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":99}`, 200, "", ""},
+		{admin, "POST", api.Prefix + "/endpoints/bank/settings", `{"namespaces":["team-x"]}`, 422, "there is no namespace", ""},
+		{admin, "POST", api.Prefix + "/endpoints/bank/settings", `{"namespaces":["team-b"]}`, 200, `["team-b"]`, ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=bank", items, 403, "endpoint bank is not for namespace team-a", ""},
+		{who, "POST", api.Prefix + "/collectors?name=c", "endpoint: bank\nmin_size: 5\nmax_age: 9m", 403,
+			"not for namespace team-a", ""},
+		{both, "POST", api.Prefix + "/runs?endpoint=bank&namespace=team-b", items, 201, "", "team-b"},
+		{admin, "POST", api.Prefix + "/endpoints/bank/settings", `{"namespaces":[]}`, 200, `"rate":0`, ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=bank", items, 201, "", "team-a"},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/%00", "", 422, "invalid name", ""},
 		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422,
@@ -191,7 +205,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		kind := "application/json"
 		if c.body == items {
 			kind = "text/csv"
-		} else if strings.Contains(c.path, "/plans") {
+		} else if strings.Contains(c.path, "?name=") {
 			kind = "application/yaml"
 		}
 		code, text := b.Ask(c.method, c.path, strings.NewReader(c.body), append(slices.Clone(c.who), "Content-Type", kind)...)
@@ -244,6 +258,28 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 			t.Errorf("%s tells: %s", path, text)
 		}
 	}
+	_, text := b.Ask(http.MethodGet, api.Prefix+"/dead-letters", nil, admin...)
+	page := deadletter.DeadLetterPage{}
+	testenv.NoError(t, json.Unmarshal(text, &page))
+	for _, letter := range page.Letters {
+		code, text := b.Ask(http.MethodGet, api.Prefix+"/dead-letters/"+letter.ID.String(), nil, who...)
+		testenv.Same(t, code, map[string]int{"ours": 200, "theirs": 404}[letter.Message], "the letter of %s: %s",
+			letter.Message, text)
+	}
+	_, text = b.Ask(http.MethodGet, api.Prefix+"/dead-letters", nil, who...)
+	if all := string(text); strings.Contains(all, "theirs") || !strings.Contains(all, "ours") {
+		t.Errorf("the dead letters are %s", all)
+	}
+	var told inspect.AuditPage
+	_, text = b.Ask(http.MethodGet, api.Prefix+"/audit?limit=500", nil, who...)
+	testenv.NoError(t, json.Unmarshal(text, &told))
+	runs := []workqueue.RunID{}
+	for _, entry := range told.Entries {
+		runs = append(runs, *entry.Run) // none without a run
+	}
+	testenv.Same(t, len(runs) > 0, true, "rows of the audit log")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE id = ANY ($1) AND namespace <> 'team-a'`, runs), 0,
+		"runs of other namespaces in the audit log")
 	schedule := workqueue.InScope(t.Context(), workqueue.Scope{Into: "team-b"})
 	testenv.Same(t, workqueue.Namespaces(workqueue.Within(schedule))[0], "team-b", "a scheduled start is within")
 }

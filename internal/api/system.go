@@ -77,8 +77,8 @@ func (s *adminRoutes) info(ctx context.Context, _ *struct{}) (Info, error) {
 }
 
 func (s *adminRoutes) registerAudit(api huma.API) {
-	list := kernel.ReadsMany(kernel.Get("list-audit", "/audit",
-		"List operator actions, newest first"))
+	list := kernel.In(kernel.Anywhere, kernel.ReadsMany(kernel.Get("list-audit", "/audit",
+		"List operator actions, newest first")))
 	kernel.Register(s.Kernel, api, list, s.listAudit)
 	export := kernel.ReadsMany(kernel.Get("export-audit", "/audit/export",
 		"List audit entries in the order of their chain"))

@@ -70,7 +70,7 @@ type Metrics struct {
 	judge    atomic.Pointer[health.Watch]
 	unready  atomic.Pointer[func(context.Context) map[string]bool]
 
-	endpoints, collectors, reasons, requests *names
+	endpoints, collectors, namespaces, reasons, requests *names
 
 	items, ended, asked *prometheus.CounterVec
 	happened            map[core.Event]*event
@@ -87,7 +87,7 @@ func New(config Config) (*Metrics, error) {
 		return nil, errors.New("metrics: Config.Endpoints and Config.Every must not be negative")
 	}
 	most := cmp.Or(config.Endpoints, DefaultEndpoints)
-	m.endpoints, m.collectors = newNames(most), newNames(most)
+	m.endpoints, m.collectors, m.namespaces = newNames(most), newNames(most), newNames(most)
 	own := []prometheus.Collector{newBuild(&m.catalog, config.Build)}
 	own = append(own, m.counted()...)
 	own = append(own, newNode(m), newSystem(m, &config))

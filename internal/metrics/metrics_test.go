@@ -157,7 +157,9 @@ func TestARunIsMeasured(t *testing.T) {
 		Timeout: time.Minute})
 	b.serve("statement")
 	run := b.run("statement", 200)
-	b.run("nobody", 30)
+	unheard := b.run("nobody", 30)
+	testenv.Must(b.pool.Exec(t.Context(), `WITH n AS (INSERT INTO namespace (name) VALUES ('team-a') RETURNING name)
+		UPDATE batchrun SET namespace = 'team-a' WHERE id = $1`, unheard))(t)
 	js := testenv.Must(jetstream.New(testenv.Dial(t, b.nats), jetstream.WithDefaultTimeout(time.Minute)))(t)
 	for _, name := range []string{"nobody", "unknown", "nobody", "unknown"} { // runs have never asked the second
 		testenv.Must(js.Publish(t.Context(), wire.WorkSubject(wire.LaneOf(name)), nil))(t)
@@ -184,7 +186,9 @@ func TestARunIsMeasured(t *testing.T) {
 		{"tranche_requests_ended_total", []string{"endpoint", "statement", "outcome", "answered"}, 4},
 		{"tranche_requests_ended_total", []string{"endpoint", "statement", "outcome", "expired"}, 0},
 		{"tranche_runs_completed_total", []string{"outcome", "failures"}, 1},
+		{"tranche_runs", []string{"namespace", "team-a", "state", "running"}, 1},
 		{"tranche_runs", []string{"state", "running"}, 1},
+		{"tranche_runs_late", []string{"namespace", "team-a"}, 0},
 		{"tranche_intake_rows_total", nil, 230},
 		{"tranche_node_is_leader", nil, 1},
 		{"tranche_leader_epoch", nil, 1},

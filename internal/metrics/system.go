@@ -57,7 +57,7 @@ func newSystem(m *Metrics, config *Config) *system {
 	m.catalog.leader = true
 	s := &system{m: m, every: cmp.Or(config.Every, DefaultEvery), timeout: cmp.Or(config.Timeout, DefaultTimeout),
 		streams: newNames(maxStreams), always: gauges(&m.catalog, alwaysRows()),
-		read: gauges(&m.catalog, slices.Concat(runRows(), endpointRows(), collectorRows(), besideRows()))}
+		read: gauges(&m.catalog, slices.Concat(runRows(m.namespaces.of), endpointRows(), collectorRows(), besideRows()))}
 	m.catalog.leader = false
 	return s
 }

@@ -1,6 +1,10 @@
 package metrics
 
 import (
+	"math"
+	"slices"
+
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -53,20 +57,22 @@ func number[N int | int64 | float64](value func(*healthstore.Metrics) N) func(*s
 	return one(func(s *seen) N { return value(s.db) })
 }
 
-func runRows() []row[*seen] {
+func runRows(in func(namespace string) string) []row[*seen] {
+	sum := func(was, n float64) float64 { return was + n }
+	count := func(by func(*healthstore.RunMetrics) string) func(*healthstore.RunMetrics) (string, float64) {
+		return func(r *healthstore.RunMetrics) (string, float64) { return by(r), float64(r.Count) }
+	}
+	plain := func(n func(*healthstore.RunMetrics) float64) func(*healthstore.RunMetrics) (string, float64) {
+		return func(r *healthstore.RunMetrics) (string, float64) { return "", n(r) }
+	}
 	return []row[*seen]{
-		{"tranche_runs", "Runs in progress: state is loading, running or held.", "state",
-			perRuns([]string{"loading", "running", "held"}, func(r *healthstore.RunMetrics) string { return r.State })},
-		{"tranche_runs_held", "Held runs: reason is operator, threshold, fail_fast or canary.", "reason",
-			perRuns([]string{string(control.HoldOperator), string(control.HoldThreshold), string(control.HoldFailFast),
-				string(control.HoldCanary)}, func(r *healthstore.RunMetrics) string { return r.Hold })},
-		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run in progress; 0: none.", "",
-			number(func(m *healthstore.Metrics) (oldest float64) {
-				for i := range m.Runs {
-					oldest = max(oldest, m.Runs[i].Oldest)
-				}
-				return oldest
-			})},
+		{"tranche_runs", "Runs in progress: state is loading, running or held.", "namespace,state",
+			perRuns(in, sum, count(func(r *healthstore.RunMetrics) string { return r.State }), "loading", "running", "held")},
+		{"tranche_runs_held", "Held runs: reason is operator, threshold, fail_fast or canary.", "namespace,reason",
+			perRuns(in, sum, count(func(r *healthstore.RunMetrics) string { return r.Hold }), string(control.HoldOperator),
+				string(control.HoldThreshold), string(control.HoldFailFast), string(control.HoldCanary))},
+		{"tranche_run_oldest_unfinished_seconds", "Age of the oldest run in progress; 0: none.", "namespace",
+			perRuns(in, math.Max, plain(func(r *healthstore.RunMetrics) float64 { return r.Oldest }), "")},
 		{"tranche_runs_end_timestamp_seconds", "When the last of the 50 most urgent runs in progress will end, by " +
 			"forecast: quantile is 0.1, 0.5 or 0.9; absent: none has a time.", "quantile",
 			func(s *seen, put func(float64, ...string)) {
@@ -74,27 +80,32 @@ func runRows() []row[*seen] {
 					put(float64(at.Unix()), quantile)
 				}
 			}},
-		{"tranche_runs_overdue", "Open runs not sealed before their deadline.", "",
-			number(func(m *healthstore.Metrics) int64 { return m.Overdue })},
-		{"tranche_runs_late", "Runs not done by their done_by.", "",
-			number(func(m *healthstore.Metrics) int64 { return m.Late })},
+		{"tranche_runs_overdue", "Open runs not sealed before their deadline.", "namespace",
+			perRuns(in, sum, plain(func(r *healthstore.RunMetrics) float64 { return float64(r.Overdue) }), "")},
+		{"tranche_runs_late", "Runs not done by their done_by.", "namespace",
+			perRuns(in, sum, plain(func(r *healthstore.RunMetrics) float64 { return float64(r.Late) }), "")},
 	}
 }
 
-// perRuns counts runs by a value; known values are exposed even at 0.
-func perRuns(known []string, by func(*healthstore.RunMetrics) string) func(*seen, func(float64, ...string)) {
+// perRuns adds up what runs count for, by namespace and another label, of which all values are exposed; "": none.
+func perRuns(in func(string) string, add func(was, n float64) float64,
+	of func(*healthstore.RunMetrics) (value string, n float64), values ...string,
+) func(*seen, func(float64, ...string)) {
 	return func(s *seen, put func(float64, ...string)) {
-		count := map[string]int64{}
-		for _, value := range known {
-			count[value] = 0
-		}
-		for i := range s.db.Runs {
-			if value := by(&s.db.Runs[i]); value != "" {
-				count[value] += s.db.Runs[i].Count
+		total := map[[2]string]float64{}
+		none := healthstore.RunMetrics{Namespace: workqueue.DefaultNamespace}
+		for _, r := range append([]healthstore.RunMetrics{none}, s.db.Runs...) {
+			r.Namespace = in(r.Namespace)
+			for _, value := range values {
+				total[[2]string{r.Namespace, value}] += 0
+			}
+			if value, n := of(&r); slices.Contains(values, value) {
+				k := [2]string{r.Namespace, value}
+				total[k] = add(total[k], n)
 			}
 		}
-		for value, n := range count {
-			put(float64(n), value)
+		for k, n := range total {
+			put(n, slices.DeleteFunc(k[:], func(label string) bool { return label == "" })...)
 		}
 	}
 }

@@ -1494,6 +1494,9 @@ type Endpoint struct {
 	// RequestRate requests a second in all, set by an operator; 0: none
 	RequestRate float64 `json:"request_rate"`
 
+	// Namespaces whose runs and collectors may use it; absent: all
+	Namespaces []string `json:"namespaces,omitempty"`
+
 	// Canary canary: a new version that gets a share of runs' requests
 	Canary *EndpointCanaryView `json:"canary,omitempty"`
 
@@ -1577,6 +1580,9 @@ type EndpointSetting struct {
 	// RequestRate requests a second over all runs, collectors and nodes; 0: no limit
 	RequestRate float64 `json:"request_rate"`
 
+	// Namespaces whose runs and collectors may use it; absent: all
+	Namespaces []string `json:"namespaces,omitempty"`
+
 	// Canary endpoint of a new version that gets a share of runs' requests
 	Canary string `json:"canary,omitempty"`
 
@@ -1601,6 +1607,9 @@ type EndpointSettings struct {
 
 	// RequestRate requests a second in all; 0: no limit
 	RequestRate *float64 `json:"request_rate,omitempty"`
+
+	// Namespaces whose runs and collectors may use it; empty: all
+	Namespaces []string `json:"namespaces,omitzero"`
 
 	// Canary sends a share of runs' requests to a new version
 	Canary *EndpointCanary `json:"canary,omitempty"`
@@ -7298,4 +7307,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of aad37cf322a00afe206ad982adf252cb, is 010378955a9db40a9cf4b33ef862421848fa257068669a548d0338e2818c287c.
+// Of 94601f7b0348efe6c9a74a36657cd0d0, is d67355e6b0744648e94767eddb77e2ec4abf20709a9e97b296d986ed2a4df783.

@@ -175,6 +175,7 @@ type Completion struct {
 	Run        workqueue.RunID
 	Name       string
 	Plan       string
+	Namespace  string
 	Endpoints  []string
 	Items      int64
 	Done       int64
@@ -186,7 +187,7 @@ type Completion struct {
 const (
 	// run_event_completed. A run restarted since has other counts now; the event has the right ones.
 	completions = `
-SELECT e.id::text, e.run_id, coalesce(r.name, ''), r.plan,
+SELECT e.id::text, e.run_id, coalesce(r.name, ''), r.plan, r.namespace,
     array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id), r.items,
     coalesce((e.payload->>'done')::bigint, r.done, 0), coalesce((e.payload->>'failed')::bigint, r.failed, 0), e.at,
     e.generation
@@ -195,7 +196,7 @@ WHERE e.kind = 'completed' AND e.at >= $1
 ORDER BY e.at, e.id LIMIT $2`
 
 	labelRuns = `
-SELECT r.id, r.plan, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id)
+SELECT r.id, r.plan, r.namespace, array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id)
 FROM batchrun r WHERE r.id = ANY ($1)`
 )
 
@@ -205,10 +206,11 @@ func (s Store) Completions(ctx context.Context, since time.Time) ([]Completion, 
 	return done, pg.Wrap(err, "read completions for alerts")
 }
 
-// Label is the plan and endpoints of a run.
+// Label is the plan, namespace and endpoints of a run.
 type Label struct {
 	Run       workqueue.RunID
 	Plan      string
+	Namespace string
 	Endpoints []string
 }
 

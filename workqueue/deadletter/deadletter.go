@@ -148,13 +148,17 @@ func (e *AmbiguousLetterError) Error() string {
 		e.Matches[0], e.Matches[1])
 }
 
+// visible are the letters of runs in the namespaces $5; null: all.
+const visible = `($5::text[] IS NULL OR (SELECT r.namespace FROM batchrun r WHERE r.id = run_id) = ANY ($5))`
+
 // A range of the primary key; if that is empty, all letters.
 const matchingLetters = `
-WITH begins AS MATERIALIZED (SELECT id FROM dead_letter WHERE id BETWEEN $1 AND $2 ORDER BY id DESC LIMIT $3)
+WITH begins AS MATERIALIZED (
+    SELECT id FROM dead_letter WHERE id BETWEEN $1 AND $2 AND ` + visible + ` ORDER BY id DESC LIMIT $3)
 SELECT id FROM begins
 UNION ALL
 (SELECT id FROM dead_letter
-WHERE NOT EXISTS (SELECT FROM begins) AND position($4 IN replace(id::text, '-', '')) > 0
+WHERE NOT EXISTS (SELECT FROM begins) AND position($4 IN replace(id::text, '-', '')) > 0 AND ` + visible + `
 ORDER BY id DESC LIMIT $3)`
 
 type querier interface {
@@ -167,7 +171,8 @@ func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.Lette
 	var ids []workqueue.LetterID
 	if ok {
 		var err error
-		ids, err = pg.Collect(ctx, db, pgx.RowTo[workqueue.LetterID], matchingLetters, low, high, pg.MaxMatches, piece)
+		ids, err = pg.Collect(ctx, db, pgx.RowTo[workqueue.LetterID], matchingLetters, low, high, pg.MaxMatches, piece,
+			workqueue.Namespaces(ctx))
 		if err != nil {
 			return workqueue.LetterID{}, fmt.Errorf("look up dead letter %q: %w", ref, err)
 		}
@@ -212,10 +217,11 @@ SELECT id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, ori
 const listLetters = letterColumns + `
 FROM dead_letter
 WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND ($3::uuid IS NULL OR id < $3)
+    AND ` + visible + `
 ORDER BY id DESC
 LIMIT $4`
 
-// DeadLetters lists dead letters, newest first, without bodies.
+// DeadLetters lists dead letters of the context's scope, newest first, without bodies.
 func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, error) {
 	limit := pg.Limit(f.Limit, DefaultLetters, MaxLetters)
 	page := DeadLetterPage{Letters: []DeadLetter{}}
@@ -227,7 +233,8 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 		after = &f.After
 	}
 	var err error
-	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1)
+	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1,
+		workqueue.Namespaces(ctx))
 	if err != nil {
 		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
 	}

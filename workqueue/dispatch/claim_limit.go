@@ -153,9 +153,9 @@ func (c *claim) contended() bool {
 }
 
 // share limits the claim to its run's share of the endpoint: the limit divided among the namespaces whose runs could use
-// a slot now, and in a namespace among those runs, each as often as its share says, rounded up. Unused shares are not reserved: a run without claimable work, or at
-// its own limit, is no rival. A run above its share gets nothing until the rest have theirs, so freed slots go to those
-// with the least.
+// a slot now, and in a namespace among those runs, each as often as its share says, rounded up. Unused shares are not
+// reserved: a run without claimable work, or at its own limit, is no rival. A run above its share gets nothing until the
+// rest have theirs, so freed slots go to those with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
 	stuck := p.busyAuto >= p.limit || p.learnedRateSpent() // no automatic step can use a slot

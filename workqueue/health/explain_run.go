@@ -68,7 +68,8 @@ const explainRuns = `
 SELECT r.id, r.state, r.generation, r.priority, r.namespace, coalesce(n.max_in_flight, 0),
     CASE WHEN n.max_in_flight IS NOT NULL THEN (
         SELECT count(*) FROM work_slice s JOIN batchrun o ON o.id = s.run_id
-        WHERE s.state IN ('claimed', 'sent') AND o.namespace = r.namespace) ELSE 0 END, r.created_at, r.sealed_at, r.started_at, r.finished_at,
+        WHERE s.state IN ('claimed', 'sent') AND o.namespace = r.namespace) ELSE 0 END,
+    r.created_at, r.sealed_at, r.started_at, r.finished_at,
     coalesce(r.hold, ''), r.hold_detail, r.held_at, r.held_by, r.canary, r.canary_auto_approve,
     coalesce(r.canary_state, ''),
     coalesce(r.loader_session, '00000000-0000-0000-0000-000000000000'),

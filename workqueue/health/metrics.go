@@ -15,8 +15,6 @@ import (
 // run, item or message. Ages are seconds by the database's clock; 0: none exists.
 type Metrics struct {
 	Runs       []RunMetrics
-	Overdue    int64 // open runs past their seal deadline
-	Late       int64 // runs past their done_by
 	Endpoints  []EndpointMetrics
 	Collectors []CollectorMetrics
 	Schedules  ScheduleMetrics
@@ -26,12 +24,15 @@ type Metrics struct {
 	Tables     []TableMetrics
 }
 
-// RunMetrics is the runs in progress with the same state and hold.
+// RunMetrics is the runs in progress of a namespace with the same state and hold.
 type RunMetrics struct {
-	State  string // loading, running, or held
-	Hold   string // why they are held; empty: not held
-	Count  int64
-	Oldest float64 // age of the run created first
+	Namespace string
+	State     string // loading, running, or held
+	Hold      string // why they are held; empty: not held
+	Count     int64
+	Oldest    float64 // age of the run created first
+	Overdue   int64   // open ones past their seal deadline
+	Late      int64   // those past their done_by
 }
 
 // EndpointMetrics is an endpoint with a pace or work, and the work of runs that are not held. Nil: unknown or none.
@@ -108,7 +109,6 @@ func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	b := &pgx.Batch{}
 	b.Queue(limitStatements, strconv.FormatInt(statementLimit.Milliseconds(), 10))
 	queueRows(b, &r.Runs, runMetrics)
-	row(b, []any{&r.Overdue, &r.Late}, overdueRuns)
 	queueRows(b, &r.Endpoints, endpointMetrics)
 	queueRows(b, &r.Collectors, collectorMetrics, MaxCounted)
 	d, l := &r.Schedules, &r.Leftovers
@@ -131,15 +131,11 @@ func row(b *pgx.Batch, into []any, sql string, args ...any) {
 const (
 	// batchrun_active.
 	runMetrics = `
-SELECT CASE WHEN state = 'loading' THEN state WHEN hold IS NULL THEN 'running' ELSE 'held' END, coalesce(hold, ''),
-    count(*), extract(epoch FROM tranche_now() - min(created_at))::float8
-FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2 ORDER BY 1, 2`
-
-	// batchrun_active.
-	overdueRuns = `
-SELECT count(*) FILTER (WHERE opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()),
+SELECT namespace, CASE WHEN state = 'loading' THEN state WHEN hold IS NULL THEN 'running' ELSE 'held' END,
+    coalesce(hold, ''), count(*), extract(epoch FROM tranche_now() - min(created_at))::float8,
+    count(*) FILTER (WHERE opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()),
     count(*) FILTER (WHERE done_by <= tranche_now())
-FROM batchrun WHERE state IN ('loading', 'running')`
+FROM batchrun WHERE state IN ('loading', 'running') GROUP BY 1, 2, 3 ORDER BY 1, 2, 3`
 
 	// batchrun_active and, for each run, work_block_ready. work_slice_live finds slices in flight, which limits
 	// bound. A block's plane is read only where an item is ready.

@@ -89,6 +89,7 @@ SELECT what FROM (
     UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT FROM schedule WHERE namespace = $1)
     UNION ALL SELECT 'collectors' WHERE EXISTS (SELECT FROM collector WHERE namespace = $1)
     UNION ALL SELECT 'trackers' WHERE EXISTS (SELECT FROM tracker_service WHERE namespace = $1)
+    UNION ALL SELECT 'endpoints' WHERE EXISTS (SELECT FROM endpoint_setting WHERE $1 = ANY (namespaces))
     UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM api_token WHERE revoked_at IS NULL AND grants ? $1
         AND (expires_at IS NULL OR expires_at > tranche_now()))) u LIMIT 1`
 

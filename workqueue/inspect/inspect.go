@@ -71,6 +71,7 @@ SELECT id, at, actor, action, run_id, subject, detail, before, after, origin, co
 	listAudit = auditColumns + `
 WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = '' OR action = $3)
     AND ($4::timestamptz IS NULL OR at >= $4) AND ($5 = 0::bigint OR id < $5)
+    AND ($7::text[] IS NULL OR (SELECT r.namespace FROM batchrun r WHERE r.id = run_id) = ANY ($7))
 ORDER BY id DESC
 LIMIT $6`
 
@@ -130,7 +131,7 @@ func (s Store) EachChainRow(
 	}
 }
 
-// Audit lists actions, newest first.
+// Audit lists actions, newest first: all, or those on the runs of the context's scope.
 func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	page := AuditPage{Entries: []AuditEntry{}}
 	if !pg.ValidText(f.Actor) || !pg.ValidText(f.Action) {
@@ -147,7 +148,7 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	}
 	var err error
 	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, run, f.Actor, f.Action,
-		since, f.Before, limit+1)
+		since, f.Before, limit+1, workqueue.Namespaces(ctx))
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
 	}

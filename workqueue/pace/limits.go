@@ -1,10 +1,12 @@
 package pace
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -29,6 +31,7 @@ type EndpointSetting struct {
 	MaxInFlight int       `json:"max_in_flight" doc:"requests in flight over all runs and nodes; 0: no separate limit"`
 	Rate        float64   `json:"rate" doc:"items a second over all runs and nodes; 0: no limit"`
 	RequestRate float64   `json:"request_rate" doc:"requests a second over all runs, collectors and nodes; 0: no limit"`
+	Namespaces  []string  `json:"namespaces,omitempty" doc:"whose runs and collectors may use it; absent: all"`
 	Canary      string    `json:"canary,omitempty" doc:"endpoint of a new version that gets a share of runs' requests"`
 	CanaryShare float64   `json:"canary_share,omitempty" doc:"percent; 100: all"`
 	CanarySince time.Time `json:"canary_since,omitzero" doc:"start of the comparison"`
@@ -43,6 +46,7 @@ type EndpointChange struct {
 	MaxInFlight   *int
 	Rate          *float64
 	RequestRate   *float64
+	Namespaces    []string // empty: all
 	Canary        *Canary
 	ClearChunkCap bool              // allow chunks above the size that failed entirely
 	IfWas         map[string]string // expected current values, by setting, as text
@@ -91,8 +95,8 @@ func (c *EndpointChange) validateRates() error {
 }
 
 const (
-	settingColumns = `endpoint, concurrency, max_in_flight, rate, request_rate, coalesce(canary, ''), canary_share,
-    coalesce(canary_since, '0001-01-01Z'), changed_by, changed_at`
+	settingColumns = `endpoint, concurrency, max_in_flight, rate, request_rate, namespaces, coalesce(canary, ''),
+    canary_share, coalesce(canary_since, '0001-01-01Z'), changed_by, changed_at`
 
 	// lockSetting locks the row, so that the audit entry's earlier values are right.
 	makeSetting = `INSERT INTO endpoint_setting (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
@@ -101,9 +105,15 @@ const (
 	updateSetting = `
 UPDATE endpoint_setting
 SET concurrency = coalesce($2, concurrency), max_in_flight = coalesce($3, max_in_flight), rate = coalesce($4, rate),
-    request_rate = coalesce($6, request_rate), changed_by = $5, changed_at = tranche_now()
+    request_rate = coalesce($6, request_rate), changed_by = $5, changed_at = tranche_now(),
+    namespaces = CASE WHEN $7::text[] IS NULL THEN namespaces ELSE nullif($7, '{}') END
 WHERE endpoint = $1
 RETURNING ` + settingColumns
+
+	// A namespace in use here is not deleted before the commit.
+	unknownNamespace = `
+WITH known AS (SELECT name FROM namespace WHERE name = ANY ($1) FOR KEY SHARE)
+SELECT n FROM unnest($1::text[]) n WHERE n NOT IN (SELECT name FROM known) LIMIT 1`
 
 	// clearChunkCap locks the pace's row after the setting's; claims lock only the pace.
 	clearChunkCap = `
@@ -150,8 +160,15 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 			return after, err
 		}
 	}
+	if change.Namespaces != nil {
+		unknown := &workqueue.UnknownNamespaceError{}
+		err := tx.QueryRow(ctx, unknownNamespace, change.Namespaces).Scan(&unknown.Name)
+		if !errors.Is(err, pgx.ErrNoRows) {
+			return after, cmp.Or[error](err, unknown)
+		}
+	}
 	row := tx.QueryRow(ctx, updateSetting, change.Endpoint, change.Concurrency, change.MaxInFlight, change.Rate, actor,
-		change.RequestRate)
+		change.RequestRate, change.Namespaces)
 	if err := row.Scan(after.columns()...); err != nil {
 		return after, err
 	}
@@ -198,13 +215,14 @@ func forgetChunkCap(ctx context.Context, tx pgx.Tx, endpoint, actor string) (lim
 }
 
 func (s *EndpointSetting) columns() []any {
-	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.RequestRate, &s.Canary, &s.CanaryShare,
-		&s.CanarySince, &s.ChangedBy, &s.ChangedAt}
+	return []any{&s.Endpoint, &s.Concurrency, &s.MaxInFlight, &s.Rate, &s.RequestRate, &s.Namespaces, &s.Canary,
+		&s.CanaryShare, &s.CanarySince, &s.ChangedBy, &s.ChangedAt}
 }
 
 func (s *EndpointSetting) limits() map[string]any {
 	return map[string]any{"concurrency": s.Concurrency, "max_in_flight": s.MaxInFlight, "rate": s.Rate,
-		"request_rate": s.RequestRate, "canary": s.CanaryShare, "canary_endpoint": s.Canary}
+		"request_rate": s.RequestRate, "namespaces": strings.Join(s.Namespaces, ","), "canary": s.CanaryShare,
+		"canary_endpoint": s.Canary}
 }
 
 const endpointSettings = `SELECT ` + settingColumns + ` FROM endpoint_setting ORDER BY endpoint`

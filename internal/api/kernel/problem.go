@@ -148,7 +148,8 @@ func Told(err error) (status int, found error) {
 		{as[*identity.AmbiguousTokenError], http.StatusConflict},
 		{as[*identity.RevokedTokenError], http.StatusConflict},
 		{as[*identity.NameTakenError], http.StatusConflict},
-		{quotaReached, http.StatusConflict}, {as[*identity.NamespaceUsedError], http.StatusConflict},
+		{said("TRQ01"), http.StatusConflict}, {said("TRQ02"), http.StatusForbidden},
+		{as[*identity.NamespaceUsedError], http.StatusConflict},
 		{as[*workqueue.ElsewhereError], http.StatusConflict},
 		{as[*workqueue.UnknownNamespaceError], http.StatusUnprocessableEntity},
 		{as[*workqueue.StateError], http.StatusConflict}, {as[*workqueue.ActError], http.StatusConflict},
@@ -173,12 +174,14 @@ func Told(err error) (status int, found error) {
 	return 0, nil
 }
 
-// quotaReached returns what the function namespace_quota says.
-func quotaReached(err error) error {
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code == "TRQ01" {
-		return errors.New(said.Message)
+// said returns what a function of the schema says with a code: namespace_quota, endpoint_namespaces.
+func said(code string) func(error) error {
+	return func(err error) error {
+		if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code == code {
+			return errors.New(said.Message)
+		}
+		return nil
 	}
-	return nil
 }
 
 func as[T error](err error) error {

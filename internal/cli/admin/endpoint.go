@@ -217,6 +217,9 @@ func paceRows(t *cli.Table, e *client.Endpoint) {
 		requests = requestRateText(e.RequestRate)
 	}
 	t.Row("limits", cli.Join(", ", budgetText(e.MaxInFlight), rateLimitText(e.RateLimit), requests))
+	if len(e.Namespaces) > 0 {
+		t.Row("namespaces", strings.Join(e.Namespaces, ", "))
+	}
 	p := e.Pace
 	if p == nil {
 		t.Row("pace", "nodes have not had to find one yet")
@@ -258,6 +261,7 @@ type endpointsSet struct {
 	MaxInFlight *int              `type:"limit" off:"none" within:"1,10000" help:"Requests in flight over all runs, 1 to 10000, or none." placeholder:"N"`
 	Rate        *float64          `type:"limit" off:"none" within:"0.001,10000000" like:"items a second from" help:"Items a second over all runs, or none." placeholder:"N"`
 	RequestRate *requestRate      `type:"limit" off:"none" like:"a rate of requests like 10/s, 50/m or 100/h" help:"Requests over all runs and collectors, as 50/m or 10/s, or none." placeholder:"N/m"`
+	Namespaces  []string          `help:"Namespaces whose runs and collectors may use it, or all." placeholder:"NAME,…"`
 	ChunkCap    string            `enum:",0" default:"" help:"0 forgets the size above which whole requests fail; nodes find that cap automatically." placeholder:"0"`
 	IfWas       map[string]string `help:"Refuse the change unless the setting has this value; repeatable." placeholder:"NAME=VALUE"`
 	Breaker     string            `enum:",closed" default:"" help:"closed means that it is no outage: for 10 minutes failures use up attempts. Nodes open it automatically." placeholder:"closed"`
@@ -273,8 +277,8 @@ func (r *requestRate) UnmarshalText(text []byte) error {
 
 func (e *endpointsSet) Validate() error {
 	if reflect.DeepEqual(*e, endpointsSet{Name: e.Name, IfWas: e.IfWas}) {
-		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --request-rate, --chunk-cap 0 or " +
-			"--breaker closed")
+		return errors.New("say what to set: --concurrency, --max-in-flight, --rate, --request-rate, --namespaces, " +
+			"--chunk-cap 0 or --breaker closed")
 	}
 	return nil
 }
@@ -282,6 +286,11 @@ func (e *endpointsSet) Validate() error {
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
 	set := client.EndpointSettings{Concurrency: e.Concurrency, MaxInFlight: e.MaxInFlight, Rate: e.Rate,
 		RequestRate: (*float64)(e.RequestRate), IfWas: e.IfWas}
+	if len(e.Namespaces) > 0 {
+		if set.Namespaces = e.Namespaces; slices.Equal(set.Namespaces, []string{"all"}) {
+			set.Namespaces = []string{}
+		}
+	}
 	if e.ChunkCap != "" {
 		set.ChunkCap = new(int)
 	}
@@ -321,8 +330,13 @@ func (e *endpointsSet) told(set *client.EndpointSetting) string {
 	return cli.Join("; ", cli.If(e.Concurrency != nil, "%v, within seconds", concurrency),
 		cli.If(e.MaxInFlight != nil, "%v", budgetText(set.MaxInFlight)), cli.If(e.Rate != nil, "%v", rateLimitText(set.Rate)),
 		cli.If(e.RequestRate != nil, "%v", requestRateText(set.RequestRate)),
+		cli.If(len(e.Namespaces) > 0, "it may be used by %v", namespacesText(set.Namespaces)),
 		cli.If(e.ChunkCap != "", "requests may be of any size again"), cli.If(e.Breaker != "",
 			"its breaker stays closed for 10 minutes: items that fail use up their attempts"))
+}
+
+func namespacesText(names []string) string {
+	return "namespaces " + cmp.Or(strings.Join(names, ", "), "of all names")
 }
 
 func budgetText(n int) string {

@@ -72,8 +72,9 @@ export function query(params) {
 
 export const segment = (name) => encodeURIComponent(name).replace(/^\.{1,2}$/, (dots) => dots.replaceAll(".", "%2E"));
 
-// scope limits lists and changes to the selected namespace. What a page is about is found in any.
-export const scope = (method, path) => (namespace() && path !== "/namespaces" && !(method === "GET" && /^\/\w+\/./.test(path))
+// scope limits lists and changes to the selected namespace. What a page is about is found in any; letters are requeued
+// in all.
+export const scope = (method, path) => (namespace() && !/^\/(namespaces|dead-letters|audit)/.test(path) && !(method === "GET" && /^\/\w+\/./.test(path))
   ? { "Tranche-Namespace": encodeURIComponent(namespace()) } : {});
 
 async function call(method, path, { body, headers = {}, signal } = {}) {

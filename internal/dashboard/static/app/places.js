@@ -27,7 +27,7 @@ export const groups = [
 /** named is the path of what has a name, like an endpoint. */
 export const named = (path, name) => `${path}?name=${encodeURIComponent(name)}`;
 
-// shared pages change what belongs to no namespace.
+// shared pages change what belongs to no namespace, though some show what is about runs of one.
 export const shared = new Set(["health", "alerts", "endpoints", "endpoint", "nodes", "letters", "audit", "tokens"]);
 
 export const places = groups.flatMap(([, all]) => all);

@@ -36,8 +36,8 @@ export const roleHere = () => Object.keys(rank)[held(route.value.page) - 1] ?? "
 
 export const can = (role, page = route.value.page) => held(page) >= rank[role];
 
-// sees reports whether the caller may open a place. Health has the conditions of their runs.
-export const sees = ([, , , , [page]]) => held(page === "health" ? "runs" : page, true) >= rank[{ tokens: "admin", runs: "watcher", api: "watcher" }[page] || "viewer"];
+// sees reports whether the caller may open a place. These three have what is about their runs.
+export const sees = ([, , , , [page]]) => held(["health", "letters", "audit"].includes(page) ? "runs" : page, true) >= rank[{ tokens: "admin", runs: "watcher", api: "watcher" }[page] || "viewer"];
 
 export async function refresh() {
   try {
