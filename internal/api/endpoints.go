@@ -281,7 +281,8 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 
 // isSet reports whether an endpoint has settings that count while it has neither runs nor services.
 func isSet(s *pace.EndpointSetting) bool {
-	return s.Concurrency > 0 || s.MaxInFlight > 0 || s.Rate > 0 || s.RequestRate > 0 || s.CanaryShare > 0
+	return s.Concurrency > 0 || s.MaxInFlight > 0 || s.Rate > 0 || s.RequestRate > 0 || s.CanaryShare > 0 ||
+		s.Namespaces != nil
 }
 
 func newEndpoint(name string) *Endpoint {
