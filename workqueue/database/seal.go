@@ -66,7 +66,7 @@ func readKey(ctx context.Context, source string) (string, error) {
 	case kind == "env" && from != "":
 		return "", errors.New("the variable is not set")
 	case kind == "exec" && len(words) > 0:
-		program := exec.CommandContext(ctx, words[0], words[1:]...) //nolint:gosec // the operator chose it
+		program := exec.CommandContext(ctx, words[0], words[1:]...)
 		program.Stderr = os.Stderr
 		text, err := program.Output()
 		return string(text), err
