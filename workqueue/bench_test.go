@@ -26,12 +26,12 @@ DO $$ DECLARE t regclass; BEGIN
 END $$`
 
 // subtest runs a case alone on this database, emptied: another one for each case would cost more than most of them.
-func (b *bench) subtest(name string, f func(t *testing.T, b *bench)) {
+func (b *bench) subtest(name string, f func(b *bench)) {
 	b.Run(name, func(t *testing.T) {
 		testenv.Rewrite(t, b.Pool, emptying)
 		b := &bench{&storetest.Bench{T: t, Pool: b.Pool, Store: b.Store}}
 		b.Session = b.Open()
-		f(t, b)
+		f(b)
 	})
 }
 

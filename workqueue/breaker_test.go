@@ -164,7 +164,8 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 		"five, and nothing answers":      {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
 		"five new ones":                  {items: 5, chunk: 1, serve: down, opens: true},
 	} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			good := b.Load(storetest.Chunked(1), 39)
 			var run workqueue.RunID
 			if tc.again {
@@ -225,7 +226,8 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for name, good := range map[string]int{"after others": 30, "and nothing ever worked": 0} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			const bad = 12
 			run := b.Load(storetest.Chunked(1), good+bad)
 			d := b.drive(run, func(s workqueue.Slice) settle.Answer {

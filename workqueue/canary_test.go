@@ -100,7 +100,8 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 		{"one more", "10%", 2, control.CanaryWaiting},
 	}
 	for _, c := range cases {
-		b.subtest(c.name, func(t *testing.T, b *bench) {
+		b.subtest(c.name, func(b *bench) {
+			t := b.T
 			run := b.withCanary(100, true, c.maxFailed)
 			for _, s := range b.Claim(run, storetest.Plenty) {
 				a := storetest.Whole(s)

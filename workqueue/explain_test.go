@@ -472,7 +472,8 @@ func TestExplain(t *testing.T) {
 			want: []told{{state: "waiting", reason: health.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
 		},
 	} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			run := c.make(b)
 			e := b.wantTold(run, c.want...)
 			testenv.Has(t, everything(e), c.says, "the explanation")

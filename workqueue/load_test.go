@@ -38,7 +38,8 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 		"across batches":                   {far, 7, 39_000},
 		"in the second of several batches": {apart, 34_000, 35_000},
 	} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			_, err := b.TryLoad(storetest.Request(), storetest.Keys(tc.keys...))
 			var dup *workqueue.DuplicateKeyError
 			if !errors.As(err, &dup) {
@@ -58,7 +59,8 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for name, tc := range map[string]struct{ repeat, base int }{"one batch": {3, 100}, "several": {2, 20_000}} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			var all []string
 			for range tc.repeat {
 				all = append(all, storetest.Names(tc.base)...)
@@ -91,7 +93,8 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 	b := setup(t)
 	broken := errors.New("line 17: broken")
 	for name, size := range map[string]int{"small": 16, "large": 70_000} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			source := storetest.Keys(storetest.Names(size)...)
 			_, err := b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
 				if err := source(item); err != nil {
@@ -200,7 +203,8 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for name, n := range map[string]int{"in one transaction": 50, "in parts": storetest.Several} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			req := storetest.Request()
 			req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
 			req.Content = &start.Content{Said: map[string]string{"on_duplicate": "error"}, Items: true}

@@ -138,7 +138,8 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"a host, asked something else":  {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 	} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			for _, r := range []requests{tc.before, tc.now} {
 				run := b.Load(storetest.Chunked(r.chunk), 5*r.chunk)
 				for _, s := range b.Claim(run, 5) {

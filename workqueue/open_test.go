@@ -329,11 +329,7 @@ func (b *bench) workOn(ctx context.Context, run workqueue.RunID) {
 		if err != nil && ctx.Err() == nil && !errors.Is(err, workqueue.ErrBusy) {
 			b.Errorf("claim: %v", err)
 		}
-		var answers []settle.Answer
-		for _, s := range claimed.Slices {
-			answers = append(answers, storetest.Whole(s))
-		}
-		if _, err := settle.New(b.Store).Record(ctx, answers); err != nil && ctx.Err() == nil {
+		if _, err := settle.New(b.Store).Record(ctx, storetest.Wholes(claimed.Slices)); err != nil && ctx.Err() == nil {
 			b.Errorf("record: %v", err)
 		}
 	}

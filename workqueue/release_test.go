@@ -115,7 +115,8 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 		"no pieces":      {},
 		"an empty piece": {bitfield.Full(4), bitfield.Set{}},
 	} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			run := b.Load(storetest.Request(), 8)
 			s := b.One(run)
 			_, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute)
@@ -175,7 +176,8 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			b.Record(a)
 		}},
 	} {
-		b.subtest(name, func(t *testing.T, b *bench) {
+		b.subtest(name, func(b *bench) {
+			t := b.T
 			run := b.Load(storetest.Chunked(1), 2)
 			claimed := b.Claim(run, storetest.Plenty)
 			b.hand(claimed...)
