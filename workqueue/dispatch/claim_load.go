@@ -96,12 +96,13 @@ LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = at.endpoint 
 LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = at.endpoint OFFSET 0) e ON true
 CROSS JOIN (SELECT tranche_now() AS now) t`
 
-	// lockQuotas serializes claims in a namespace with a quota, last of all locks; the count sees what it waited for.
-	quotasToLock = `
-SELECT n.name FROM namespace n WHERE n.name = ANY($1) FOR NO KEY UPDATE`
-	lockQuota      = quotasToLock
-	lockFreeQuotas = quotasToLock + ` SKIP LOCKED`
-	busyQuotas     = `
+	// lockQuota serializes claims in a namespace with a quota, last of all locks; the count sees what it waited for. It is
+	// not the namespace's row, which a start keeps until its commit.
+	lockQuota = `
+SELECT n FROM unnest($1::text[]) n, pg_advisory_xact_lock(hashtext('namespace'), hashtext(n))`
+	lockFreeQuotas = `
+SELECT n FROM unnest($1::text[]) n WHERE pg_try_advisory_xact_lock(hashtext('namespace'), hashtext(n))`
+	busyQuotas = `
 SELECT r.namespace, count(*) FROM work_slice s
 CROSS JOIN LATERAL (SELECT o.namespace FROM batchrun o WHERE o.id = s.run_id OFFSET 0) r
 WHERE s.endpoint IS NOT NULL AND ` + plane.SliceInFlight + ` AND r.namespace = ANY($1) GROUP BY 1`

@@ -188,7 +188,7 @@ func TestRetentionLimits(t *testing.T) {
 	}
 	testenv.Same(t, len(testenv.Must(retention.New(b.Store).MeasureRuns(ctx, lease, 100))(t)), 0,
 		"runs are measured for no limit and no quota")
-	b.Exec(`UPDATE namespace SET max_bytes = 1`)
+	b.Exec(`UPDATE namespace SET max_bytes = 1::bigint << 40`)
 	if n, err := retention.New(b.Store).MeasureRuns(ctx, lease, 100); len(n) != 5 || err != nil {
 		t.Fatal(n, err)
 	}
@@ -235,7 +235,7 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	lease := b.Lead()
 	ctx := t.Context()
 	deleted, first, huge := b.Ended(9, time.Hour), b.Ended(9, time.Hour), b.Ended(9, time.Hour)
-	b.Exec(`UPDATE namespace SET max_bytes = 1`)
+	b.Exec(`UPDATE namespace SET max_bytes = 1::bigint << 40`)
 	if took, err := retention.New(b.Store).MeasureRuns(ctx, lease, 1); err != nil ||
 		!slices.Equal(took, []workqueue.RunID{deleted}) {
 		t.Fatal(took, err)
