@@ -244,46 +244,44 @@ const (
 	KindLocal    Kind = "local"    // Go code in a program that embeds a node
 )
 
-// Kind returns the step's kind.
-func (s *Step) Kind() Kind {
-	switch {
-	case s.Direct != "":
-		return KindDirect
-	case s.HTTP != nil:
-		return KindHTTP
-	case s.SQL != nil:
-		return KindSQL
-	case s.Local != "":
-		return KindLocal
-	default:
-		return KindEndpoint
+// worker is one of the fields that say who does a step's work.
+type worker struct {
+	kind     Kind
+	given    bool
+	target   func() string
+	settings any // the kind's own, stored with the step; nil: none
+}
+
+// workers returns all kinds of workers. To add a kind, add a row.
+func (s *Step) workers() []worker {
+	named := func(name string) func() string { return func() string { return name } }
+	return []worker{
+		{KindEndpoint, s.Endpoint != "", named(s.Endpoint), nil}, {KindDirect, s.Direct != "", named(s.Direct), nil},
+		{KindHTTP, s.HTTP != nil, s.HTTP.host, s.HTTP}, {KindSQL, s.SQL != nil, s.SQL.source, s.SQL},
+		{KindLocal, s.Local != "", named(s.Local), nil},
 	}
 }
 
-func (s *Step) target() string {
-	switch s.Kind() {
-	case KindDirect:
-		return s.Direct
-	case KindHTTP:
-		return s.HTTP.host()
-	case KindSQL:
-		return s.SQL.source()
-	case KindLocal:
-		return s.Local
-	default:
-		return s.Endpoint
+func (s *Step) worker() worker {
+	all := s.workers()
+	if i := slices.IndexFunc(all[1:], func(w worker) bool { return w.given }); i >= 0 {
+		return all[1+i]
 	}
+	return all[0]
 }
+
+// Kind returns the step's kind.
+func (s *Step) Kind() Kind { return s.worker().kind }
+
+func (s *Step) target() string { return s.worker().target() }
+
+// KindSettings returns the kind's own settings; nil: it has none.
+func (s *Step) KindSettings() any { return s.worker().settings }
 
 // TargetKey returns the key of the step's target: steps with the same key share budgets, rates and the breaker. It is
 // the endpoint's name, else kind and target, such as http:branches.example.com.
 func (s *Step) TargetKey() string {
-	switch kind := s.Kind(); kind {
-	case KindEndpoint, KindDirect:
-		return s.target()
-	default:
-		return string(kind) + ":" + s.target()
-	}
+	return workqueue.TargetKey(workqueue.Kind(s.Kind()), s.target())
 }
 
 // SeesItem reports whether the step's requests include the item's payload.

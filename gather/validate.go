@@ -200,15 +200,9 @@ func (s *Step) validate(prefix string) error {
 
 func (s *Step) validateKind(prefix string) error {
 	var kinds []Kind
-	for _, k := range []struct {
-		kind Kind
-		set  bool
-	}{
-		{KindEndpoint, s.Endpoint != ""}, {KindDirect, s.Direct != ""}, {KindHTTP, s.HTTP != nil},
-		{KindSQL, s.SQL != nil}, {KindLocal, s.Local != ""},
-	} {
-		if k.set {
-			kinds = append(kinds, k.kind)
+	for _, w := range s.workers() {
+		if w.given {
+			kinds = append(kinds, w.kind)
 		}
 	}
 	switch {

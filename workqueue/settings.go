@@ -16,17 +16,17 @@ import (
 
 // StepSettings is a step's settings. A setting has the same field name here, in [StepOverrides] and in [SettingsView],
 // whose tags give its name in plans, JSON, queries and commands. The tags here give its bounds and its column of
-// run_step: the setting's name by default, and NULL for 0 where marked. A new setting needs a line in each, and a
-// column.
+// run_step: the setting's name by default, and NULL for 0 where marked; and pace, if it changes no outcome. A new
+// setting needs a line in each, and a column.
 type StepSettings struct {
-	Chunk      int           `bounds:"1 8192"`     // most items of a slice
-	ChunkAuto  bool          `column:"chunk_auto"` // nodes find the size, up to Chunk
-	ChunkBytes int           `bounds:"1KiB 64MiB" zero:"leaves it to the node" column:",null"`
-	ChunkTime  time.Duration `bounds:"10ms 1h" zero:"" column:",null"` // of an automatic chunk; 0: node's default
-	InFlight   int           `bounds:"1 10000"`                        // most concurrent slices over all nodes
+	Chunk      int           `bounds:"1 8192" pace:""` // most items of a slice
+	ChunkAuto  bool          `column:"chunk_auto"`     // nodes find the size, up to Chunk
+	ChunkBytes int           `bounds:"1KiB 64MiB" zero:"leaves it to the node" column:",null" pace:""`
+	ChunkTime  time.Duration `bounds:"10ms 1h" zero:"" column:",null" pace:""` // of an automatic chunk; 0: node's default
+	InFlight   int           `bounds:"1 10000" pace:""`                        // most concurrent slices over all nodes
 	// nodes find the limit, up to InFlight
 	InFlightAuto bool    `column:"in_flight_auto"`
-	Rate         float64 `bounds:"0.001 10000000" unit:" items a second" zero:"is no limit" column:",null"`
+	Rate         float64 `bounds:"0.001 10000000" unit:" items a second" zero:"is no limit" column:",null" pace:""`
 	MaxAttempts  int     `bounds:"1 100"` // most attempts of a failing item
 	// from a service's receipt of a request until the request is abandoned
 	Timeout      time.Duration `bounds:"1ms 24h" column:"request_timeout"`
@@ -133,6 +133,18 @@ func (s *StepSettings) All() iter.Seq2[string, any] {
 			}
 		}
 	}
+}
+
+// Paces returns the names of the settings of pace, which change no outcome.
+func (StepSettings) Paces() (names []string) {
+	shown := reflect.TypeFor[SettingsView]()
+	for field := range reflect.TypeFor[StepSettings]().Fields() {
+		if _, pace := field.Tag.Lookup("pace"); pace {
+			of, _ := shown.FieldByName(field.Name)
+			names = append(names, jsonName(of))
+		}
+	}
+	return names
 }
 
 func jsonName(field reflect.StructField) string {

@@ -154,12 +154,17 @@ func (k Kind) Fetched() bool { return k != KindEndpoint }
 // OverNATS reports whether such steps send requests over NATS.
 func (k Kind) OverNATS() bool { return k == KindEndpoint || k == KindDirect }
 
+// targetWords are words for the targets of kinds whose name begins their keys, and for endpoints.
+//
+//nolint:gochecknoglobals // a table
+var targetWords = map[Kind]string{KindHTTP: "HTTP service ", KindSQL: "source ", KindLocal: "local function ",
+	KindEndpoint: "endpoint "}
+
 // TargetKind splits a target key into its kind and target.
 func TargetKind(key string) (kind Kind, target string) {
-	for _, k := range []Kind{KindHTTP, KindSQL, KindLocal} {
-		if target, ok := strings.CutPrefix(key, string(k)+":"); ok {
-			return k, target
-		}
+	name, target, found := strings.Cut(key, ":") // names of endpoints have no colon
+	if kind = Kind(name); found && kind != KindEndpoint && targetWords[kind] != "" {
+		return kind, target
 	}
 	return KindEndpoint, key
 }
@@ -167,8 +172,7 @@ func TargetKind(key string) (kind Kind, target string) {
 // TargetText describes a target key in words.
 func TargetText(key string) string {
 	kind, target := TargetKind(key)
-	return map[Kind]string{KindHTTP: "HTTP service ", KindSQL: "source ", KindLocal: "local function ",
-		KindEndpoint: "endpoint "}[kind] + target
+	return targetWords[kind] + target
 }
 
 // Partitions is the number of partitions of work_queue and of work_result. PostgreSQL chooses a run's by a hash of

@@ -114,7 +114,7 @@ func retentionKind(r *retention.Retention) RetentionKind {
 
 type setRetentionInput struct {
 	kernel.Actor
-	Kind string `path:"kind" doc:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences"`
+	Kind string `path:"kind" doc:"as show-retention lists them, such as runs"`
 	Body RetentionSettings
 }
 

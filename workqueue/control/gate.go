@@ -131,8 +131,7 @@ CROSS JOIN LATERAL (
             WHERE p.run_id = r.id AND p.action = 'approve' AND p.detail ->> 'step' = st.name), 0))
         AND (l.action IN ('add', 'seal', 'correct', 'reset', 'rerun', 'accept', 'accept_withdraw')
             OR l.action = 'resume' AND l.before ->> 'state' = 'cancelled'
-            OR l.action = 'set' AND EXISTS (SELECT FROM jsonb_object_keys(l.after) k WHERE k NOT IN
-                ('chunk', 'chunk_bytes', 'chunk_time', 'in_flight', 'rate', 'priority')))) a
+            OR l.action = 'set' AND EXISTS (SELECT FROM jsonb_object_keys(l.after) k WHERE k <> ALL ($2)))) a
 WHERE st.run_id = $1 AND st.approval IS NOT NULL
 GROUP BY st.step, a.actor, a.action ORDER BY max(a.at) DESC, a.action`
 )
@@ -148,7 +147,8 @@ func Gates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) ([]Gate, error) 
 	}
 	var step workqueue.Step
 	var act GateAct
-	err = pg.Each(pg.Rows(ctx, tx, gateActs, run), []any{&step, &act.Actor, &act.Action, &act.At}, func() {
+	paces := append(workqueue.StepSettings{}.Paces(), "priority")
+	err = pg.Each(pg.Rows(ctx, tx, gateActs, run, paces), []any{&step, &act.Actor, &act.Action, &act.At}, func() {
 		for i := range gates {
 			g := &gates[i]
 			if g.Step != step {

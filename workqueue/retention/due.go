@@ -114,20 +114,31 @@ FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 )
 
 type retained struct {
+	kind        RetentionKind
 	cutoff, due string
 	remove      string // deletes up to $2 rows before $1; empty: runs are deleted in stages
 }
 
-func (k RetentionKind) statements() retained {
-	return map[RetentionKind]retained{
-		RetainRuns:        {cutoffRuns, dueRuns, ""},
-		RetainEvents:      {cutoffEvents, dueEvents, deleteEvents},
-		RetainAudit:       {cutoffAudit, dueAudit, deleteAudit},
-		RetainQuarantine:  {cutoffQuarantine, dueQuarantine, deleteQuarantine},
-		RetainDeadLetters: {cutoffLetters, dueLetters, deleteLetters},
-		RetainSessions:    {cutoffSessions, dueSessions, deleteSessions},
-		RetainOccurrences: {cutoffOccurrences, dueOccurrences, deleteOccurrences},
-	}[k]
+// rules are all kinds, in display order. To add one, add a row.
+//
+//nolint:gochecknoglobals // a table
+var rules = []retained{
+	{RetainRuns, cutoffRuns, dueRuns, ""},
+	{RetainEvents, cutoffEvents, dueEvents, deleteEvents},
+	{RetainAudit, cutoffAudit, dueAudit, deleteAudit},
+	{RetainQuarantine, cutoffQuarantine, dueQuarantine, deleteQuarantine},
+	{RetainDeadLetters, cutoffLetters, dueLetters, deleteLetters},
+	{RetainSessions, cutoffSessions, dueSessions, deleteSessions},
+	{RetainOccurrences, cutoffOccurrences, dueOccurrences, deleteOccurrences},
+}
+
+func (k RetentionKind) statements() (of retained) {
+	for _, r := range rules {
+		if r.kind == k {
+			of = r
+		}
+	}
+	return of
 }
 
 // retentionReadTimeout bounds a search for what is past the limits of a kind, which may read all of it.

@@ -40,9 +40,11 @@ const (
 )
 
 // Kinds returns all kinds in display order.
-func Kinds() []RetentionKind {
-	return []RetentionKind{RetainRuns, RetainEvents, RetainAudit, RetainQuarantine, RetainDeadLetters, RetainSessions,
-		RetainOccurrences}
+func Kinds() (all []RetentionKind) {
+	for _, r := range rules {
+		all = append(all, r.kind)
+	}
+	return all
 }
 
 // MinRetentionAge is the least age limit, and MinRetentionBytes the least limit of size.

@@ -12,8 +12,8 @@ import (
 	"io"
 	"maps"
 	"os"
+	"reflect"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -81,17 +81,14 @@ func (f *ItemSource) Validate(set *RunSettings) error {
 // again after a lost answer, so what was requested counts.
 func startContent(set *RunSettings) *start.Content {
 	said := map[string]string{"on_duplicate": cmp.Or(set.OnDuplicate, string(start.DuplicateError))}
-	for name, value := range map[string]string{
-		"sql": set.SQL, "sql_source": set.SQLSource, "stream": set.Stream, "stream_subject": set.StreamSubject,
-		"from_run": set.FromRun, "from_states": strings.Join(set.FromStates, ","),
-		"corrections": set.corrections,
-	} {
-		if value != "" {
-			said[name] = value
+	for field, value := range reflect.ValueOf(&set.ItemSource).Elem().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if text := fmt.Sprint(value.Interface()); !value.IsZero() && text != "[]" {
+			said[name] = text
 		}
 	}
-	if set.StreamFrom != 0 {
-		said["stream_from"] = strconv.FormatUint(set.StreamFrom, 10)
+	if set.corrections != "" {
+		said["corrections"] = set.corrections
 	}
 	return &start.Content{Said: said, Items: !set.elsewhere()}
 }

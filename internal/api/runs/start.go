@@ -348,13 +348,8 @@ func numbersOf(plan *gather.Plan, names []string) []int {
 }
 
 func kindConfig(step *gather.Step) (json.RawMessage, error) {
-	var settings any
-	switch step.Kind() {
-	case gather.KindHTTP:
-		settings = step.HTTP
-	case gather.KindSQL:
-		settings = step.SQL
-	default:
+	settings := step.KindSettings()
+	if settings == nil {
 		return nil, nil
 	}
 	config, err := json.Marshal(settings)

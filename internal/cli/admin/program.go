@@ -70,7 +70,8 @@ func page(app *kong.Application, n *kong.Node, built buildinfo.Info) string {
 		}
 		manFlags(&b, "FLAGS OF ALL COMMANDS", n.Flags)
 		b.WriteString(".SH EXIT STATUS\n0: all went well; 3: completed, items failed, or something is critical; 4: held; " +
-			"5: timed out; 130: interrupted; 2: wrong usage; 1: any other error.\n")
+			"5: timed out; 6: no server answers; 7: refused; 8: cancelled; 130: interrupted; 2: wrong usage; " +
+			"1: any other error.\n")
 		return b.String()
 	}
 	leaves := n.Leaves(true)

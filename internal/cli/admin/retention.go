@@ -44,7 +44,7 @@ func retentionText(list *client.RetentionList, room int) string {
 }
 
 type retentionSet struct {
-	Kind     string  `arg:"" help:"runs, events, audit, quarantine, dead_letters, sessions or schedule_occurrences."`
+	Kind     string  `arg:"" help:"A kind that tranche retention show lists."`
 	Age      *string `type:"limit" off:"off" like:"an age like 90d" help:"Keep data up to this age: 90d, 36h; or off." placeholder:"AGE"`
 	MaxCount *int64  `type:"limit" off:"off" within:"1," help:"Keep the newest N; or off." placeholder:"N"`
 	MaxBytes *size   `type:"limit" off:"off" within:"1," like:"a size like 50GiB," help:"Keep roughly this much of the newest: 50GiB; or off." placeholder:"SIZE"`

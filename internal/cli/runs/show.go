@@ -237,6 +237,10 @@ func canaryText(canary *client.CanaryView) string {
 	return cli.Text("%v items%v%v", canary.Items, then, cli.If(canary.State != "", ": %v", canary.State))
 }
 
+// inWords are the settings in the first two lines of settingsText. The rest is listed by its names in plans.
+const inWords = "chunk chunk_auto chunk_bytes chunk_time in_flight in_flight_auto rate max_attempts retry_backoff " +
+	"max_backoff timeout"
+
 func settingsText(step *client.StepView) []string {
 	s := &step.Settings
 	pace := cli.Join(", ", cli.TargetText(step.Endpoint), "chunk "+upTo(s.Chunk, s.ChunkAuto),
@@ -249,13 +253,10 @@ func settingsText(step *client.StepView) []string {
 		cli.If(s.MaxBackoff > 0, "up to %v", cli.Span(time.Duration(s.MaxBackoff))),
 		fmt.Sprintf("timeout %s", time.Duration(s.Timeout)))
 	lines := []string{pace, retry}
-	for _, line := range []string{
-		cli.If(len(s.RetryCodes) > 0, "always retried: %v", strings.Join(s.RetryCodes, ", ")),
-		cli.If(len(s.NoRetryCodes) > 0, "never retried: %v", strings.Join(s.NoRetryCodes, ", ")),
-		cli.If(s.MaxResult > 0, "results of at most %v bytes", s.MaxResult),
-	} {
-		if line != "" {
-			lines = append(lines, line)
+	for field, value := range reflect.ValueOf(s).Elem().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
+		if !slices.Contains(strings.Fields(inWords), name) && !value.IsZero() {
+			lines = append(lines, cli.EscapeControl(fmt.Sprintf("%s: %v", name, value.Interface())))
 		}
 	}
 	return lines
