@@ -7307,4 +7307,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 94601f7b0348efe6c9a74a36657cd0d0, is d67355e6b0744648e94767eddb77e2ec4abf20709a9e97b296d986ed2a4df783.
+// Of 1c95ed8b9b2e7e68ad2436ff17f36ad5, is d67355e6b0744648e94767eddb77e2ec4abf20709a9e97b296d986ed2a4df783.
