@@ -45,7 +45,7 @@ const (
 )
 
 func TestMain(m *testing.M) {
-	children := map[string]func(context.Context) error{"node": runNode, "service": runService, "echo": runEcho}
+	children := map[string]func(context.Context) error{"node": runNode, "service": runService}
 	child, isChild := children[os.Getenv(roleVariable)]
 	if !isChild {
 		testenv.Main(m)
@@ -119,14 +119,14 @@ type statement struct {
 }
 
 // openService connects a service's process, and opens the ledger that it writes into.
-func openService(name string) (svc *endpoints.Service, ledger *os.File, closeAll func(), err error) {
+func openService() (svc *endpoints.Service, ledger *os.File, closeAll func(), err error) {
 	nc, err := nats.Connect(os.Getenv(natsVariable), nats.MaxReconnects(-1), nats.Timeout(time.Minute))
 	if err != nil {
 		return nil, nil, nil, err
 	}
 	ledger, err = os.OpenFile(os.Getenv(ledgerVariable), os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
 	if err == nil {
-		svc, err = endpoints.New(nc, endpoints.Config{Name: name, Version: "1.0.0"})
+		svc, err = endpoints.New(nc, endpoints.Config{Name: "systest", Version: "1.0.0"})
 	}
 	if err != nil {
 		nc.Close()
@@ -138,7 +138,7 @@ func openService(name string) (svc *endpoints.Service, ledger *os.File, closeAll
 // runService is the service's process. It writes each execution into the ledger before it answers, and may come to a
 // stand in the middle of a chunk.
 func runService(ctx context.Context) error {
-	svc, ledger, closeAll, err := openService("systest")
+	svc, ledger, closeAll, err := openService()
 	if err != nil {
 		return err
 	}

@@ -63,13 +63,7 @@ func (p *process) session() string {
 // start runs a child and returns when it is ready. It is killed at the end of the test at the latest.
 func (w *world) start(role string, env ...string) *process {
 	w.Helper()
-	return w.run(role, exec.Command(os.Args[0], "-test.run=^$"), env...)
-}
-
-// run is start for another program.
-func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
-	w.Helper()
-	p := &process{cmd: program, ended: make(chan struct{})}
+	p := &process{cmd: exec.Command(os.Args[0], "-test.run=^$"), ended: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), roleVariable+"="+role, databaseVariable+"="+w.url,
 		natsVariable+"="+w.ns.URL(), ledgerVariable+"="+w.ledger)
 	p.cmd.Env = append(p.cmd.Env, env...)
@@ -95,14 +89,6 @@ func (w *world) run(role string, program *exec.Cmd, env ...string) *process {
 		}
 	})
 	return p
-}
-
-// stat is what the kernel tells of a child in /proc/PID/stat, from its state on.
-func (w *world) stat(p *process) []string {
-	w.Helper()
-	text := testenv.Must(os.ReadFile(fmt.Sprintf("/proc/%d/stat", p.cmd.Process.Pid)))(w)
-	_, behind, _ := strings.Cut(string(text), ") ") // the name is in front
-	return strings.Fields(behind)
 }
 
 func (w *world) signal(p *process, s syscall.Signal) {
@@ -134,14 +120,8 @@ func (w *world) until(what string, met func() bool) { w.Helper(); testenv.Until(
 // load makes a run whose deadlines lie beyond the test: what comes again comes for a better reason.
 func (w *world) load() workqueue.RunID {
 	w.Helper()
-	return w.loadStep(workqueue.StepSpec{Endpoint: "statement", StepSettings: workqueue.StepSettings{Chunk: chunk,
-		MaxAttempts: 3}})
-}
-
-// loadStep makes such a run whose step is cut otherwise.
-func (w *world) loadStep(step workqueue.StepSpec) workqueue.RunID {
-	w.Helper()
-	step.Name, step.InFlight, step.Timeout, step.RetryBackoff = "statement", 8, 10*time.Minute, 10*time.Millisecond
+	step := workqueue.StepSpec{Name: "statement", Endpoint: "statement", StepSettings: workqueue.StepSettings{
+		Chunk: chunk, MaxAttempts: 3, InFlight: 8, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}
 	loaded := testenv.Must(start.New(w.store).Load(w.Context(), start.LoadRequest{Plan: "statement", CreatedBy: "test",
 		Steps: []workqueue.StepSpec{step}, Session: w.loader}, nodetest.Items(w.items)))(w)
 	return loaded.Run
