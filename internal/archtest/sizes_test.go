@@ -31,9 +31,9 @@ const (
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 112, // those with files that are not tests
-	files:    683, // without tests and generated code, as are lines
-	lines:    152986,
-	tests:    79964, // lines of them
+	files:    684, // without tests and generated code, as are lines
+	lines:    152985,
+	tests:    79978, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
