@@ -23,6 +23,7 @@ DO $$ DECLARE t regclass; BEGIN
         'namespace', 'retention', 'schema_object', 'tranche_migration') LOOP
         EXECUTE 'DELETE FROM ' || t;
     END LOOP;
+    UPDATE namespace SET max_in_flight = NULL;
 END $$`
 
 // subtest runs a case alone on this database, emptied: another one for each case would cost more than most of them.

@@ -378,7 +378,7 @@ endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint endpoi
 deleted_run.plan run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
 schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host namespace.name batchrun.namespace
 plan.namespace schedule.namespace collector.namespace tracker_service.namespace api_token.grants web_session.grants
-tracker_service.webhook_secret work_block.endpoint work_slice.endpoint`,
+tracker_service.webhook_secret work_block.endpoint work_slice.endpoint endpoint_setting.namespaces`,
 		"who did what": `
 alert.created_by alert.changed_by admin_act.asked_by admin_act.eyes admin_act.subject admin_act.settled_by
 namespace.changed_by api_request.user_name api_token.name api_token.created_by api_token.makers api_token.revoked_by
