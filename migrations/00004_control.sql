@@ -44,22 +44,27 @@ CREATE UNIQUE INDEX endpoint_setting_by_canary ON endpoint_setting (canary) WHER
 -- +goose StatementBegin
 CREATE FUNCTION endpoint_namespaces() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
-    allowed text[];
-    owner   text;
+    asked text[] := ARRAY[NEW.endpoint];
+    owner text;
+    of    record;
 BEGIN
-    SELECT e.namespaces INTO allowed FROM endpoint_setting e WHERE e.endpoint = NEW.endpoint COLLATE "C";
-    IF allowed IS NULL THEN
-        RETURN NULL;
-    ELSIF TG_TABLE_NAME = 'run_step' THEN
-        SELECT namespace INTO owner FROM batchrun WHERE id = NEW.run_id;
-    ELSE
-        owner := NEW.namespace;
+    IF TG_TABLE_NAME = 'collector' THEN
+        asked := asked || (NEW.spec #>> '{enrich,endpoint}');
     END IF;
-    IF owner <> ALL (allowed) THEN
-        RAISE EXCEPTION USING ERRCODE = 'TRQ02', MESSAGE = format('endpoint %1$s is not for namespace %2$s; use another, or '
-            'have an operator of the whole installation permit it: tranche endpoints set %1$s --namespaces %2$s,…',
-            NEW.endpoint, owner);
-    END IF;
+    FOR of IN SELECT e.endpoint, e.namespaces FROM endpoint_setting e
+        WHERE e.endpoint = ANY (asked COLLATE "C") AND e.namespaces IS NOT NULL
+    LOOP
+        IF TG_TABLE_NAME = 'run_step' THEN
+            SELECT namespace INTO owner FROM batchrun WHERE id = NEW.run_id;
+        ELSE
+            owner := NEW.namespace;
+        END IF;
+        IF (owner = ANY (of.namespaces)) IS NOT TRUE THEN
+            RAISE EXCEPTION USING ERRCODE = 'TRQ02', MESSAGE = format('endpoint %1$s is not for namespace %2$s; use '
+                'another, or have an operator of the whole installation permit it: '
+                'tranche endpoints set %1$s --namespaces %2$s,…', of.endpoint, owner);
+        END IF;
+    END LOOP;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd

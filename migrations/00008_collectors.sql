@@ -45,7 +45,7 @@ CREATE TABLE collector (
 ) WITH (fillfactor = 50);
 CREATE UNIQUE INDEX collector_name ON collector (name) WHERE state <> 'deleting';
 CREATE INDEX collector_endpoint ON collector (endpoint);
-CREATE TRIGGER collector_namespaces AFTER INSERT OR UPDATE OF endpoint ON collector
+CREATE TRIGGER collector_namespaces AFTER INSERT OR UPDATE OF endpoint, spec ON collector
     FOR EACH ROW EXECUTE FUNCTION endpoint_namespaces();
 COMMENT ON TABLE collector IS 'Collectors: they gather operations by a key, and flush them in lists to an endpoint.';
 COMMENT ON COLUMN collector.id IS 'The collector.';

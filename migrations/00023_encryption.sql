@@ -4,8 +4,27 @@ ALTER TABLE batchrun ADD COLUMN data_key bytea;
 COMMENT ON COLUMN batchrun.data_key IS
     'The key of its payloads and results, encrypted with the key of the installation; null: they are not encrypted.';
 
-ALTER TABLE node_session ADD COLUMN keyed boolean NOT NULL DEFAULT false;
-COMMENT ON COLUMN node_session.keyed IS 'It has an encryption key, a setting of serve.';
+ALTER TABLE node_session ADD COLUMN keys text[] NOT NULL DEFAULT '{}';
+COMMENT ON COLUMN node_session.keys IS 'Fingerprints of its encryption keys, a setting of serve.';
+
+-- A node without a key starts no run in the clear while others encrypt theirs.
+-- +goose StatementBegin
+CREATE FUNCTION batchrun_encrypted() RETURNS trigger LANGUAGE plpgsql AS $$
+DECLARE
+    node text;
+BEGIN
+    SELECT format('%s (pid %s)', s.host, s.pid) INTO node FROM node_session s
+    WHERE s.keys <> '{}' AND s.ended_at IS NULL AND s.expires_at > tranche_now() LIMIT 1;
+    IF FOUND THEN
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('node %s encrypts runs, and this process has no key; '
+            'give it the same --encryption-key, and start the run again', node);
+    END IF;
+    RETURN NULL;
+END $$;
+-- +goose StatementEnd
+COMMENT ON FUNCTION batchrun_encrypted() IS 'Refuses a run in the clear while a node encrypts runs.';
+CREATE TRIGGER batchrun_encrypted AFTER INSERT ON batchrun FOR EACH ROW WHEN (NEW.data_key IS NULL)
+    EXECUTE FUNCTION batchrun_encrypted();
 
 -- +goose Down
 
@@ -17,5 +36,7 @@ BEGIN
     END IF;
 END $$;
 -- +goose StatementEnd
-ALTER TABLE node_session DROP COLUMN keyed;
+DROP TRIGGER batchrun_encrypted ON batchrun;
+DROP FUNCTION batchrun_encrypted();
+ALTER TABLE node_session DROP COLUMN keys;
 ALTER TABLE batchrun DROP COLUMN data_key;

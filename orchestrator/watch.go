@@ -102,7 +102,7 @@ func (w *watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 	for _, run := range due.Runs {
 		held, err := control.New(w.node.Store).CheckThreshold(ctx, run)
 		w.watched(ctx, err)
-		if held {
+		if held && err == nil {
 			w.node.Log.Warn("too many items failed; the run is held", zap.Stringer("run", run))
 			core.Signal(w.node.Publish)
 		}

@@ -43,8 +43,8 @@ type parts struct {
 	store     *database.DB
 	nc        *nats.Conn
 	natsURL   string
-	private   bool   // the NATS server is embedded
-	streamKey string // of its files; empty: they are not encrypted
+	private   bool     // the NATS server is embedded
+	keys      [][]byte // of --encryption-key
 	listener  net.Listener
 	metrics   *metrics.Metrics
 	metricsAt net.Addr // nil: only the API serves /metrics
@@ -106,6 +106,9 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 		if p.directory, err = wire.DefaultDataDir(); err != nil {
 			return err
 		}
+	}
+	if p.keys, err = database.ReadKeys(ctx, s.EncryptionKey); err != nil {
+		return err
 	}
 	if err := s.openDatabase(ctx, p, log); err != nil {
 		return err

@@ -90,6 +90,28 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 	return nil
 }
 
+// streamKey returns the key of the embedded server's files, which is in a file beside them.
+func (p *parts) streamKey() (string, error) {
+	path := filepath.Join(p.directory, "nats-key")
+	_, err := os.Stat(path)
+	encrypted, _ := filepath.Glob(filepath.Join(p.directory, "nats", "jetstream", "*", "streams", "*", "meta.key"))
+	switch {
+	case len(p.keys) == 0 && err == nil:
+		return "", fmt.Errorf("the NATS server's files are encrypted: give --encryption-key, or delete %s and the directory "+
+			"nats beside it", path)
+	case len(p.keys) == 0:
+		return "", nil
+	case err != nil && len(encrypted) > 0:
+		return "", fmt.Errorf("the NATS server's files are encrypted, and their key is missing: restore %s, or delete the "+
+			"directory nats beside it", path)
+	}
+	key, err := p.store.KeyFile(path)
+	if err != nil {
+		return "", fmt.Errorf("key of the NATS server's files: %w", err)
+	}
+	return hex.EncodeToString(key), nil
+}
+
 // natsFile is where services find the address and password of the embedded server.
 func (p *parts) natsFile() string { return filepath.Join(p.directory, wire.NATSURLName) }
 
@@ -195,29 +217,17 @@ func (s *serveCommand) openStore(
 
 // useKeys has new runs encrypted. With several keys it encrypts the data keys of all runs with the first one.
 func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) error {
-	keys, err := database.ReadKeys(ctx, s.EncryptionKey)
-	if err == nil {
-		err = p.store.SetKeys(keys)
-	}
+	err := p.store.SetKeys(p.keys)
 	if err == nil {
 		err = p.store.CheckKeys(ctx)
 	}
-	if err != nil {
+	if err != nil || len(p.keys) < 2 {
 		return err
 	}
-	if len(keys) > 0 && s.NATS+s.NATSContext == "" {
-		key, err := p.store.KeyFile(filepath.Join(p.directory, "nats-key"))
-		if err != nil {
-			return fmt.Errorf("key of the NATS server's files: %w", err)
-		}
-		p.streamKey = hex.EncodeToString(key)
-	}
-	if len(keys) < 2 {
-		return nil
-	}
-	runs, err := p.store.RotateKeys(ctx)
+	runs, lost, err := p.store.RotateKeys(ctx)
 	if err == nil {
-		log.Info("the keys of all runs are encrypted with the first --encryption-key", zap.Int("changed", runs))
+		log.Info("the keys of runs are encrypted with the first --encryption-key", zap.Int("changed", runs),
+			zap.Int("runs_that_no_key_decrypts", lost))
 	}
 	return err
 }

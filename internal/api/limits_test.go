@@ -51,7 +51,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 		case path == "/audit":
 			table = "audit_log"
 		case strings.HasPrefix(path, "/runs?"):
-			table, meanwhile = "batchrun", "/audit"
+			table, meanwhile = "batchrun", "/retention"
 		}
 		b.Session("Authorization", "Bearer "+viewer.Secret) // so that not all of them look the token up
 		undo := b.Lock(table)

@@ -342,7 +342,7 @@ func (s *scheduleRoutes) Permanent(err error) bool {
 		return true
 	}
 	status, found := kernel.Told(err)
-	return found != nil && status == http.StatusUnprocessableEntity
+	return found != nil && (status == http.StatusUnprocessableEntity || status == http.StatusForbidden)
 }
 
 // Schedules are the sources of schedules' items, in addition to those of the connections.

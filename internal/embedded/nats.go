@@ -50,8 +50,9 @@ type NATSConfig struct {
 	// URLFile receives the server's address with a password, created once: only readers of the file can connect. Empty:
 	// any local user can.
 	URLFile string
-	// Key encrypts JetStream's files; it must never change. Empty: they are not encrypted.
-	Key string
+	// Key returns what encrypts JetStream's files, and must never change; empty: nothing does. It is called while no
+	// other server uses the directory.
+	Key func() (string, error)
 	// Log may be nil. The server's notices are logged at debug level.
 	Log *zap.Logger
 }
@@ -88,6 +89,7 @@ type NATS struct {
 	config NATSConfig
 	host   string
 	lock   *dirLock
+	key    string // of config.Key
 	// password is for natsUser; empty: none needed.
 	password string
 
@@ -120,7 +122,13 @@ func StartNATS(ctx context.Context, config NATSConfig) (*NATS, error) {
 	if err != nil {
 		return nil, err
 	}
-	n := &NATS{config: config, host: host, port: port, lock: lock, watched: make(chan struct{})}
+	var key string
+	if config.Key != nil {
+		if key, err = config.Key(); err != nil {
+			return nil, errors.Join(err, lock.release())
+		}
+	}
+	n := &NATS{config: config, key: key, host: host, port: port, lock: lock, watched: make(chan struct{})}
 	if config.URLFile != "" {
 		if n.password, err = readPassword(config.URLFile); err != nil {
 			return nil, errors.Join(err, lock.release())
@@ -170,8 +178,8 @@ func (n *NATS) start(ctx context.Context) error {
 		MaxPayload: int32(n.config.MaxPayload), MaxPending: int64(max(server.MAX_PENDING_SIZE, 2*n.config.MaxPayload)),
 		JetStream: true, StoreDir: n.config.StoreDir, JetStreamMaxStore: n.config.MaxStore,
 	}
-	if n.config.Key != "" {
-		options.JetStreamCipher, options.JetStreamKey = server.AES, n.config.Key
+	if n.key != "" {
+		options.JetStreamCipher, options.JetStreamKey = server.AES, n.key
 	}
 	if n.password != "" {
 		options.Username, options.Password = natsUser, n.password

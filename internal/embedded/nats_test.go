@@ -378,7 +378,7 @@ func TestStreamsAreEncrypted(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "nats")
 	for _, key := range []string{"", "key", "key"} {
-		ns := startNATS(t, NATSConfig{StoreDir: dir, Listen: "127.0.0.1:0", Key: key})
+		ns := startNATS(t, NATSConfig{StoreDir: dir, Listen: "127.0.0.1:0", Key: func() (string, error) { return key, nil }})
 		_, js := dial(t, ns.URL())
 		setUpStream(t, js, "S")
 		must(js.CreateOrUpdateConsumer(t.Context(), "S", jetstream.ConsumerConfig{Durable: "C"}))(t)

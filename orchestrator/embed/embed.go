@@ -124,7 +124,14 @@ func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 
 func (n *Node) open(ctx context.Context) error {
 	config := n.config
-	if err := n.db.SetKeys(config.EncryptionKeys); err != nil {
+	err := n.db.SetKeys(config.EncryptionKeys)
+	if err == nil {
+		err = n.db.CheckKeys(context.Background())
+	}
+	if err == nil && len(config.EncryptionKeys) > 1 {
+		_, _, err = n.db.RotateKeys(context.Background())
+	}
+	if err != nil {
 		return err
 	}
 	measured, err := metrics.New(metrics.Config{Log: config.Log, Build: n.build(), Registerer: config.Metrics})

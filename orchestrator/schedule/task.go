@@ -190,7 +190,7 @@ func (d *LeaderTask) takeOne(
 		t.Next = &passed.Next
 	}
 	taken, err = d.store.TakeOccurrences(ctx, lease, t)
-	if taken && len(passed.Missed) > 0 {
+	if err == nil && taken && len(passed.Missed) > 0 {
 		d.log.Warn("due times were missed", zap.String("schedule", due.Name), zap.Int("missed", len(passed.Missed)),
 			zap.Time("from", passed.Missed[0]), zap.Int("started_late", len(passed.Fire)))
 	}

@@ -11,6 +11,7 @@ import (
 	"crypto/sha256"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"hash"
@@ -39,14 +40,14 @@ const (
 
 // ReadKeys reads encryption keys, each 32 bytes in base64, from file:PATH, env:NAME or exec:PROGRAM ARGUMENTS.
 func ReadKeys(ctx context.Context, sources []string) (keys [][]byte, err error) {
-	for _, source := range sources {
+	for i, source := range sources { // errors do not quote it: it may be the key itself
 		text, err := readKey(ctx, source)
 		if err != nil {
-			return nil, fmt.Errorf("encryption key %s: %w", source, err)
+			return nil, fmt.Errorf("encryption key %d: %w", i+1, err)
 		}
 		key, err := base64.StdEncoding.DecodeString(strings.TrimSpace(text))
 		if err != nil || len(key) != keySize {
-			return nil, fmt.Errorf("encryption key %s: want %d bytes in base64, as of: openssl rand -base64 %[2]d", source,
+			return nil, fmt.Errorf("encryption key %d: want %d bytes in base64, as of: openssl rand -base64 %[2]d", i+1,
 				keySize)
 		}
 		keys = append(keys, key)
@@ -76,7 +77,8 @@ func readKey(ctx context.Context, source string) (string, error) {
 
 // sealing is a database's encryption keys, and the data keys of runs.
 type sealing struct {
-	keys []cipher.AEAD // the first encrypts data keys; all are tried to decrypt one
+	keys   []cipher.AEAD // the first encrypts data keys; all are tried to decrypt one
+	prints []string
 
 	mu    sync.Mutex
 	known map[workqueue.RunID]*Seal // nil: the run is not encrypted
@@ -88,16 +90,25 @@ const maxSeals = 4096
 // SetKeys has new runs encrypted, each with a data key of its own that is kept encrypted with the first key; without
 // keys they are not. All keys are tried to decrypt data keys.
 func (s *DB) SetKeys(keys [][]byte) error {
-	s.seals.keys = nil
+	s.seals.keys, s.seals.prints = nil, []string{}
 	for _, key := range keys {
+		if len(key) != keySize {
+			return fmt.Errorf("encryption key of %d bytes; want %d", len(key), keySize)
+		}
 		aead, err := newAEAD(key)
 		if err != nil {
 			return fmt.Errorf("encryption key: %w", err)
 		}
+		print := hmac.New(sha256.New, key)
+		_, _ = print.Write([]byte("fingerprint")) // hashing cannot fail
 		s.seals.keys = append(s.seals.keys, aead)
+		s.seals.prints = append(s.seals.prints, hex.EncodeToString(print.Sum(nil)[:8]))
 	}
 	return nil
 }
+
+// Fingerprints tells keys apart, in their order, without revealing them.
+func (s *DB) Fingerprints() []string { return append([]string{}, s.seals.prints...) }
 
 // Keyed reports whether new runs are encrypted.
 func (s *DB) Keyed() bool { return len(s.seals.keys) > 0 }
@@ -183,21 +194,36 @@ func (s *DB) Seal(ctx context.Context, from pg.Querier, run workqueue.RunID) (*S
 	return seal, nil
 }
 
-// SealOfMessage is Seal for the body of a message that may say no run, or one that does not exist.
+// ErrRunGone is about a message of a deleted run: its key is gone, too.
+var ErrRunGone = errors.New("its run was deleted")
+
+const runOfMessage = `
+SELECT EXISTS (SELECT FROM batchrun WHERE id = $1), EXISTS (SELECT FROM deleted_run WHERE id = $1)`
+
+// SealOfMessage is Seal for the body of a message that may say no run, or one that never was. The error wraps
+// ErrRunGone if the run was deleted.
 func (s *DB) SealOfMessage(ctx context.Context, run *workqueue.RunID) (*Seal, error) {
 	if run == nil {
 		return nil, nil
 	}
-	seal, err := s.Seal(ctx, s.Pool, *run)
-	if errors.Is(err, workqueue.ErrNotFound) {
-		return nil, nil
+	var there, gone bool
+	if err := s.Pool.QueryRow(ctx, runOfMessage, *run).Scan(&there, &gone); err != nil {
+		return nil, err
 	}
-	return seal, err
+	switch {
+	case there:
+		return s.Seal(ctx, s.Pool, *run)
+	case gone:
+		return nil, ErrRunGone
+	}
+	return nil, nil
 }
 
 const (
-	dataKeys = `SELECT id, data_key FROM batchrun WHERE data_key IS NOT NULL ORDER BY id`
-	setKey   = `UPDATE batchrun SET data_key = $2 WHERE id = $1`
+	dataKeys = `
+SELECT id, data_key FROM batchrun WHERE data_key IS NOT NULL AND ($1 OR state IN ('loading', 'running')) ORDER BY id`
+
+	setKey = `UPDATE batchrun SET data_key = $2 WHERE id = $1 AND data_key = $3`
 )
 
 type runKey struct {
@@ -205,9 +231,9 @@ type runKey struct {
 	Wrapped []byte
 }
 
-// CheckKeys returns an error if there is a run that the keys do not decrypt.
+// CheckKeys returns an error if there is a run in progress that the keys do not decrypt.
 func (s *DB) CheckKeys(ctx context.Context) error {
-	all, err := pg.Collect(ctx, s.Sessions, pgx.RowToStructByPos[runKey], dataKeys)
+	all, err := pg.Collect(ctx, s.Sessions, pgx.RowToStructByPos[runKey], dataKeys, false)
 	for i := range all {
 		if err == nil {
 			_, _, err = s.seals.unwrap(all[i].Run, all[i].Wrapped)
@@ -219,48 +245,62 @@ func (s *DB) CheckKeys(ctx context.Context) error {
 	return nil
 }
 
-// RotateKeys encrypts the data keys that another key encrypts with the first one, in one transaction, and returns their
-// number.
-func (s *DB) RotateKeys(ctx context.Context) (runs int, err error) {
+const nodeWithout = `
+SELECT format('%s (pid %s)', host, pid) FROM node_session
+WHERE NOT $1 = ANY (keys) AND ended_at IS NULL AND expires_at > tranche_now() LIMIT 1`
+
+// RotateKeys encrypts with the first key the data keys that another one encrypts, and returns their number, and that of
+// runs that no key decrypts. It is refused while a node is alive without the first key.
+func (s *DB) RotateKeys(ctx context.Context) (runs, lost int, err error) {
 	if !s.Keyed() {
-		return 0, errors.New("rotate keys: none is given")
+		return 0, 0, errors.New("rotate keys: none is given")
 	}
-	err = s.InTxWithin(ctx, OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
-		all, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[runKey], dataKeys)
-		batch := &pgx.Batch{}
-		for _, of := range all {
-			key, by, err := s.seals.unwrap(of.Run, of.Wrapped)
-			if err != nil {
-				return err
-			}
-			if by > 0 {
-				batch.Queue(setKey, of.Run, s.seals.wrap(of.Run, key))
-			}
+	node, err := pg.One(ctx, s.Pool, pgx.RowTo[string], nodeWithout, s.seals.prints[0])
+	if err == nil {
+		return 0, 0, fmt.Errorf("rotate keys: node %s does not have the first one; give it to all nodes first, as the last "+
+			"one", node)
+	}
+	if !errors.Is(err, pgx.ErrNoRows) {
+		return 0, 0, fmt.Errorf("rotate keys: %w", err)
+	}
+	all, err := pg.Collect(ctx, s.Pool, pgx.RowToStructByPos[runKey], dataKeys, true)
+	for _, of := range all {
+		key, by, unknown := s.seals.unwrap(of.Run, of.Wrapped)
+		switch {
+		case unknown != nil:
+			lost++
+		case by > 0 && err == nil:
+			_, err = s.Pool.Exec(ctx, setKey, of.Run, s.seals.wrap(of.Run, key), of.Wrapped)
+			runs++
 		}
-		if runs = batch.Len(); err != nil || runs == 0 {
-			return err
-		}
-		return tx.SendBatch(ctx, batch).Close()
-	})
+	}
 	if err != nil {
-		return 0, fmt.Errorf("rotate keys: %w", err)
+		return 0, 0, fmt.Errorf("rotate keys: %w", err)
 	}
-	return runs, nil
+	return runs, lost, nil
 }
 
-// KeyFile returns the key in a file, which is encrypted like data keys, and made if it is not there.
+// KeyFile returns the key in a file, which is encrypted like data keys, and made if it is not there. One process at a
+// time may call it.
 func (s *DB) KeyFile(path string) (key []byte, err error) {
 	wrapped, err := os.ReadFile(path)
 	key, by := make([]byte, keySize), -1
 	if errors.Is(err, fs.ErrNotExist) {
 		_, err = rand.Read(key)
 	} else if err == nil {
-		key, by, err = s.seals.unwrap(workqueue.RunID{}, wrapped)
+		if key, by, err = s.seals.unwrap(workqueue.RunID{}, wrapped); err != nil {
+			err = fmt.Errorf("%s is encrypted with another key: give that key, too", path)
+		}
 	}
 	if err != nil || by == 0 {
 		return key, err
 	}
-	if err := os.WriteFile(path+".new", s.seals.wrap(workqueue.RunID{}, key), 0o600); err != nil {
+	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	_, err = file.Write(s.seals.wrap(workqueue.RunID{}, key))
+	if err := errors.Join(err, file.Sync(), file.Close()); err != nil {
 		return nil, err
 	}
 	return key, os.Rename(path+".new", path)
@@ -332,16 +372,25 @@ func (s *Seal) Bytes(at Place, value []byte) []byte {
 	return s.aead.Seal(sealed, sealed, value, at)
 }
 
-// OpenBytes opens what Bytes sealed. Shorter values are what an erasure left.
-func (s *Seal) OpenBytes(at Place, sealed []byte) ([]byte, error) {
-	if s == nil || len(sealed) < SealOverhead {
+// OpenBytes opens what Bytes sealed, and leaves what an erasure left.
+func (s *Seal) OpenBytes(at Place, sealed []byte) (value []byte, err error) {
+	if s == nil || erased(sealed) {
 		return sealed, nil
 	}
-	value, err := s.aead.Open([]byte{}, sealed[:nonceSize], sealed[nonceSize:], at)
-	if err != nil {
+	if len(sealed) >= SealOverhead {
+		value, err = s.aead.Open([]byte{}, sealed[:nonceSize], sealed[nonceSize:], at)
+	}
+	if err != nil || value == nil {
 		return nil, fmt.Errorf("a value of run %s cannot be decrypted: it was changed, or is another item's", s.run)
 	}
 	return value, nil
+}
+
+// Erased is what an erasure puts in the place of a payload.
+const Erased = `{"erased":true}`
+
+func erased(value []byte) bool {
+	return len(value) == 0 || string(value) == "null" || string(value) == Erased
 }
 
 // StoredText is how long a text of a new run is when it is stored.
@@ -360,15 +409,15 @@ func (s *Seal) Text(at Place, value []byte) []byte {
 	return base64.RawStdEncoding.AppendEncode([]byte(sealMark), s.Bytes(at, value))
 }
 
-// OpenText opens what Text sealed. A text without its mark is what an erasure left.
+// OpenText opens what Text sealed, and leaves what an erasure left.
 func (s *Seal) OpenText(at Place, text []byte) ([]byte, error) {
-	sealed, marked := bytes.CutPrefix(text, []byte(sealMark))
-	if s == nil || !marked {
+	if s == nil || erased(text) {
 		return text, nil
 	}
+	sealed, marked := bytes.CutPrefix(text, []byte(sealMark))
 	value, err := base64.RawStdEncoding.AppendDecode(nil, sealed)
-	if err != nil || len(value) < SealOverhead {
-		return nil, fmt.Errorf("a value of run %s is damaged: it is no base64", s.run)
+	if err != nil || !marked || len(value) < SealOverhead {
+		return nil, fmt.Errorf("a value of run %s was changed: it is not encrypted", s.run)
 	}
 	return s.OpenBytes(at, value)
 }

@@ -88,6 +88,9 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 		letter.State = LetterWaiting
 	}
 	seal, err := s.db.SealOfMessage(ctx, letter.Run)
+	if errors.Is(err, database.ErrRunGone) {
+		letter.NoBody, err = true, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
 	}
@@ -276,7 +279,7 @@ func (s Store) DeadLetter(ctx context.Context, ref string) (DeadLetter, error) {
 	if err == nil {
 		letter.Body, err = seal.OpenBytes(database.LetterOf(id), body)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, database.ErrRunGone) {
 		return DeadLetter{}, fmt.Errorf("read dead letter %s: %w", id, err)
 	}
 	letter.Size = len(letter.Body)

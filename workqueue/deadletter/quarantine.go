@@ -42,6 +42,9 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 		body = []byte{}
 	}
 	seal, err := s.db.SealOfMessage(ctx, (*workqueue.RunID)(&q.Run))
+	if errors.Is(err, database.ErrRunGone) {
+		body, err = []byte{}, nil
+	}
 	if err != nil {
 		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
 	}
@@ -139,7 +142,7 @@ func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedVie
 	if err == nil {
 		view.Body, err = seal.OpenBytes(database.InQuarantine(), body)
 	}
-	if err != nil {
+	if err != nil && !errors.Is(err, database.ErrRunGone) {
 		return QuarantinedView{}, fmt.Errorf("read quarantined message %d: %w", id, err)
 	}
 	view.Size = len(view.Body)

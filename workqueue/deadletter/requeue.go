@@ -364,16 +364,22 @@ func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) (
 	}
 	letters, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[UnsentLetter],
 		unsentLetters, limit, unsentBytes, except)
-	for i := range letters {
-		var seal *database.Seal
+	if err != nil {
+		return nil, fmt.Errorf("read requeued letters: %w", err)
+	}
+	sendable := letters[:0]
+	for _, letter := range letters {
+		seal, err := s.db.SealOfMessage(ctx, letter.Run)
 		if err == nil {
-			seal, err = s.db.SealOfMessage(ctx, letters[i].Run)
+			letter.Body, err = seal.OpenBytes(database.LetterOf(letter.ID), letter.Body)
 		}
 		if err == nil {
-			letters[i].Body, err = seal.OpenBytes(database.LetterOf(letters[i].ID), letters[i].Body)
+			sendable = append(sendable, letter)
+		} else if err := s.LetterUnsendable(ctx, letter.ID, err.Error()); err != nil {
+			return nil, err
 		}
 	}
-	return letters, pg.Wrap(err, "read requeued letters")
+	return sendable, nil
 }
 
 // LettersSent marks requeued letters as being in the stream.

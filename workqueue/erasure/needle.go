@@ -211,8 +211,9 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 			if err == nil {
 				body, err = seal.OpenBytes(place(id), body)
 			}
-			if err != nil {
-				return err
+			if err != nil { // nobody can read it any more
+				found = append(found, id)
+				return nil
 			}
 			if n.in([]byte(said), maxNested) || n.in(headers, maxNested) || n.in(body, maxNested) {
 				found = append(found, id)

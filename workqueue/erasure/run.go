@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -121,7 +122,7 @@ ORDER BY step DESC, ordinal DESC, slice_id DESC LIMIT 1`
 )
 
 // payload replaces an erased item's payload, recognizable if the item is requested again.
-const payload = `{"erased":true}`
+const payload = database.Erased
 
 type queryer interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row

@@ -156,7 +156,7 @@ type WebSessionView struct {
 
 	Grants map[string]string `json:"grants,omitempty" doc:"further roles, by namespace"`
 
-	Token     *TokenID  `json:"token,omitempty" doc:"by which it logged in; absent: by a identity provider"`
+	Token     *TokenID  `json:"token,omitempty" doc:"by which it logged in; absent: by an identity provider"`
 	CreatedAt time.Time `json:"created_at"`
 	ActiveAt  time.Time `json:"active_at" doc:"when it was last used, to the minute"`
 	ExpiresAt time.Time `json:"expires_at" doc:"at the latest"`

@@ -216,5 +216,8 @@ func (s Store) DeleteOld(ctx context.Context, lease workqueue.Lease, kind Retent
 		n = tag.RowsAffected()
 		return err
 	})
-	return n, pg.Wrap(err, "delete old %s", kind)
+	if err != nil {
+		return 0, fmt.Errorf("delete old %s: %w", kind, err)
+	}
+	return n, nil
 }

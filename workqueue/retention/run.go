@@ -145,7 +145,7 @@ func (s Store) DeleteRun(ctx context.Context, lease workqueue.Lease, run workque
 		deleted, err = takeToDelete(ctx, tx, run, before, why, archived)
 		return err
 	})
-	return deleted, pg.Wrap(err, "delete run %s", run)
+	return deleted && err == nil, pg.Wrap(err, "delete run %s", run)
 }
 
 func takeToDelete(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before time.Time, why, archived string,

@@ -31,7 +31,7 @@ type NodeInfo struct {
 }
 
 const insertSession = `
-INSERT INTO node_session (id, host, pid, version, feature_level, expires_at, keyed)
+INSERT INTO node_session (id, host, pid, version, feature_level, expires_at, keys)
 VALUES ($1, $2, $3, $4, 3, tranche_now() + $5, $6)`
 
 // StartSession opens a session that expires ttl after its last heartbeat. Without the key of a run it returns an error.
@@ -39,7 +39,7 @@ func (s Store) StartSession(ctx context.Context, node NodeInfo, ttl time.Duratio
 	id := workqueue.NewSessionID()
 	err := s.db.CheckKeys(ctx)
 	if err == nil {
-		_, err = s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl, s.db.Keyed())
+		_, err = s.db.Sessions.Exec(ctx, insertSession, id, node.Host, node.PID, node.Version, ttl, s.db.Fingerprints())
 	}
 	return id, pg.Wrap(err, "start session")
 }

@@ -130,7 +130,7 @@ func (s Store) sealsOf(ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice,
 ) (seals map[workqueue.RunID]*database.Seal, err error) {
 	seals = map[workqueue.RunID]*database.Seal{}
 	for _, h := range held {
-		if _, known := seals[h.Run]; !known {
+		if _, known := seals[h.Run]; !known && h.Live() { // that of another may be gone with its run
 			if seals[h.Run], err = s.db.Seal(ctx, tx, h.Run); err != nil {
 				return nil, err
 			}

@@ -336,7 +336,7 @@ func (e *endpointsSet) told(set *client.EndpointSetting) string {
 }
 
 func namespacesText(names []string) string {
-	return "namespaces " + cmp.Or(strings.Join(names, ", "), "of all names")
+	return cmp.Or(cli.If(len(names) > 0, "namespaces %v", strings.Join(names, ", ")), "all namespaces")
 }
 
 func budgetText(n int) string {
