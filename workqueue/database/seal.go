@@ -31,7 +31,7 @@ const (
 	keySize   = 32 // AES-256
 	nonceSize = 12
 	tagSize   = 16
-	// SealOverhead is how many bytes a sealed value is longer.
+	// SealOverhead is the number of bytes that sealing adds to a value.
 	SealOverhead = nonceSize + tagSize
 	// sealMark begins sealed texts. No JSON begins like it.
 	sealMark = "~"
@@ -85,8 +85,8 @@ type sealing struct {
 // maxSeals bounds the data keys in memory.
 const maxSeals = 4096
 
-// SetKeys has new runs encrypted, each with a data key of its own that is kept encrypted with the first key; without
-// keys they are not. All keys are tried to decrypt data keys.
+// SetKeys sets the encryption keys. Each new run gets its own data key, stored encrypted with the first of them; without
+// keys new runs are not encrypted. All keys are tried to decrypt a data key.
 func (s *DB) SetKeys(keys [][]byte) error {
 	s.seals.keys = nil
 	for _, key := range keys {
@@ -141,7 +141,7 @@ func (s *sealing) wrap(run workqueue.RunID, key []byte) []byte {
 	return s.keys[0].Seal(nonce, nonce, key, run[:])
 }
 
-// unwrap returns a data key, and which key decrypted it.
+// unwrap returns a data key, and the index of the key that decrypted it.
 func (s *sealing) unwrap(run workqueue.RunID, wrapped []byte) (key []byte, by int, err error) {
 	for by, aead := range s.keys {
 		if len(wrapped) < nonceSize {
@@ -183,7 +183,7 @@ func (s *DB) Seal(ctx context.Context, from pg.Querier, run workqueue.RunID) (*S
 	return seal, nil
 }
 
-// SealOfMessage is Seal for the body of a message that may say no run, or one that does not exist.
+// SealOfMessage is Seal for the body of a message; nil if it names no run, or one that does not exist.
 func (s *DB) SealOfMessage(ctx context.Context, run *workqueue.RunID) (*Seal, error) {
 	if run == nil {
 		return nil, nil
@@ -219,8 +219,8 @@ func (s *DB) CheckKeys(ctx context.Context) error {
 	return nil
 }
 
-// RotateKeys encrypts the data keys that another key encrypts with the first one, in one transaction, and returns their
-// number.
+// RotateKeys reencrypts with the first key, in one transaction, the data keys that are encrypted with another, and
+// returns their number.
 func (s *DB) RotateKeys(ctx context.Context) (runs int, err error) {
 	if !s.Keyed() {
 		return 0, errors.New("rotate keys: none is given")
@@ -248,7 +248,7 @@ func (s *DB) RotateKeys(ctx context.Context) (runs int, err error) {
 	return runs, nil
 }
 
-// KeyFile returns the key in a file, which is encrypted like data keys, and made if it is not there.
+// KeyFile returns the key stored, encrypted like data keys, in a file. It makes the file if there is none.
 func (s *DB) KeyFile(path string) (key []byte, err error) {
 	wrapped, err := os.ReadFile(path)
 	key, by := make([]byte, keySize), -1
@@ -267,7 +267,7 @@ func (s *DB) KeyFile(path string) (key []byte, err error) {
 }
 
 // Seal encrypts the values of a run by AES-256-GCM, each bound to its place. The nonce follows from value and place,
-// so that an unchanged value is stored unchanged and PostgreSQL can compare it. A nil Seal leaves values as they are.
+// so that an unchanged value is stored unchanged and PostgreSQL can compare it. A nil Seal leaves values unchanged.
 type Seal struct {
 	run    workqueue.RunID
 	aead   cipher.AEAD
@@ -309,7 +309,7 @@ func LetterOf(id workqueue.LetterID) Place { return append(Place{'d'}, id[:]...)
 // InQuarantine is the place of the bodies of messages in quarantine.
 func InQuarantine() Place { return Place{'q'} }
 
-// Overhead is how many bytes a value takes in addition.
+// Overhead returns the number of bytes that sealing adds to a value.
 func (s *Seal) Overhead() int {
 	if s == nil {
 		return 0
@@ -344,7 +344,7 @@ func (s *Seal) OpenBytes(at Place, sealed []byte) ([]byte, error) {
 	return value, nil
 }
 
-// StoredText is how long a text of a new run is when it is stored.
+// StoredText returns the stored length of a text of a new run.
 func (s *DB) StoredText(size int) int {
 	if !s.Keyed() {
 		return size
