@@ -215,7 +215,7 @@ func (s *serveCommand) openStore(
 	return s.useKeys(ctx, p, log)
 }
 
-// useKeys has new runs encrypted. With several keys it encrypts the data keys of all runs with the first one.
+// useKeys sets the encryption keys. With several, it reencrypts the data keys of all runs with the first one.
 func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) error {
 	err := p.store.SetKeys(p.keys)
 	if err == nil {

@@ -32,7 +32,7 @@ const (
 	keySize   = 32 // AES-256
 	nonceSize = 12
 	tagSize   = 16
-	// SealOverhead is how many bytes a sealed value is longer.
+	// SealOverhead is the number of bytes that sealing adds to a value.
 	SealOverhead = nonceSize + tagSize
 	// sealMark begins sealed texts. No JSON begins like it.
 	sealMark = "~"
@@ -87,8 +87,8 @@ type sealing struct {
 // maxSeals bounds the data keys in memory.
 const maxSeals = 4096
 
-// SetKeys has new runs encrypted, each with a data key of its own that is kept encrypted with the first key; without
-// keys they are not. All keys are tried to decrypt data keys.
+// SetKeys sets the encryption keys. Each new run gets its own data key, stored encrypted with the first of them; without
+// keys new runs are not encrypted. All keys are tried to decrypt a data key.
 func (s *DB) SetKeys(keys [][]byte) error {
 	s.seals.keys, s.seals.prints = nil, []string{}
 	for _, key := range keys {
@@ -152,7 +152,7 @@ func (s *sealing) wrap(run workqueue.RunID, key []byte) []byte {
 	return s.keys[0].Seal(nonce, nonce, key, run[:])
 }
 
-// unwrap returns a data key, and which key decrypted it.
+// unwrap returns a data key, and the index of the key that decrypted it.
 func (s *sealing) unwrap(run workqueue.RunID, wrapped []byte) (key []byte, by int, err error) {
 	for by, aead := range s.keys {
 		if len(wrapped) < nonceSize {
@@ -307,7 +307,7 @@ func (s *DB) KeyFile(path string) (key []byte, err error) {
 }
 
 // Seal encrypts the values of a run by AES-256-GCM, each bound to its place. The nonce follows from value and place,
-// so that an unchanged value is stored unchanged and PostgreSQL can compare it. A nil Seal leaves values as they are.
+// so that an unchanged value is stored unchanged and PostgreSQL can compare it. A nil Seal leaves values unchanged.
 type Seal struct {
 	run    workqueue.RunID
 	aead   cipher.AEAD
@@ -349,7 +349,7 @@ func LetterOf(id workqueue.LetterID) Place { return append(Place{'d'}, id[:]...)
 // InQuarantine is the place of the bodies of messages in quarantine.
 func InQuarantine() Place { return Place{'q'} }
 
-// Overhead is how many bytes a value takes in addition.
+// Overhead returns the number of bytes that sealing adds to a value.
 func (s *Seal) Overhead() int {
 	if s == nil {
 		return 0

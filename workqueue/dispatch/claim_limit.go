@@ -88,8 +88,8 @@ func (c *claim) against(counts func(*contending) bool) int {
 	return Rivals(l.share, own, len(elsewhere))
 }
 
-// Rivals is what the others count for beside a share ([Portion]): the shares of its own namespace, and other namespaces,
-// which each have as much as that one.
+// Rivals returns the weight of the rivals of a share ([Portion]): the other shares of its own namespace, and those of
+// other namespaces, each of which weighs as much as that one.
 func Rivals(share, own, elsewhere int) int { return (1+elsewhere)*(share+own) - share }
 
 func (p *paceLoad) withdraw(ref StepRef) {

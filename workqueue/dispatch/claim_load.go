@@ -258,7 +258,7 @@ func (c *claims) lock(ctx context.Context) error {
 	return c.lockQuotas(ctx)
 }
 
-// lockQuotas is another round trip, if a namespace has a quota of requests in flight.
+// lockQuotas locks and reads the quotas of requests in flight, in one more round trip if there are any.
 func (c *claims) lockQuotas(ctx context.Context) error {
 	quotas := map[string]*quotaLoad{}
 	for _, step := range c.steps {

@@ -175,7 +175,7 @@ func keep(pieces []Piece, taken []Taken) (k kept) {
 
 func (k kept) write(ctx context.Context, tx pgx.Tx, db *database.DB, pieces []Piece, taken []Taken) error {
 	last := map[uuid.UUID]int{}   // the last piece of each result
-	over := map[uuid.UUID]int64{} // bytes that each piece is longer
+	over := map[uuid.UUID]int64{} // bytes that sealing adds to a piece
 	ids := make([]uuid.UUID, len(k))
 	batch := &pgx.Batch{}
 	for n, i := range k {

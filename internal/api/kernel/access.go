@@ -121,7 +121,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 	s.idempotent(s.mux, w, r, route.unstored)
 }
 
-// admitted returns what ends a request that the limits on rates, slots and bulk data permit, or why they do not.
+// admitted applies the limits on rates, slots and bulk data to a request. leave ends an admitted one.
 func admitted(s *Kernel, w http.ResponseWriter, r *http.Request, route *Route, user string) (leave func(), err error) {
 	if s.Access != nil && user == "" && belowPrefix(r.URL.Path) { // not pages and probes
 		if err := s.Access.TryRequest("", s.CallerAddress(r), r.Method != http.MethodGet); err != nil {

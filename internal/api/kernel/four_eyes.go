@@ -151,7 +151,7 @@ func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func
 }
 
 // mayAsk refuses requests that a confirmation would not carry out in the same way: it has no namespace and no query,
-// and the credential of who asked is checked again in the database.
+// and the requester's credential is checked again in the database.
 func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
 	switch {
 	case !who.Role.Allows(access.Admin):

@@ -174,7 +174,7 @@ func Told(err error) (status int, found error) {
 	return 0, nil
 }
 
-// said returns what a function of the schema says with a code: namespace_quota, endpoint_namespaces.
+// said finds the message that a function of the schema, namespace_quota or endpoint_namespaces, raised with a code.
 func said(code string) func(error) error {
 	return func(err error) error {
 		if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code == code {

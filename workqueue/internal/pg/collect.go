@@ -250,7 +250,7 @@ func (c *CopyRows) Send(ctx context.Context, tx pgx.Tx, statement string) error 
 	return nil
 }
 
-// Wrap says what failed before an error; nil stays nil.
+// Wrap prefixes an error with what failed; nil stays nil.
 func Wrap(err error, format string, args ...any) error {
 	if err == nil {
 		return nil
@@ -258,7 +258,7 @@ func Wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// NoRow replaces the error of a query that found no row.
+// NoRow returns by in place of the error of a query that found no row.
 func NoRow(err, by error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
 		return by
