@@ -405,8 +405,8 @@ schema_object.object step_profile.cost stream_epoch.name stream_fault.stream str
 tracker_batch.owner tracker_batch.state tracker_service.webhook_state web_session.role work_slice.state work_slice.cause
 work_slice.service`,
 		"digests, and what is sealed": `
-api_request.fingerprint api_token.hash batchrun.data_key audit_gone.hash audit_head.hash audit_log.hash audit_log.erased
-run_add.digest web_session.hash web_session.renewal large_result.sha256`,
+api_request.fingerprint api_token.hash batchrun.data_key node_session.keys audit_gone.hash audit_head.hash
+audit_log.hash audit_log.erased run_add.digest web_session.hash web_session.renewal large_result.sha256`,
 	}
 }
 

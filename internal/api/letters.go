@@ -2,6 +2,7 @@ package api
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -105,7 +106,7 @@ type requeueInput struct {
 }
 
 func (s *endpointRoutes) requeueLetters(ctx context.Context, in *requeueInput) (deadletter.Requeue, error) {
-	sel, err := in.Body.selection()
+	sel, err := in.Body.selection(ctx)
 	if err != nil {
 		return deadletter.Requeue{}, err
 	}
@@ -123,7 +124,7 @@ type dropInput struct {
 }
 
 func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Dropped, error) {
-	sel, err := in.Body.selection()
+	sel, err := in.Body.selection(ctx)
 	if err != nil {
 		return Dropped{}, err
 	}
@@ -162,13 +163,16 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 		endpoint, meant, workqueue.ErrNotFound)
 }
 
-func (set *LetterSelection) selection() (deadletter.DeadSelection, error) {
+func (set *LetterSelection) selection(ctx context.Context) (deadletter.DeadSelection, error) {
 	sel := deadletter.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
 	if err := kernel.ChooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
 		return sel, err
 	}
 	if set.Endpoint != "" {
-		return sel, kernel.CheckEndpoint(set.Endpoint)
+		return sel, errors.Join(kernel.CheckEndpoint(set.Endpoint), kernel.WholeInstallation(ctx))
+	}
+	if set.All {
+		return sel, kernel.WholeInstallation(ctx)
 	}
 	return sel, nil
 }

@@ -32,8 +32,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 112, // those with files that are not tests
 	files:    684, // without tests and generated code, as are lines
-	lines:    152985,
-	tests:    79978, // lines of them
+	lines:    153096,
+	tests:    79987, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

@@ -4972,7 +4972,7 @@ type WebSessionView struct {
 	// Grants further roles, by namespace
 	Grants map[string]string `json:"grants,omitempty"`
 
-	// Token by which it logged in; absent: by a identity provider
+	// Token by which it logged in; absent: by an identity provider
 	Token     *string   `json:"token,omitempty"`
 	CreatedAt time.Time `json:"created_at"`
 
@@ -7307,4 +7307,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 1c95ed8b9b2e7e68ad2436ff17f36ad5, is d67355e6b0744648e94767eddb77e2ec4abf20709a9e97b296d986ed2a4df783.
+// Of f1f40ffed97a8a847bdda14bbdda40b7, is af6245107340fae83cb56ad2e56c5877fe180150bba04481646d5d790438e202.

@@ -48,8 +48,8 @@ type Core struct {
 
 // Slower returns the time between two looks for what can only happen during a run: four times as long while the
 // installation rests.
-func (n *Core) Slower(every time.Duration) time.Duration {
-	if n.Rests.Load() {
+func (k *Core) Slower(every time.Duration) time.Duration {
+	if k.Rests.Load() {
 		return 4 * every
 	}
 	return every

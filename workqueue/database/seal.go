@@ -87,8 +87,8 @@ type sealing struct {
 // maxSeals bounds the data keys in memory.
 const maxSeals = 4096
 
-// SetKeys sets the encryption keys. Each new run gets its own data key, stored encrypted with the first of them; without
-// keys new runs are not encrypted. All keys are tried to decrypt a data key.
+// SetKeys sets the encryption keys. Each new run gets its own data key, stored encrypted with the first of them;
+// without keys new runs are not encrypted. All keys are tried to decrypt a data key.
 func (s *DB) SetKeys(keys [][]byte) error {
 	s.seals.keys, s.seals.prints = nil, []string{}
 	for _, key := range keys {
@@ -198,7 +198,7 @@ func (s *DB) Seal(ctx context.Context, from pg.Querier, run workqueue.RunID) (*S
 var ErrRunGone = errors.New("its run was deleted")
 
 const runOfMessage = `
-SELECT EXISTS (SELECT FROM batchrun WHERE id = $1), EXISTS (SELECT FROM deleted_run WHERE id = $1)`
+SELECT EXISTS (SELECT FROM batchrun WHERE id = $1), EXISTS (SELECT FROM deleted_run WHERE run_id = $1)`
 
 // SealOfMessage is Seal for the body of a message that may say no run, or one that never was. The error wraps
 // ErrRunGone if the run was deleted.
@@ -295,7 +295,7 @@ func (s *DB) KeyFile(path string) (key []byte, err error) {
 	if err != nil || by == 0 {
 		return key, err
 	}
-	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) //nolint:gosec // a data directory
 	if err != nil {
 		return nil, err
 	}

@@ -89,7 +89,7 @@ func (c *claim) against(counts func(*contending) bool) int {
 }
 
 // Rivals returns the weight of the rivals of a share ([Portion]): the other shares of its own namespace, and those of
-// other namespaces, each of which weighs as much as that one.
+// other namespaces, each as heavy as that one.
 func Rivals(share, own, elsewhere int) int { return (1+elsewhere)*(share+own) - share }
 
 func (p *paceLoad) withdraw(ref StepRef) {
@@ -152,10 +152,10 @@ func (c *claim) contended() bool {
 		c.endpointBucket() != nil
 }
 
-// share limits the claim to its run's share of the endpoint: the limit divided among the namespaces whose runs could use
-// a slot now, and in a namespace among those runs, each as often as its share says, rounded up. Unused shares are not
-// reserved: a run without claimable work, or at its own limit, is no rival. A run above its share gets nothing until the
-// rest have theirs, so freed slots go to those with the least.
+// share limits the claim to its run's share of the endpoint: the limit divided among the namespaces whose runs could
+// use a slot now, and in a namespace among those runs, each as often as its share says, rounded up. Unused shares are
+// not reserved: a run without claimable work, or at its own limit, is no rival. A run above its share gets nothing
+// until the rest have theirs, so freed slots go to those with the least.
 func (c *claim) share() {
 	l, p := &c.load, c.load.pace
 	stuck := p.busyAuto >= p.limit || p.learnedRateSpent() // no automatic step can use a slot

@@ -161,8 +161,8 @@ func TestUrgentRunsComeFirst(t *testing.T) {
 	b.Check()
 }
 
-// Namespaces have equal parts of an endpoint, however many runs of whatever priority they have, and keep to their quotas
-// at all endpoints. A namespace without work leaves its part to the others.
+// Namespaces have equal parts of an endpoint, however many runs of whatever priority they have, and keep to quotas at
+// all endpoints. A namespace without work leaves its part to the others.
 func TestNamespacesComeBeforeRuns(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -33,11 +33,7 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 	}
 	switch {
 	case st.live >= st.inFlight:
-		row := Row{"live": st.live, "limit": st.inFlight, "flag": r.forStep(st)}
-		if st.inFlightCap > 0 {
-			row["case"] = "gentle"
-		}
-		limited(g, ReasonStepLimit, row)
+		limited(g, ReasonStepLimit, stepLimit(r, st))
 	case r.maxInFlight > 0 && r.inFlight >= r.maxInFlight:
 		limited(g, ReasonQuota, Row{"live": r.inFlight, "limit": r.maxInFlight, "namespace": r.namespace})
 	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
@@ -53,6 +49,14 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		f.say(g, ReasonNext, nil)
 		g.When = after(f.at, lookWithin)
 	}
+}
+
+func stepLimit(r *runFacts, st *stepFacts) Row {
+	row := Row{"live": st.live, "limit": st.inFlight, "flag": r.forStep(st)}
+	if st.inFlightCap > 0 {
+		row["case"] = "gentle"
+	}
+	return row
 }
 
 // shut explains items that cannot be claimed however few requests are in flight, if they are such.

@@ -225,7 +225,7 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	return nil
 }
 
-// The runs, by endpoint, priority and namespace, that a node's search for work would find and that are below their limit.
+// The runs, by endpoint, priority and namespace, that a node's search for work would find below their limit.
 const explainRivals = `
 SELECT st.endpoint, r.priority, r.namespace, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id

@@ -260,7 +260,7 @@ RETURNING` + actColumns
 func (s Store) RejectAct(ctx context.Context, act *Act, actor string) (out Act, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = pg.One(ctx, tx, scanAct, rejectAct, act.ID, pg.Plain(actor))
-		if err = pg.NoRow(err, &workqueue.ActError{Act: act.ID, Detail: "it is running, or settled already"}); err != nil {
+		if err := pg.NoRow(err, &workqueue.ActError{Act: act.ID, Detail: "it is running, or settled already"}); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "act_reject", Subject: act.ID,

@@ -63,7 +63,7 @@ func (s Store) BeginWebSession(ctx context.Context, n NewWebSession) (Credential
 			statement, args = beginTokenSession, []any{n.Hash[:], *n.Token, n.Life}
 		}
 		err := tx.QueryRow(ctx, statement, args...).Scan(&out.User, &out.Role, &out.Grants, &out.ExpiresAt, &out.Networks)
-		if err = pg.NoRow(err, ErrNoCredential); err != nil {
+		if err := pg.NoRow(err, ErrNoCredential); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: out.User, Name: "login", After: out.audited()})
@@ -92,7 +92,7 @@ func (s Store) EndWebSession(ctx context.Context, hash [32]byte) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var c Credential
 		err := tx.QueryRow(ctx, endWebSession, hash[:]).Scan(&c.User, &c.Role, &c.Token, &c.ExpiresAt)
-		if err = pg.NoRow(err, ErrNoCredential); err != nil {
+		if err := pg.NoRow(err, ErrNoCredential); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.User, Name: "logout", Before: c.audited()})

@@ -233,7 +233,7 @@ func (r *keyedRun) begin(ctx context.Context) error {
 	r.pages, r.after = make(chan []keyedItem, 1), keyPlace{twin: -1}
 	err := r.store.Pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state, &r.plan.Plan, &r.plan.Version, &r.plan.Steps,
 		&r.plan.asks)
-	if err = pg.NoRow(err, workqueue.ErrNotFound); err != nil {
+	if err := pg.NoRow(err, workqueue.ErrNotFound); err != nil {
 		return err
 	}
 	if r.state == "loading" {

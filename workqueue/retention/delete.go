@@ -108,7 +108,7 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 	var later *workqueue.RunID
 	err = tx.QueryRow(ctx, lockRunForGood, req.Run, retentionSettle).Scan(&out.State, &gen, &out.Name, &out.Plan,
 		&out.Items, &out.Failed, &held, &whole, &out.FinishedAt, &left, &silent, &later)
-	if err = pg.NoRow(err, fmt.Errorf("run %s: %w", req.Run, workqueue.ErrNotFound)); err != nil {
+	if err := pg.NoRow(err, fmt.Errorf("run %s: %w", req.Run, workqueue.ErrNotFound)); err != nil {
 		return out, 0, err
 	}
 	refused := &workqueue.StateError{Run: req.Run, State: out.State, Op: "delete"}

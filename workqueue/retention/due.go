@@ -217,7 +217,7 @@ func (s Store) DeleteOld(ctx context.Context, lease workqueue.Lease, kind Retent
 		return err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("delete old %s: %w", kind, err)
+		return 0, pg.Wrap(err, "delete old %s", kind)
 	}
 	return n, nil
 }

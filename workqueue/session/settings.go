@@ -253,7 +253,7 @@ var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
 func (s Store) ChangeStreams(ctx context.Context, change StreamChanges, actor string) (set StreamSettings, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		set, err = scanStreamSettings(tx.Query(ctx, lockStreamSettings))
-		if err = pg.NoRow(err, errNoStreamSettings); err != nil {
+		if err := pg.NoRow(err, errNoStreamSettings); err != nil {
 			return err
 		}
 		before, after := set.StreamValues, change.On(set.StreamValues)

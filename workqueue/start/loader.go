@@ -400,8 +400,8 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 	what := "of steps that node "
 	switch speaks {
 	case hasNoKey:
-		return &workqueue.StateError{Run: l.run, State: "to be encrypted, and node " + node + " has another key, or none", Op: "start",
-			Fix: "start that node with the same --encryption-key, and start the run again"}
+		return &workqueue.StateError{Run: l.run, State: "to be encrypted, and node " + node + " has another key, or none",
+			Op: "start", Fix: "start that node with the same --encryption-key, and start the run again"}
 	case speaksOrder:
 		what = "one with order_by, which node "
 	}

@@ -20,6 +20,14 @@ import (
 // NamespaceHeader names the namespace that a request is about. The query parameter namespace does the same.
 const NamespaceHeader = "Tranche-Namespace"
 
+// WholeInstallation refuses a request for a namespace, where all of them are concerned.
+func WholeInstallation(ctx context.Context) error {
+	if r, ok := ctx.Value(requestKey{}).(*http.Request); ok && r.Header.Get(NamespaceHeader) != "" {
+		return BadInput("this concerns all namespaces; leave out the namespace (--namespace, " + NamespaceHeader + ")")
+	}
+	return nil
+}
+
 // RoleScope says in which namespaces the caller of a route needs its role.
 type RoleScope string
 

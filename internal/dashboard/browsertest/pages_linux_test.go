@@ -457,8 +457,8 @@ func (p *page) inNamespaces(ours, theirs string) {
 	p.says("runs", "their run")
 	p.offers("start", false) // where, is not said
 	p.offers("nav-endpoints", false)
-	p.run(`((e) => { e.value = "team-a"; e.dispatchEvent(new Event("change", {bubbles: true})); })(document.querySelector('` +
-		at("namespace") + `'))`)
+	p.run(`((e) => { e.value = "team-a"; e.dispatchEvent(new Event("change", {bubbles: true})); })` +
+		`(document.querySelector('` + at("namespace") + `'))`)
 	p.until("the address has it", `location.search === "?namespace=team-a"`)
 	p.says("role", "operator")
 	p.until("the other is gone", `!document.querySelector('`+at("runs")+`')?.innerText.includes("their run")`)
