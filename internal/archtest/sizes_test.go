@@ -32,7 +32,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 112, // those with files that are not tests
 	files:    684, // without tests and generated code, as are lines
-	lines:    153096,
+	lines:    153099,
 	tests:    79987, // lines of them
 }
 

@@ -122,16 +122,20 @@ func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 	return n, nil
 }
 
+func (n *Node) useKeys(ctx context.Context) error {
+	err := n.db.SetKeys(n.config.EncryptionKeys)
+	if err == nil {
+		err = n.db.CheckKeys(ctx)
+	}
+	if err == nil && len(n.config.EncryptionKeys) > 1 {
+		_, _, err = n.db.RotateKeys(ctx)
+	}
+	return err
+}
+
 func (n *Node) open(ctx context.Context) error {
 	config := n.config
-	err := n.db.SetKeys(config.EncryptionKeys)
-	if err == nil {
-		err = n.db.CheckKeys(context.Background())
-	}
-	if err == nil && len(config.EncryptionKeys) > 1 {
-		_, _, err = n.db.RotateKeys(context.Background())
-	}
-	if err != nil {
+	if err := n.useKeys(ctx); err != nil {
 		return err
 	}
 	measured, err := metrics.New(metrics.Config{Log: config.Log, Build: n.build(), Registerer: config.Metrics})

@@ -99,10 +99,10 @@ func (s *DB) SetKeys(keys [][]byte) error {
 		if err != nil {
 			return fmt.Errorf("encryption key: %w", err)
 		}
-		print := hmac.New(sha256.New, key)
-		_, _ = print.Write([]byte("fingerprint")) // hashing cannot fail
+		mac := hmac.New(sha256.New, key)
+		_, _ = mac.Write([]byte("fingerprint")) // hashing cannot fail
 		s.seals.keys = append(s.seals.keys, aead)
-		s.seals.prints = append(s.seals.prints, hex.EncodeToString(print.Sum(nil)[:8]))
+		s.seals.prints = append(s.seals.prints, hex.EncodeToString(mac.Sum(nil)[:8]))
 	}
 	return nil
 }
@@ -295,7 +295,7 @@ func (s *DB) KeyFile(path string) (key []byte, err error) {
 	if err != nil || by == 0 {
 		return key, err
 	}
-	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600) //nolint:gosec // a data directory
+	file, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 	if err != nil {
 		return nil, err
 	}
