@@ -91,7 +91,7 @@ func (s *serveCommand) openNATS(ctx context.Context, p *parts, log *zap.Logger) 
 	return nil
 }
 
-// streamKey returns the key of the embedded server's files, which is in a file beside them.
+// streamKey returns the key of the embedded server's files, which is in a file next to them.
 func (p *parts) streamKey() (string, error) {
 	path := filepath.Join(p.directory, "nats-key")
 	_, err := os.Stat(path)
@@ -99,12 +99,12 @@ func (p *parts) streamKey() (string, error) {
 	switch {
 	case len(p.keys) == 0 && err == nil:
 		return "", fmt.Errorf("the NATS server's files are encrypted: give --encryption-key, or delete %s and the directory "+
-			"nats beside it", path)
+			"nats next to it", path)
 	case len(p.keys) == 0:
 		return "", nil
 	case err != nil && len(encrypted) > 0:
 		return "", fmt.Errorf("the NATS server's files are encrypted, and their key is missing: restore %s, or delete the "+
-			"directory nats beside it", path)
+			"directory nats next to it", path)
 	}
 	key, err := p.store.KeyFile(path)
 	if err != nil {

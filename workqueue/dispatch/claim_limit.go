@@ -68,7 +68,7 @@ func (c *claims) scanRivals(rows pgx.Rows) error {
 }
 
 // against weighs a step's rivals of some kind: other steps of its namespace of at least its priority, and other
-// namespaces. Shares count among equal priorities: beside a more urgent step, both have one.
+// namespaces. Shares count among equal priorities: next to a more urgent step, both have one.
 func (c *claim) against(counts func(*contending) bool) int {
 	l, own, counted, elsewhere := &c.load, 0, 0, map[string]bool{}
 	for i := range l.pace.rivals {

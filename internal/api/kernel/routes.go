@@ -2,6 +2,7 @@ package kernel
 
 import (
 	"errors"
+	"maps"
 	"net"
 	"net/http"
 	"path"
@@ -258,4 +259,84 @@ func (s *Kernel) AwaitRequests(patience time.Duration) error {
 	default:
 		return errors.New("api: a request that was interrupted does not end")
 	}
+}
+
+// Keys of an operation's metadata.
+const (
+	MetaRole       = "role"        // the required access.Role; without it the operation is closed
+	metaScope      = "scope"       // in which namespaces; see RoleScope
+	MetaScansRun   = "heavy"       // true: limited concurrency
+	metaScansRunIf = "heavy if"    // string: limited concurrency if this parameter is true
+	metaReadsMany  = "broad"       // true: limited concurrency, others wait
+	metaBroadIf    = "broad if"    // []string: broad if one of these parameters is present
+	metaHeld       = "held"        // true: the answer may be large and is held whole; limited concurrency, others wait
+	metaCredent    = "credent"     // true: about access; works even while everything else is stalled
+	metaBulk       = "bulk"        // int64: the body is held whole, up to this size; limited total
+	MetaStreamed   = "streamed"    // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
+	metaReadsItems = "reads items" // true: shows payloads or results, which the audit log counts
+	metaFourEyes   = "four eyes"   // string: the kind of act that --four-eyes names
+	metaPreview    = "preview"     // lookFunc: what the confirmer of an act sees; see Previewed
+	metaUnstored   = "unstored"    // true: the answer holds a secret and is never stored
+)
+
+// ByAnyone opens an operation to callers that are not logged in.
+func ByAnyone(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.None) }
+
+// ByWatcher requires the lowest role: the answer has no keys, payloads or results.
+func ByWatcher(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Watcher) }
+
+func byViewer(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Viewer) }
+
+// ByOperator requires the operator role.
+func ByOperator(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Operator) }
+
+// ByAdmin requires the admin role.
+func ByAdmin(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Admin) }
+
+// ScansRun marks an operation that reads a whole run or more, to limit its concurrency.
+func ScansRun(op huma.Operation) huma.Operation { return noted(op, MetaScansRun, true) }
+
+// ScansRunIf marks an operation as heavy if a parameter is true, and as broad otherwise.
+func ScansRunIf(parameter string, op huma.Operation) huma.Operation {
+	return noted(ReadsMany(op), metaScansRunIf, parameter)
+}
+
+// ReadsMany marks an operation that reads much of a run, to limit its concurrency.
+func ReadsMany(op huma.Operation) huma.Operation { return noted(op, metaReadsMany, true) }
+
+// BroadIf marks an operation as broad if one of the parameters is present, since it then searches everything.
+func BroadIf(op huma.Operation, parameters ...string) huma.Operation {
+	return noted(op, metaBroadIf, parameters)
+}
+
+// Held marks an operation whose large answer is held until its reader has taken it, to limit the concurrency.
+func Held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
+
+// ReadsItems marks an operation that shows payloads or results: the audit log counts its uses.
+func ReadsItems(op huma.Operation) huma.Operation { return noted(op, metaReadsItems, true) }
+
+// AboutCredentials marks an operation that uses separate database connections.
+func AboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }
+
+// Streamed marks and describes a body that is read as a stream; other bodies must arrive within a time. huma must not
+// see the body, or it would hold all of it.
+func Streamed(op huma.Operation, body *huma.RequestBody) huma.Operation {
+	return noted(op, MetaStreamed, body)
+}
+
+// Unstored marks an operation whose answer holds a secret.
+func Unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }
+
+// IsSet reports whether an operation has a mark.
+func IsSet(op *huma.Operation, name string) bool {
+	set, _ := op.Metadata[name].(bool)
+	return set
+}
+
+func noted(op huma.Operation, name string, value any) huma.Operation {
+	all := map[string]any{}
+	maps.Copy(all, op.Metadata)
+	all[name] = value
+	op.Metadata = all
+	return op
 }

@@ -40,7 +40,7 @@ type namespaceSet struct {
 	MaxItems *int64 `within:"1," help:"Items of those runs, at most." placeholder:"N"`
 
 	MaxInFlight *int64 `within:"1," help:"Requests of its runs in flight, at most." placeholder:"N"`
-	MaxBytes    *int64 `within:"1," help:"Bytes that all its runs store, at most, about." placeholder:"N"`
+	MaxBytes    *int64 `within:"1," help:"Bytes that all its runs may store, approximately." placeholder:"N"`
 }
 
 func (s *namespaceSet) Run(ctx context.Context, cl *client.Client, term *cli.Console) error {
