@@ -49,8 +49,8 @@ type Bench struct {
 // Setup returns a store on its own database, and a session.
 func Setup(t *testing.T) *Bench {
 	t.Helper()
-	url := testenv.Database(t)
-	b := &Bench{T: t, Pool: testenv.Connect(t, url), Store: database.New(testenv.Connect(t, testenv.Serving(t, url)))}
+	admin, serving := testenv.Pools(t)
+	b := &Bench{T: t, Pool: admin, Store: database.New(serving)}
 	b.Session = b.Open()
 	return b
 }

@@ -67,26 +67,27 @@ func database(t testing.TB, template func(*sharedServer) string) string {
 	return url
 }
 
-// Pool returns a pool on a new [Database], closed when the test ends.
-func Pool(t testing.TB) *pgxpool.Pool {
-	t.Helper()
-	return Connect(t, Database(t))
-}
-
 // Connect returns a pool on the database at url, closed when the test ends.
 func Connect(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	config, err := pgxpool.ParseConfig(url)
-	if err != nil {
-		t.Fatalf("connect to the test's database: %v", err)
-	}
-	config.MaxConns = poolSize
-	pool, err := pgxpool.NewWithConfig(t.Context(), config)
+	pool, err := connect(url, "")
 	if err != nil {
 		t.Fatalf("connect to the test's database: %v", err)
 	}
 	t.Cleanup(pool.Close)
 	return pool
+}
+
+func connect(url, name string) (*pgxpool.Pool, error) {
+	config, err := pgxpool.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	config.MaxConns = poolSize
+	if name != "" {
+		config.ConnConfig.RuntimeParams["application_name"] = name
+	}
+	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
 // Rewrite runs a statement without the database's guards, as only a superuser can.
@@ -109,7 +110,9 @@ const (
 DO $$ BEGIN
     PERFORM pg_advisory_xact_lock(hashtext('testenv.clock'));
     IF to_regclass('testenv.ahead') IS NULL THEN
-        CREATE SCHEMA testenv;
+        PERFORM set_config('session_replication_role', 'replica', true); -- this is no change of the schema
+        CREATE SCHEMA IF NOT EXISTS testenv;
+        GRANT USAGE ON SCHEMA testenv TO PUBLIC;
         CREATE SEQUENCE testenv.ahead MINVALUE -9000000000000000000;
         CREATE SEQUENCE testenv.stopped MINVALUE -9000000000000000000;
         PERFORM setval('testenv.ahead', 0);

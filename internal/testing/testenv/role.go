@@ -15,7 +15,7 @@ import (
 // Serving returns the URL of a [Database] for a role with only the rights of `tranche migrate --grant`.
 func Serving(t testing.TB, database string) string {
 	t.Helper()
-	return as(t, database, shared.serving)
+	return Must(as(database, shared.serving))(t)
 }
 
 // Role creates a login role with attributes, like "CREATEROLE", and returns its name and URL. The database must be
@@ -35,15 +35,17 @@ func Role(t testing.TB, database, attributes string) (name, at string) {
 	if _, err := admin.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN PASSWORD '"+name+"' "+attributes); err != nil {
 		t.Fatalf("create role %s: %v", name, err)
 	}
-	return name, as(t, database, name)
+	return name, Must(as(database, name))(t)
 }
 
 // as returns the URL for another role, whose password is its name.
-func as(t testing.TB, database, role string) string {
-	t.Helper()
-	u := Must(url.Parse(database))(t)
+func as(database, role string) (string, error) {
+	u, err := url.Parse(database)
+	if err != nil {
+		return "", err
+	}
 	u.User = url.UserPassword(role, role)
-	return u.String()
+	return u.String(), nil
 }
 
 // grantServing grants a role the rights to serve. PostgreSQL 14 also lets every role create tables.

@@ -32,6 +32,9 @@ type sharedServer struct {
 	template string
 	copying  string // strategy of copying a template
 	serving  string // name and password of the role that serves in clones of the template
+
+	mu     sync.Mutex
+	leases []*lease // that no test uses
 }
 
 // open starts the server and makes the template, once.
@@ -172,9 +175,12 @@ func (s *sharedServer) dropRole(ctx context.Context) error {
 // stop undoes open, as far as it got.
 func (s *sharedServer) stop(ctx context.Context) error {
 	var err error
+	for _, l := range s.leases {
+		err = errors.Join(err, s.end(ctx, l))
+	}
 	if s.admin != nil {
 		if s.cluster == nil {
-			err = errors.Join(s.drop(ctx, s.template), s.dropRole(ctx))
+			err = errors.Join(err, s.drop(ctx, s.template), s.dropRole(ctx))
 		}
 		s.admin.Close()
 	}
