@@ -46,8 +46,8 @@ type bench struct {
 
 func setup(t *testing.T, config metrics.Config) *bench {
 	t.Helper()
-	url := testenv.Database(t)
-	b := &bench{T: t, pool: testenv.Connect(t, url), store: database.New(testenv.Connect(t, testenv.Serving(t, url)))}
+	admin, serving := testenv.Pools(t)
+	b := &bench{T: t, pool: admin, store: database.New(serving)}
 	ns := testenv.NATS(t)
 	b.nats = ns.URL()
 	nc := testenv.Conn(t, ns)

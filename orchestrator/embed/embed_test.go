@@ -98,7 +98,7 @@ func TestNodeWithItsAPI(t *testing.T) {
 	greet := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
 		return fetch.JSON("hello " + item.Key)
 	}
-	pool, nc := testenv.Connect(t, testenv.Database(t)), testenv.Conn(t, testenv.NATS(t))
+	pool, nc := testenv.Pool(t), testenv.Conn(t, testenv.NATS(t))
 	config := embed.Config{
 		Version: "test",
 		Locals:  map[string]fetch.Fetcher{"greet": fetch.Each(greet)},
@@ -147,7 +147,7 @@ func TestNodeWithItsAPI(t *testing.T) {
 // A program has the node's metrics in a registry of its own, or else at the node's API.
 func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 	t.Parallel()
-	pool, nc := testenv.Connect(t, testenv.Database(t)), testenv.Conn(t, testenv.NATS(t))
+	pool, nc := testenv.Pool(t), testenv.Conn(t, testenv.NATS(t))
 	config := embed.Config{API: &embed.APIConfig{Listen: "127.0.0.1:0", Anonymous: true}}
 	for _, registry := range []*prometheus.Registry{nil, prometheus.NewRegistry()} {
 		want := http.StatusOK
@@ -177,7 +177,7 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 
 func TestWhatCannotBeOpened(t *testing.T) {
 	t.Parallel()
-	nc, pool := testenv.Conn(t, testenv.NATS(t)), testenv.Connect(t, testenv.Database(t))
+	nc, pool := testenv.Conn(t, testenv.NATS(t)), testenv.Pool(t)
 	away := testenv.Must(pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none"))(t)
 	defer away.Close()
 	api := func(listen string) embed.Config {

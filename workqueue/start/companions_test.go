@@ -27,7 +27,7 @@ type together struct {
 func newTogether(t *testing.T) *together {
 	t.Helper()
 	t.Parallel()
-	pool := testenv.Connect(t, testenv.Database(t))
+	pool := testenv.Pool(t)
 	g := &together{T: t, pool: pool, db: database.New(pool)}
 	for i := range 3 { // from now on their paces are known
 		testenv.NoError(t, g.load(t.Context(), i, "first"))

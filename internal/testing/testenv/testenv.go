@@ -3,7 +3,8 @@
 //	func TestMain(m *testing.M) { testenv.Main(m) }
 //
 // The first test that needs a database starts one private cluster per test binary, fast but not durable, with the
-// schema migrated into a template. [Database] and [Pool] clone it per test in about 60 ms; tests may run in parallel.
+// schema migrated into a template. [Database] clones it for a test in about 60 ms. [Pool] takes a clone that another
+// test has returned, emptied, with its connections, in about 15 ms. Tests may run in parallel.
 // [NATS] makes an account per test on the binary's server; [OwnNATS] runs a server for one test. [Postgres] is a
 // cluster for one test, with production durability, which may be stopped, killed and restarted. [NewProxy] breaks
 // connections.
