@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"slices"
 	"strings"
@@ -70,7 +71,7 @@ func database(t testing.TB, template func(*sharedServer) string) string {
 // Connect returns a pool on the database at url, closed when the test ends.
 func Connect(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := connect(url, "")
+	pool, err := connect(url, nil)
 	if err != nil {
 		t.Fatalf("connect to the test's database: %v", err)
 	}
@@ -78,15 +79,13 @@ func Connect(t testing.TB, url string) *pgxpool.Pool {
 	return pool
 }
 
-func connect(url, name string) (*pgxpool.Pool, error) {
+func connect(url string, settings map[string]string) (*pgxpool.Pool, error) {
 	config, err := pgxpool.ParseConfig(url)
 	if err != nil {
 		return nil, err
 	}
 	config.MaxConns = poolSize
-	if name != "" {
-		config.ConnConfig.RuntimeParams["application_name"] = name
-	}
+	maps.Copy(config.ConnConfig.RuntimeParams, settings)
 	return pgxpool.NewWithConfig(context.Background(), config)
 }
 
