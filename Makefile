@@ -43,7 +43,7 @@ TEST_PARALLEL ?= 4
 # among chooses packages of $$all, except leaves some out; tested runs packages, and what fails again.
 PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
 	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
-	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
+	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { $(SERVER) scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
 FUZZTIME    ?= 10s
 # Histories of make simulate; SEED=n repeats one.
 SEEDS       ?= 200
@@ -97,16 +97,17 @@ cluster-programs: build
 	scripts/build.sh bin/cluster ./tools/cluster
 
 # Each package once: under the race detector where it has goroutines. Compilation, vet and archtest have no second try.
-# With the race detector a collection of garbage costs much: fewer of them save a seventh of the processors' time.
+# Collections of garbage cost much, with the race detector and in the linker: fewer of them save a seventh of the time.
 .PHONY: test
 test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp atexit_sleep_ms=0
+test: SERVER = $(GO) run ./internal/testing/testenv/withpostgres
 test: deps vet no-flaky ## set up what is missing, then run the tests
 	$(GO) test -vet=off ./internal/archtest
 	@set -e; $(PICK); flags="-p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS)"; \
 	raced=$$(echo "$$all" | except '$(TEST_PLAIN)' | among "$(CONCURRENT)"); \
 	plain=$$(echo "$$all" | grep -vFx "$$raced" || true); \
 	first() { echo "$$1" | among '$(TEST_LONG)'; echo "$$1" | except '$(TEST_LONG)'; }; \
-	(export GOGC=400; tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'); \
+	export GOGC=400; tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'; \
 	tested "$$(first "$$plain")" $$flags -skip '$(MEASURES)'
 
 .PHONY: proof

@@ -15,6 +15,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 const (
@@ -26,13 +28,13 @@ const (
 // Database returns the superuser's URL of a migrated database for the test, dropped when it ends.
 func Database(t testing.TB) string {
 	t.Helper()
-	return database(t, func(s *sharedServer) string { return s.template })
+	return database(t, embedded.DefaultDatabase)
 }
 
 // EmptyDatabase is Database without the schema.
 func EmptyDatabase(t testing.TB) string {
 	t.Helper()
-	return database(t, func(*sharedServer) string { return emptyTemplate })
+	return database(t, emptyTemplate)
 }
 
 // OddDatabase returns the URL of an empty LATIN1 database whose sessions use unusual output formats.
@@ -56,7 +58,7 @@ func OddDatabase(t testing.TB) string {
 	return odd.String()
 }
 
-func database(t testing.TB, template func(*sharedServer) string) string {
+func database(t testing.TB, template string) string {
 	t.Helper()
 	name, url, err := shared.clone(t.Context(), template)
 	NoError(t, err)

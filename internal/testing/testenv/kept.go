@@ -19,7 +19,8 @@ import (
 // keptFor limits the age of a kept cluster, since its name does not cover the code that made it.
 const keptFor = time.Hour
 
-// newCluster creates a stopped cluster with the migrated database [embedded.DefaultDatabase] in dir. It copies one
+// newCluster creates a stopped cluster with the migrated database [embedded.DefaultDatabase], and the role that serves
+// in its clones, in dir. It copies one
 // with the same migrations and PostgreSQL from the user's cache, if any, which saves a second or more.
 func newCluster(ctx context.Context, dir string) error {
 	cache, err := os.UserCacheDir()
@@ -76,7 +77,7 @@ func clusterName(ctx context.Context) (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	_, _ = fmt.Fprintln(sum, installs[0].Dir, installs[0].Version)
+	_, _ = fmt.Fprintln(sum, installs[0].Dir, installs[0].Version, servingRole)
 	err = fs.WalkDir(migrations.Files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -96,7 +97,9 @@ func makeCluster(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	_, err = migrations.Up(ctx, server.URL(), nil)
+	if _, err = migrations.Up(ctx, server.URL(), nil); err == nil {
+		err = grantServing(ctx, server.URL())
+	}
 	return errors.Join(err, server.Stop(ctx))
 }
 

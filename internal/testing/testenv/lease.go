@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5/pgxpool"
+
+	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // lease is a migrated database with its connections, which tests of the binary use one after another: most of a small
@@ -115,7 +117,7 @@ func (s *sharedServer) lease(ctx context.Context) (*lease, error) {
 		return l, nil
 	}
 	s.mu.Unlock()
-	name, url, err := s.clone(ctx, func(s *sharedServer) string { return s.template })
+	name, url, err := s.clone(ctx, embedded.DefaultDatabase)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +128,7 @@ func (s *sharedServer) lease(ctx context.Context) (*lease, error) {
 	if _, err = l.admin.Exec(ctx, beginLeases); err != nil {
 		return nil, err
 	}
-	if url, err = as(url, s.serving); err != nil {
+	if url, err = as(url, servingRole); err != nil {
 		return nil, err
 	}
 	l.serving, err = connect(url, leased)

@@ -16,7 +16,7 @@ func NoError(t testing.TB, err error) {
 	switch {
 	case err == nil:
 	case errors.Is(err, embedded.ErrNoBinaries):
-		t.Fatalf("%v\nor let the makefile install it: make deps\nor use a server that runs: %s=URL", err, databaseVariable)
+		t.Fatalf("%v\nor let the makefile install it: make deps", err)
 	default:
 		t.Fatal(err)
 	}

@@ -3,7 +3,6 @@ package testenv
 import (
 	"context"
 	"errors"
-	"fmt"
 	"net/url"
 	"testing"
 
@@ -15,7 +14,7 @@ import (
 // Serving returns the URL of a [Database] for a role with only the rights of `tranche migrate --grant`.
 func Serving(t testing.TB, database string) string {
 	t.Helper()
-	return Must(as(database, shared.serving))(t)
+	return Must(as(database, servingRole))(t)
 }
 
 // Role creates a login role with attributes, like "CREATEROLE", and returns its name and URL. The database must be
@@ -48,12 +47,16 @@ func as(database, role string) (string, error) {
 	return u.String(), nil
 }
 
-// grantServing grants a role the rights to serve. PostgreSQL 14 also lets every role create tables.
-func grantServing(ctx context.Context, database, role string) (err error) {
+// servingRole has only the rights of `tranche migrate --grant`.
+const servingRole = "tranche_serving"
+
+// grantServing makes the role that serves. PostgreSQL 14 also lets every role create tables.
+func grantServing(ctx context.Context, database string) error {
 	admin, err := pgx.Connect(ctx, database)
 	if err != nil {
-		return fmt.Errorf("let %s serve: %w", role, err)
+		return err
 	}
-	_, err = admin.Exec(ctx, `REVOKE CREATE ON SCHEMA public FROM PUBLIC`)
-	return errors.Join(err, admin.Close(ctx), migrations.Grant(ctx, database, role))
+	_, err = admin.Exec(ctx, `REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+		CREATE ROLE `+servingRole+` LOGIN PASSWORD '`+servingRole+`'`)
+	return errors.Join(err, admin.Close(ctx), migrations.Grant(ctx, database, servingRole))
 }

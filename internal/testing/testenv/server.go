@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"time"
@@ -16,28 +17,36 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/migrations"
 )
 
 // shared is the test binary's server, shared because a start takes a second.
 var shared sharedServer
 
 type sharedServer struct {
-	once     sync.Once
-	err      error
-	cluster  *embedded.Postgres // nil for an external server
-	dir      string
-	admin    *pgxpool.Pool
-	base     string // URL of the server, for any database
-	template string
-	copying  string // strategy of copying a template
-	serving  string // name and password of the role that serves in clones of the template
+	once    sync.Once
+	err     error
+	cluster *embedded.Postgres // nil: it is that of [WithPostgres]
+	dir     string
+	admin   *pgxpool.Pool
+	base    string // URL of the server, for any database
+	copying string // strategy of copying a template
 
 	mu     sync.Mutex
 	leases []*lease // that no test uses
 }
 
-// open starts the server and makes the template, once.
+// WithPostgres runs a command, such as go test, and a server for all test binaries that it starts.
+func WithPostgres(command *exec.Cmd) error {
+	var s sharedServer
+	defer func() { _ = s.stop(context.Background()) }()
+	if err := s.startPrivate(context.Background()); err != nil {
+		return err
+	}
+	command.Env = append(os.Environ(), databaseVariable+"="+s.base)
+	return command.Run()
+}
+
+// open starts the server, once.
 func (s *sharedServer) open() error {
 	s.once.Do(func() { s.err = s.start(context.Background()) })
 	return s.err
@@ -45,52 +54,29 @@ func (s *sharedServer) open() error {
 
 func (s *sharedServer) start(ctx context.Context) (err error) {
 	if s.base = os.Getenv(databaseVariable); s.base == "" {
-		if s.dir, err = clusterDir(); err != nil {
+		if err := s.startPrivate(ctx); err != nil {
 			return err
 		}
-		if err := newCluster(ctx, s.dir); err != nil {
-			return err
-		}
-		s.cluster, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
-			DataDir: s.dir, Settings: reckless, NoRestart: true, Bound: true,
-		})
-		if err != nil {
-			return err
-		}
-		s.base, s.template = s.cluster.URLFor("postgres"), embedded.DefaultDatabase
 	}
 	if s.admin, err = pgxpool.New(ctx, s.base); err != nil {
 		return fmt.Errorf("connect to the test server: %w", err)
 	}
-	if err := s.checkVersion(ctx); err != nil {
-		return err
-	}
-	if s.cluster == nil {
-		if err := s.makeTemplate(ctx); err != nil {
-			return err
-		}
-	}
-	url, err := withDatabase(s.base, s.template)
-	if err != nil {
-		return err
-	}
-	s.serving = "tranche_serving_" + suffix()
-	if _, err := s.admin.Exec(ctx, "CREATE ROLE "+s.serving+" LOGIN PASSWORD '"+s.serving+"'"); err != nil {
-		return fmt.Errorf("create role %s: %w", s.serving, err)
-	}
-	return grantServing(ctx, url, s.serving)
+	return s.checkVersion(ctx)
 }
 
-func (s *sharedServer) makeTemplate(ctx context.Context) error {
-	s.template = "tranche_template_" + suffix()
-	if err := s.create(ctx, s.template, emptyTemplate); err != nil {
+func (s *sharedServer) startPrivate(ctx context.Context) (err error) {
+	if s.dir, err = clusterDir(); err != nil {
 		return err
 	}
-	url, err := withDatabase(s.base, s.template)
-	if err != nil {
+	if err := newCluster(ctx, s.dir); err != nil {
 		return err
 	}
-	_, err = migrations.Up(ctx, url, nil)
+	s.cluster, err = embedded.StartPostgres(ctx, embedded.PostgresConfig{
+		DataDir: s.dir, Settings: reckless, NoRestart: true, Bound: true,
+	})
+	if err == nil {
+		s.base = s.cluster.URLFor("postgres")
+	}
 	return err
 }
 
@@ -111,7 +97,7 @@ func (s *sharedServer) checkVersion(ctx context.Context) error {
 // reckless settings are for data not needed after a crash.
 var reckless = map[string]string{
 	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s",
-	"max_connections": "400", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",
+	"max_connections": "600", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",
 	"jit": "off", // as on nodes: compiling takes longer than it saves
 }
 
@@ -125,12 +111,12 @@ func clusterDir() (string, error) {
 	return dir, os.Chmod(dir, 0o711) // as root, the server runs as another user
 }
 
-func (s *sharedServer) clone(ctx context.Context, template func(*sharedServer) string) (name, url string, err error) {
+func (s *sharedServer) clone(ctx context.Context, template string) (name, url string, err error) {
 	if err := s.open(); err != nil {
 		return "", "", err
 	}
 	name = "tranche_test_" + suffix()
-	if err := s.create(ctx, name, template(s)); err != nil {
+	if err := s.create(ctx, name, template); err != nil {
 		return "", "", err
 	}
 	url, err = withDatabase(s.base, name)
@@ -164,14 +150,6 @@ func (s *sharedServer) alone(ctx context.Context, sql string) error {
 
 const objectInUse = "55006"
 
-func (s *sharedServer) dropRole(ctx context.Context) error {
-	if s.serving == "" {
-		return nil
-	}
-	_, err := s.admin.Exec(ctx, "DROP ROLE "+s.serving)
-	return err
-}
-
 // stop undoes open, as far as it got.
 func (s *sharedServer) stop(ctx context.Context) error {
 	var err error
@@ -179,9 +157,6 @@ func (s *sharedServer) stop(ctx context.Context) error {
 		err = errors.Join(err, s.end(ctx, l))
 	}
 	if s.admin != nil {
-		if s.cluster == nil {
-			err = errors.Join(err, s.drop(ctx, s.template), s.dropRole(ctx))
-		}
 		s.admin.Close()
 	}
 	if s.cluster != nil {

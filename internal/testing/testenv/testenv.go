@@ -9,7 +9,7 @@
 // cluster for one test, with production durability, which may be stopped, killed and restarted. [NewProxy] breaks
 // connections.
 //
-// With TRANCHE_TEST_DATABASE set to a superuser's URL, the clones are made on that server instead.
+// Under testenv/withpostgres, as in make test, all binaries use one cluster.
 //
 // Without PostgreSQL the tests fail and name the remedy; they never skip. At its end the binary removes everything.
 // If it is killed, its servers die with it (on Linux), and a later binary removes their files. One migrated cluster
@@ -30,7 +30,7 @@ import (
 )
 
 const (
-	// databaseVariable names the superuser's URL of a server to use instead of a private one.
+	// databaseVariable has the superuser's URL of the server of [WithPostgres].
 	databaseVariable = "TRANCHE_TEST_DATABASE"
 	// versionVariable names the required major version of the server, found in embedded.BinariesVariable.
 	versionVariable = "PG"
