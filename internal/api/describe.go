@@ -9,7 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 )
 
@@ -36,7 +36,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	}
 	doc.Components.Responses = describedRefusals(doc.Components.Schemas)
 	for path, item := range doc.Paths {
-		for _, op := range kernel.DescribedOf(item) {
+		for _, op := range apicore.DescribedOf(item) {
 			op.Path = path
 			describeOperation(op)
 		}
@@ -47,7 +47,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 
 func describeOperation(op *huma.Operation) {
 	op.Tags = []string{tagOf(op)}
-	role, _ := op.Metadata[kernel.MetaRole].(access.Role)
+	role, _ := op.Metadata[apicore.MetaRole].(access.Role)
 	op.Security = []map[string][]string{{schemeBearer: {}}, {schemeSession: {}}}
 	if role == access.None {
 		op.Security = []map[string][]string{} // explicitly nothing
@@ -57,7 +57,7 @@ func describeOperation(op *huma.Operation) {
 	}
 	op.Extensions["x-tranche-role"] = string(role)
 	delete(op.Responses, "default")
-	if streamed, ok := op.Metadata[kernel.MetaStreamed].(*huma.RequestBody); ok {
+	if streamed, ok := op.Metadata[apicore.MetaStreamed].(*huma.RequestBody); ok {
 		op.RequestBody = streamed
 	}
 	if op.RequestBody != nil && op.RequestBody.Description == "" && op.RequestBody.Content["application/json"] == nil {
@@ -65,15 +65,15 @@ func describeOperation(op *huma.Operation) {
 	}
 	for _, status := range refusals(op, role) {
 		code := strconv.Itoa(status)
-		if described := op.Responses[code]; described == nil || described.Content[kernel.ProblemType] != nil {
+		if described := op.Responses[code]; described == nil || described.Content[apicore.ProblemType] != nil {
 			op.Responses[code] = &huma.Response{Ref: "#/components/responses/" + nameOf(status)}
 		}
 	}
 }
 
 func describedRefusals(registry huma.Registry) map[string]*huma.Response {
-	problem := map[string]*huma.MediaType{kernel.ProblemType: {
-		Schema: registry.Schema(kernel.TypeOf[huma.ErrorModel](), true, ""),
+	problem := map[string]*huma.MediaType{apicore.ProblemType: {
+		Schema: registry.Schema(apicore.TypeOf[huma.ErrorModel](), true, ""),
 		Example: huma.ErrorModel{Status: http.StatusUnprocessableEntity, Title: "Unprocessable Entity",
 			Detail: "line 3: the key CUST-7 stands twice, first in line 2; see --on-duplicate",
 			Errors: []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: 3}}},
@@ -123,7 +123,7 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if op.RequestBody != nil {
 		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
-	if role == access.None || kernel.IsSet(op, kernel.MetaScansRun) || changes || flows(op) {
+	if role == access.None || apicore.IsSet(op, apicore.MetaScansRun) || changes || flows(op) {
 		all = append(all, http.StatusTooManyRequests)
 	}
 	return all
@@ -237,7 +237,7 @@ func bodyExamples() map[string]any {
 func describeExamples(doc *huma.OpenAPI) {
 	examples := bodyExamples()
 	for _, item := range doc.Paths {
-		for _, op := range kernel.DescribedOf(item) {
+		for _, op := range apicore.DescribedOf(item) {
 			for _, p := range op.Parameters {
 				describeParameter(p)
 			}
@@ -255,7 +255,7 @@ func exampleOf(kind, operation string, examples map[string]any) any {
 	switch kind {
 	case "text/csv", "application/octet-stream":
 		return exampleCSV
-	case kernel.MimeNDJSON:
+	case apicore.MimeNDJSON:
 		return exampleNDJSON
 	case "application/yaml":
 		return examplePlan

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 )
@@ -34,7 +34,7 @@ func serveSchemas() http.HandlerFunc {
 		name, _ := strings.CutSuffix(r.PathValue("file"), ".json")
 		text, err := json.Marshal(all[name])
 		if all[name] == nil || err != nil {
-			kernel.WriteProblem(w, http.StatusNotFound, "no such schema; use one of "+
+			apicore.WriteProblem(w, http.StatusNotFound, "no such schema; use one of "+
 				strings.Join(slices.Sorted(maps.Keys(all)), ".json, ")+".json")
 			return
 		}

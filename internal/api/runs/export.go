@@ -21,7 +21,7 @@ import (
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -45,7 +45,7 @@ const (
 )
 
 type exportInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Format string   `query:"format" enum:"ndjson,csv,parquet,xlsx" default:"ndjson"`
 	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
 	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
@@ -58,7 +58,7 @@ type exportInput struct {
 }
 
 type errorsInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	All bool `query:"all" doc:"every failed item, as a stream in NDJSON"`
 }
 
@@ -70,7 +70,7 @@ func (s exports) register(api huma.API) {
 }
 
 func (s exports) registerExport(api huma.API) {
-	all := kernel.ReadsItems(kernel.ScansRun(kernel.Get("export-run", "/runs/{run}/export",
+	all := apicore.ReadsItems(apicore.ScansRun(apicore.Get("export-run", "/runs/{run}/export",
 		"All items with their outcomes")))
 	all.Description = "A stream with constant memory. CSV has the columns " +
 		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") +
@@ -82,7 +82,7 @@ func (s exports) registerExport(api huma.API) {
 		"as parts, an object by step. Where a cell of a workbook cannot hold what is exported, it says so or has " +
 		"U+FFFD for a character; the header " + notHeldHeader + " has the number of such cells. A stream that does not end " +
 		"properly is not whole."
-	kernel.RegisterAnswer(s.Kernel, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
+	apicore.RegisterAnswer(s.Core, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
 		states, err := outcomes(in.State)
 		if err != nil {
 			return nil, err
@@ -92,15 +92,15 @@ func (s exports) registerExport(api huma.API) {
 			Payload: slices.Contains(in.With, "payload"), Parts: slices.Contains(in.With, "parts"), Select: in.Selection()},
 			in.Format, in.Raw, shape)
 	})
-	failures := kernel.ScansRunIf("all",
-		kernel.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
+	failures := apicore.ScansRunIf("all",
+		apicore.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
 	failures.Responses = map[string]*huma.Response{"200": {
 		Description: "Groups; with all=true the lines of an export of the failed items.",
 		Content: map[string]*huma.MediaType{"application/json": {
-			Schema: kernel.SchemaOf[ErrorGroups](api),
+			Schema: apicore.SchemaOf[ErrorGroups](api),
 		}},
 	}}
-	kernel.RegisterAnswer(s.Kernel, api, failures, s.listErrors)
+	apicore.RegisterAnswer(s.Core, api, failures, s.listErrors)
 }
 
 func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
@@ -115,7 +115,7 @@ func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	}
 	return &huma.StreamResponse{Body: func(hc huma.Context) {
 		hc.SetHeader("Content-Type", "application/json")
-		_ = kernel.SendJSON(hc.BodyWriter(), ErrorGroups{Run: in.ID, Errors: found})
+		_ = apicore.SendJSON(hc.BodyWriter(), ErrorGroups{Run: in.ID, Errors: found})
 	}}, nil
 }
 
@@ -126,7 +126,7 @@ func outcomes(states []string) ([]workqueue.Outcome, error) {
 		case workqueue.OutcomeDone, workqueue.OutcomeFailed, workqueue.OutcomeMissing:
 			all = append(all, o)
 		default:
-			return nil, kernel.BadInput("state " + strconv.Quote(kernel.Cut(state, kernel.MaxEchoed)) +
+			return nil, apicore.BadInput("state " + strconv.Quote(apicore.Echo(state)) +
 				" is not done, failed or missing")
 		}
 	}
@@ -139,11 +139,11 @@ func (s exports) exportStream(
 ) (*huma.StreamResponse, error) {
 	found, err := export.New(s.Store).Open(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
-		err = kernel.BadInput("step: " + choice.Error())
+		err = apicore.BadInput("step: " + choice.Error())
 	}
-	err = kernel.Seen(err, "tranche run show "+req.Run.String())
+	err = apicore.Seen(err, "tranche run show "+req.Run.String())
 	if err == nil && format == formatXLSX && found.Items() > xlsxRows {
-		err = kernel.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
+		err = apicore.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
 			"parquet", found.Items(), xlsxRows))
 	}
 	shape.in, shape.payload = inTables, req.Payload
@@ -201,7 +201,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 	case formatParquet:
 		return MimeParquet, newParquetTable(out, f.table), nil
 	default:
-		return kernel.MimeNDJSON, newObjectExport(out, f.table, f.open), nil
+		return apicore.MimeNDJSON, newObjectExport(out, f.table, f.open), nil
 	}
 }
 

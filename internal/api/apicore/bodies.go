@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ const (
 
 // timed limits how long a caller may be silent while a body is read and while an answer is written. In between a
 // request may work without a limit: a deadline passing then would end it or lose its answer.
-func (s *Kernel) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
+func (s *Core) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
 	body := &timedBody{body: r.Body, control: control, silence: s.Silence, whole: r.Body == http.NoBody,
 		drain: drainTimeout, until: time.Now().Add(s.Silence)}

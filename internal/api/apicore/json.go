@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"cmp"
@@ -67,22 +67,22 @@ func wrongValue(name string, wrong *json.SemanticError) error {
 	}
 	if errors.Is(wrong.Err, json.ErrUnknownName) {
 		return BadInput(fmt.Sprintf("%s has an unknown member %q; leave it out, or see %s/openapi.json for those that there "+
-			"are", name, Cut(place, MaxEchoed), Prefix))
+			"are", name, Echo(place), Prefix))
 	}
 	if place == "" {
 		place = name
 	}
 	if wrong.GoType == reflect.TypeFor[time.Time]() {
-		return BadInput(Cut(place, MaxEchoed) + " must be a time as in RFC 3339, like 2026-11-24T20:15:00Z")
+		return BadInput(Echo(place) + " must be a time as in RFC 3339, like 2026-11-24T20:15:00Z")
 	}
 	if _, own := reflect.TypeAssert[encoding.TextUnmarshaler](reflect.New(wrong.GoType)); own && wrong.Err != nil {
-		return BadInput(Cut(place, MaxEchoed) + ": " + Cut(wrong.Err.Error(), 2*MaxEchoed))
+		return BadInput(Echo(place) + ": " + Cut(wrong.Err.Error(), 2*MaxEchoed))
 	}
 	but := ""
 	if len(wrong.JSONValue) > 0 {
-		but = ", not " + Cut(string(wrong.JSONValue), MaxEchoed)
+		but = ", not " + Echo(string(wrong.JSONValue))
 	}
-	return BadInput(Cut(place, MaxEchoed) + " must be " + wanted(wrong.GoType) + but)
+	return BadInput(Echo(place) + " must be " + wanted(wrong.GoType) + but)
 }
 
 func wanted(t reflect.Type) string {

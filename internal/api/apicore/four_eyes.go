@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"bytes"
@@ -65,7 +65,7 @@ func unchanged(ctx context.Context, op *huma.Operation, in any) error {
 type requestKey struct{}
 
 // Eyes returns the names that count as the same person as the caller (identity.Store.Eyes); in a confirmed act both.
-func (s *Kernel) Eyes(ctx context.Context, name string) ([]string, error) {
+func (s *Core) Eyes(ctx context.Context, name string) ([]string, error) {
 	if both := identity.ActEyes(ctx); both != nil {
 		return both, nil
 	}
@@ -74,7 +74,7 @@ func (s *Kernel) Eyes(ctx context.Context, name string) ([]string, error) {
 }
 
 // asksFirst reports whether an operation must be confirmed: not a dry run, and not what a confirmation carries out.
-func asksFirst(ctx context.Context, s *Kernel, op *huma.Operation, in any) bool {
+func asksFirst(ctx context.Context, s *Core, op *huma.Operation, in any) bool {
 	kind, _ := op.Metadata[metaFourEyes].(string)
 	if kind == "" || !slices.Contains(s.config.FourEyes, kind) || identity.ActEyes(ctx) != nil {
 		return false
@@ -107,7 +107,7 @@ func (*unconfirmedError) Error() string { return "another administrator must con
 func (*unconfirmedError) GetStatus() int { return http.StatusAccepted }
 
 // ask saves the request of an operation, after a dry run if it has one: what would be refused is refused now.
-func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func() (any, error)) error {
+func ask(ctx context.Context, s *Core, op *huma.Operation, in any, handle func() (any, error)) error {
 	r, _ := ctx.Value(requestKey{}).(*http.Request)
 	who, _ := access.From(ctx)
 	if err := mayAsk(ctx, r, &who); err != nil {
@@ -169,7 +169,7 @@ func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
 
 // Confirm carries out an act in the name of who asked, and returns its answer. It is done once: what it changes settles
 // it. If it is refused, it stays pending; an erasure that was done in part stays running.
-func Confirm(ctx context.Context, s *Kernel, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
+func Confirm(ctx context.Context, s *Core, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
 	if err := act.Pending(); err != nil {
 		return nil, err
 	}

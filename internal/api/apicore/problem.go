@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"context"
@@ -70,7 +70,7 @@ func Seen(err error, see string) error {
 
 // Problem converts an error to an answer. Errors that are not the caller's are logged here and answered without
 // internal details.
-func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
+func (s *Core) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	if revoked := access.Recheck(ctx); revoked != nil {
 		err = revoked
 	}
@@ -91,7 +91,7 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	return bounded(p)
 }
 
-func (s *Kernel) failure(ctx context.Context, err error) error {
+func (s *Core) failure(ctx context.Context, err error) error {
 	p := s.Problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
 }
@@ -190,7 +190,7 @@ func as[T error](err error) error {
 	return nil
 }
 
-func (s *Kernel) status(err error) int {
+func (s *Core) status(err error) int {
 	if status, _ := accessProblem(err); status != 0 {
 		return status
 	}
@@ -208,7 +208,7 @@ func (s *Kernel) status(err error) int {
 }
 
 // Detail returns the text of an error for a caller.
-func (s *Kernel) Detail(err error) string {
+func (s *Core) Detail(err error) string {
 	if _, detail := accessProblem(err); detail != "" {
 		return detail
 	}
@@ -311,7 +311,7 @@ func places(err error) []*huma.ErrorDetail {
 		var all []*huma.ErrorDetail
 		for i := range bad.Places {
 			p := &bad.Places[i]
-			all = append(all, &huma.ErrorDetail{Message: fmt.Sprintf("key %q, %s", Cut(p.Key, MaxEchoed), p.What()),
+			all = append(all, &huma.ErrorDetail{Message: fmt.Sprintf("key %q, %s", Echo(p.Key), p.What()),
 				Location: "items." + p.Unit, Value: p.Line})
 		}
 		return all
@@ -380,7 +380,7 @@ func echo(value any) any {
 	case nil, bool, int, int64, float64:
 		return v
 	case string:
-		return Cut(access.Redact(v), MaxEchoed)
+		return Echo(access.Redact(v))
 	}
 	text, err := json.Marshal(value)
 	if err == nil && strings.Contains(string(text), access.Prefix) {
@@ -389,8 +389,11 @@ func echo(value any) any {
 	if err != nil || len(text) <= MaxEchoed {
 		return value
 	}
-	return Cut(string(text), MaxEchoed)
+	return Echo(string(text))
 }
+
+// Echo shortens a text of the request to repeat it in an error.
+func Echo(s string) string { return Cut(s, MaxEchoed) }
 
 // Cut shortens a text to limit characters, the last of them an ellipsis.
 func Cut(s string, limit int) string {
@@ -422,9 +425,9 @@ func CheckText(field, value string, most int) error {
 	const fix = "; leave that out"
 	switch {
 	case !utf8.ValidString(value):
-		return BadInput(fmt.Sprintf("%s is not valid UTF-8: %q%s", field, Cut(value, MaxEchoed), fix))
+		return BadInput(fmt.Sprintf("%s is not valid UTF-8: %q%s", field, Echo(value), fix))
 	case strings.IndexByte(value, 0) >= 0:
-		return BadInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, Cut(value, MaxEchoed),
+		return BadInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, Echo(value),
 			fix))
 	case len(value) > most:
 		return BadInput(fmt.Sprintf("%s has %d bytes, and at most %d are allowed; shorten it", field, len(value), most))

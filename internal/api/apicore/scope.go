@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"context"
@@ -68,7 +68,7 @@ func Allows(ctx context.Context, needed access.Role) bool {
 
 // limitToNamespaces returns the context of a request, limited to what its caller may see, or why they may not use the
 // route. A nil caller may do everything.
-func (s *Kernel) limitToNamespaces(r *http.Request, route *Route, who *access.Principal) (context.Context, error) {
+func (s *Core) limitToNamespaces(r *http.Request, route *Route, who *access.Principal) (context.Context, error) {
 	ctx, asked := r.Context(), r.Header.Get(NamespaceHeader)
 	if who != nil {
 		ctx = context.WithValue(ctx, roleKey{}, who.Role)
@@ -137,7 +137,7 @@ func chooseInto(scope *workqueue.Scope) error {
 }
 
 // inOwner limits a request to the namespace that owns its object, in which the caller needs the route's role.
-func inOwner(ctx context.Context, s *Kernel, r *http.Request, route *Route, who *access.Principal) (
+func inOwner(ctx context.Context, s *Core, r *http.Request, route *Route, who *access.Principal) (
 	context.Context, error,
 ) {
 	owner, err := ownerOf(ctx, s, r, route)
@@ -150,7 +150,7 @@ func inOwner(ctx context.Context, s *Kernel, r *http.Request, route *Route, who 
 		workqueue.Scope{Namespaces: []string{owner}, Into: owner}), err
 }
 
-func checkNamespace(ctx context.Context, s *Kernel, name string) error {
+func checkNamespace(ctx context.Context, s *Core, name string) error {
 	if name == "" || name == workqueue.DefaultNamespace {
 		return nil
 	}
@@ -167,7 +167,7 @@ func checkNamespace(ctx context.Context, s *Kernel, name string) error {
 }
 
 // ownerOf returns the namespace of the object in a path. One out of the context's scope does not exist.
-func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (owner string, err error) {
+func ownerOf(ctx context.Context, s *Core, r *http.Request, route *Route) (owner string, err error) {
 	ctx, cancel := s.Looking(ctx)
 	defer cancel()
 	isWildcard := func(part string) bool { return strings.HasPrefix(part, "{") }
@@ -193,7 +193,7 @@ func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (own
 		err = workqueue.ErrNotFound
 	}
 	if errors.Is(err, workqueue.ErrNotFound) {
-		err = Seen(fmt.Errorf("%s %q: %w", kind, Cut(ref, MaxEchoed), err), "tranche "+kind+" list")
+		err = Seen(fmt.Errorf("%s %q: %w", kind, Echo(ref), err), "tranche "+kind+" list")
 	}
 	return owner, err
 }

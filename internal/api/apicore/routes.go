@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"errors"
@@ -117,7 +117,7 @@ func belowPrefix(path string) bool { return path == Prefix || strings.HasPrefix(
 func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
 
 // Routes lists all routes.
-func (s *Kernel) Routes() []Route {
+func (s *Core) Routes() []Route {
 	routes := make([]Route, 0, len(s.mux.routes))
 	for _, r := range s.mux.routes {
 		routes = append(routes, r)
@@ -164,8 +164,8 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 		return false
 	}
 	w.Header().Set("Allow", strings.Join(takes, ", "))
-	WriteProblem(w, http.StatusMethodNotAllowed, Cut(r.URL.Path, MaxEchoed)+" takes "+strings.Join(takes, " and ")+
-		", not "+Cut(r.Method, MaxEchoed))
+	WriteProblem(w, http.StatusMethodNotAllowed, Echo(r.URL.Path)+" takes "+strings.Join(takes, " and ")+
+		", not "+Echo(r.Method))
 	return true
 }
 
@@ -173,7 +173,7 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 const lookTimeout = time.Second
 
 // Guard wraps the mux: it refuses foreign hosts and origins and callers without permission, and limits silence.
-func (s *Kernel) Guard(mux *RouteMux) http.Handler {
+func (s *Core) Guard(mux *RouteMux) http.Handler {
 	s.mux = mux
 	origins := http.NewCrossOriginProtection()
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -203,20 +203,20 @@ func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 
 // admit checks that the request names one of the server's hosts, unless its route takes any, and has a clean path.
 // The mux would redirect a request for a run without a name to the operation on all runs.
-func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
+func (s *Core) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
 	named := func(host string) bool { return strings.EqualFold(host, hostOnly(r.Host)) }
 	if route := s.mux.route(r); !route.anyHost && !slices.ContainsFunc(s.config.Hosts, named) {
-		WriteProblem(w, http.StatusForbidden, "the host "+Cut(r.Host, MaxEchoed)+" is not one of this server's; "+
+		WriteProblem(w, http.StatusForbidden, "the host "+Echo(r.Host)+" is not one of this server's; "+
 			"use 127.0.0.1 or localhost, or name it with --allow-host")
 		return
 	}
 	at := r.URL.EscapedPath()
 	if belowPrefix(r.URL.Path) && !belowPrefix(at) { // the mux would serve it, and nothing else would know it
-		WriteProblem(w, http.StatusNotFound, Cut(at, MaxEchoed)+" is no path: write "+Prefix+" without escapes")
+		WriteProblem(w, http.StatusNotFound, Echo(at)+" is no path: write "+Prefix+" without escapes")
 		return
 	}
 	if belowPrefix(at) && path.Clean(at) != at {
-		WriteProblem(w, http.StatusNotFound, Cut(at, MaxEchoed)+" is no path: a part of it is empty, . or ..; "+
+		WriteProblem(w, http.StatusNotFound, Echo(at)+" is no path: a part of it is empty, . or ..; "+
 			"write a name that is . or .. as %2E or %2E%2E")
 		return
 	}
@@ -239,13 +239,13 @@ func hostOnly(host string) string {
 }
 
 // Close writes what was counted for the audit log.
-func (s *Kernel) Close() {
+func (s *Core) Close() {
 	s.reads.Close()
 	s.refusals.Close()
 }
 
 // AwaitRequests waits for the handlers still running after Close: a load discards what it has written.
-func (s *Kernel) AwaitRequests(patience time.Duration) error {
+func (s *Core) AwaitRequests(patience time.Duration) error {
 	ended := make(chan struct{})
 	go func() { s.active.Wait(); close(ended) }()
 	select {
