@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -47,23 +48,21 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 
 func describeOperation(op *huma.Operation) {
 	op.Tags = []string{tagOf(op)}
-	role, _ := op.Metadata[apicore.MetaRole].(access.Role)
+	route := apicore.RouteOf(op)
 	op.Security = []map[string][]string{{schemeBearer: {}}, {schemeSession: {}}}
-	if role == access.None {
+	if route.Role == access.None {
 		op.Security = []map[string][]string{} // explicitly nothing
 	}
 	if op.Extensions == nil {
 		op.Extensions = map[string]any{}
 	}
-	op.Extensions["x-tranche-role"] = string(role)
+	op.Extensions["x-tranche-role"] = string(route.Role)
 	delete(op.Responses, "default")
-	if streamed, ok := op.Metadata[apicore.MetaStreamed].(*huma.RequestBody); ok {
-		op.RequestBody = streamed
-	}
+	op.RequestBody = cmp.Or(route.Streamed(), op.RequestBody)
 	if op.RequestBody != nil && op.RequestBody.Description == "" && op.RequestBody.Content["application/json"] == nil {
 		op.RequestBody.Description = "See the description of the operation; it is read as it comes."
 	}
-	for _, status := range refusals(op, role) {
+	for _, status := range refusals(op, route) {
 		code := strconv.Itoa(status)
 		if described := op.Responses[code]; described == nil || described.Content[apicore.ProblemType] != nil {
 			op.Responses[code] = &huma.Response{Ref: "#/components/responses/" + nameOf(status)}
@@ -101,9 +100,9 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 
 func nameOf(status int) string { return strings.ReplaceAll(http.StatusText(status), " ", "") }
 
-func refusals(op *huma.Operation, role access.Role) []int {
+func refusals(op *huma.Operation, route *apicore.Route) []int {
 	all := []int{http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable}
-	if role != access.None {
+	if route.Role != access.None {
 		all = append(all, http.StatusUnauthorized)
 	}
 	changes := op.Method != http.MethodGet
@@ -123,7 +122,7 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if op.RequestBody != nil {
 		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
-	if role == access.None || apicore.IsSet(op, apicore.MetaScansRun) || changes || flows(op) {
+	if route.Role == access.None || route.Scans() || changes || flows(op) {
 		all = append(all, http.StatusTooManyRequests)
 	}
 	return all
@@ -163,20 +162,16 @@ func tagOf(op *huma.Operation) string {
 		"preview": "items", "{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live",
 		"slices": "live",
 	}
-	byFirst := map[string]string{
-		"runs": "runs", "items": "items", "plans": "plans", "collectors": "collectors", "schedules": "schedules",
-		"trackers":     "trackers",
-		"alerts":       "alerts",
-		"endpoints":    "endpoints",
-		"dead-letters": "dead letters", "quarantine": "dead letters", "tokens": "access", "session": "access",
-	}
 	if tag, ok := byLast[words[len(words)-1]]; ok && words[0] != "plans" && words[0] != "schedules" {
 		return tag
 	}
-	if tag, ok := byFirst[words[0]]; ok {
-		return tag
+	if slices.ContainsFunc(tags(), func(t *huma.Tag) bool { return t.Name == words[0] }) {
+		return words[0]
 	}
-	return "system"
+	byFirst := map[string]string{
+		"dead-letters": "dead letters", "quarantine": "dead letters", "tokens": "access", "session": "access",
+	}
+	return cmp.Or(byFirst[words[0]], "system")
 }
 
 // Example items by body type.

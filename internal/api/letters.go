@@ -8,9 +8,11 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/apicore"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -89,15 +91,8 @@ func (s *endpointRoutes) getLetter(ctx context.Context, in *letterInput) (DeadLe
 	body := letter.Body
 	letter.Body = nil
 	return DeadLetterDocument{
-		DeadLetter: letter, Body: apicore.ContentOf(body, first(letter.Headers, wire.HeaderEncoding), in.Full),
+		DeadLetter: letter, Body: apicore.ContentOf(body, nats.Header(letter.Headers).Get(wire.HeaderEncoding), in.Full),
 	}, nil
-}
-
-func first(headers map[string][]string, name string) string {
-	if values := headers[name]; len(values) > 0 {
-		return values[0]
-	}
-	return ""
 }
 
 type requeueInput struct {
@@ -151,12 +146,8 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	if slices.Contains(names, endpoint) {
 		return nil
 	}
-	listeners := make([]wire.Listener, len(names))
-	for i, name := range names {
-		listeners[i].Endpoint = name
-	}
 	meant := ""
-	if near := wire.Nearest(endpoint, listeners); near != "" {
+	if near := row.Nearest(endpoint, names); near != "" {
 		meant = " (did you mean " + near + "?)"
 	}
 	return fmt.Errorf("no dead letter is of endpoint %q%s, no service listens on it, and no running run uses it: %w",
@@ -228,6 +219,6 @@ func (s *endpointRoutes) getQuarantined(ctx context.Context, in *quarantinedInpu
 	body := view.Body
 	view.Body = nil
 	return QuarantinedDocument{
-		QuarantinedView: view, Body: apicore.ContentOf(body, first(view.Headers, wire.HeaderEncoding), true),
+		QuarantinedView: view, Body: apicore.ContentOf(body, nats.Header(view.Headers).Get(wire.HeaderEncoding), true),
 	}, nil
 }

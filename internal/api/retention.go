@@ -176,28 +176,16 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 
 // readAge parses 90d, 36h or 1d12h.
 func readAge(text string) (time.Duration, error) {
-	wrong := apicore.BadInput("age is " + strconv.Quote(apicore.Echo(text)) +
-		"; write it like 90d, 36h or 1d12h, up to 36600d")
 	days, rest, found := strings.Cut(text, "d")
-	var age time.Duration
 	if !found {
-		rest = text
-	} else {
-		n, err := strconv.ParseUint(days, 10, 16)
-		if err != nil {
-			return 0, wrong
-		}
-		age = time.Duration(n) * 24 * time.Hour
+		days, rest = "0", text
 	}
-	if rest != "" {
-		more, err := time.ParseDuration(rest)
-		if err != nil || more < 0 || more > maxRetentionAge {
-			return 0, wrong
-		}
-		age += more
-	}
-	if age > maxRetentionAge {
-		return 0, wrong
+	n, err := strconv.ParseUint(days, 10, 16)
+	more, wrong := time.ParseDuration(cmp.Or(rest, "0s"))
+	age := time.Duration(n)*24*time.Hour + more
+	if err != nil || wrong != nil || more < 0 || max(age, more) > maxRetentionAge {
+		return 0, apicore.BadInput("age is " + strconv.Quote(apicore.Echo(text)) +
+			"; write it like 90d, 36h or 1d12h, up to 36600d")
 	}
 	return age, nil
 }

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"time"
@@ -239,9 +240,7 @@ func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings
 	}
 	for i := range states {
 		view.Streams = append(view.Streams, streamView(&states[i], &set))
-		if loses == "" {
-			loses = states[i].Loses()
-		}
+		loses = cmp.Or(loses, states[i].Loses())
 	}
 	return view, loses
 }

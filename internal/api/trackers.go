@@ -77,18 +77,16 @@ func (s *trackerRoutes) Register(api huma.API) {
 	apicore.Register(s.Core, api, apicore.Get("list-tracker-missing", "/trackers/{id}/missing",
 		"List pending items, as ranges"),
 		seen(s, s.trackers.Missing))
-	apicore.Register(s.Core, api, apicore.ByOperator(apicore.Bulky(huma.Operation{
-		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
-		Summary: "Add items to an open batch", Description: addGroupsDescription, SkipValidateBody: true,
-	}, maxTrackerBody)), s.addTrackerItems)
-	apicore.Register(s.Core, api, apicore.ByOperator(apicore.Bulky(huma.Operation{
-		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
-		Summary: "Acknowledge items of any batches", Description: ackDescription, SkipValidateBody: true,
-	}, maxAckBody)), s.ackTrackerItems)
-	apicore.Register(s.Core, api, apicore.ByOperator(apicore.Bulky(huma.Operation{
-		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
-		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
-	}, maxAckBody)), s.ackTracker)
+	own := func(most int64, op huma.Operation) huma.Operation { // of an ownBody
+		op.SkipValidateBody = true
+		return apicore.Bulky(op, most)
+	}
+	apicore.Register(s.Core, api, own(maxTrackerBody, apicore.Post("add-tracker-items", "/trackers/{id}/groups",
+		"Add items to an open batch", addGroupsDescription)), s.addTrackerItems)
+	apicore.Register(s.Core, api, own(maxAckBody, apicore.Post("ack-tracker-items", "/trackers/ack",
+		"Acknowledge items of any batches", ackDescription)), s.ackTrackerItems)
+	apicore.Register(s.Core, api, own(maxAckBody, apicore.Post("ack-tracker", "/trackers/{id}/ack",
+		"Acknowledge items of one batch", ackDescription)), s.ackTracker)
 	apicore.Register(s.Core, api, apicore.Post("seal-tracker", "/trackers/{id}/seal",
 		"Close a batch to new items",
 		"With nothing pending the batch is complete, and the answer says so. The call can be repeated."), s.sealTracker)
@@ -109,10 +107,9 @@ type openTrackerAnswer struct {
 
 // registerOpenTracker also tells a new batch from an existing one by the status.
 func (s *trackerRoutes) registerOpenTracker(api huma.API) {
-	op := apicore.In(apicore.Into, apicore.ByOperator(apicore.Bulky(huma.Operation{
-		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
-		Description: trackerDescription, DefaultStatus: http.StatusCreated,
-	}, maxTrackerBody)))
+	op := apicore.In(apicore.Into, apicore.Bulky(apicore.Post("open-tracker", "/trackers", "Open a tracker batch",
+		trackerDescription), maxTrackerBody))
+	op.DefaultStatus = http.StatusCreated
 	apicore.RegisterAnswer(s.Core, api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
 		opened, err := s.trackers.Open(ctx, in.Body, s.caller(ctx, in.Name))
 		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}

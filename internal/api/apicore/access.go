@@ -62,7 +62,8 @@ func Denied(status int, detail string) error { return &deniedError{status, detai
 // authorised serves a request if its caller has the route's role. A route without a role is closed to all.
 func (s *Core) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
-	noteRoute(w, route.Pattern, s.Access == nil)
+	timed := timedOf(w)
+	timed.route, timed.role = route.Pattern, map[bool]access.Role{true: access.Admin}[s.Access == nil]
 	if err := checkSite(r); err != nil {
 		s.Deny(w, r, err)
 		return
@@ -72,8 +73,8 @@ func (s *Core) authorised(w http.ResponseWriter, r *http.Request) {
 			" does not say which role it needs, which is a mistake in this version of tranche"})
 		return
 	}
-	if route.streamed {
-		streamBody(r)
+	if route.streamed != nil {
+		timed.body.until = time.Time{}
 	}
 	user := ""
 	if s.Access != nil && route.anonymous {
@@ -88,11 +89,10 @@ func (s *Core) authorised(w http.ResponseWriter, r *http.Request) {
 		if r = r.WithContext(scoped); who != nil {
 			ctx, done := s.Access.Admit(r.Context(), *who)
 			defer done()
-			allow := refuseBody(ctx, r)
+			allow := timed.body.refuse(ctx)
 			defer allow()
 			r, user = madeBy(ctx, r, who), who.Name
-			noteRole(w, who.Role)
-			makeKnown(w)
+			timed.role, timed.known = who.Role, true
 		} else {
 			r.Header.Del(ActorHeader)
 		}
@@ -205,7 +205,7 @@ func (s *Core) withOrigin(w http.ResponseWriter, r *http.Request) *http.Request 
 		o.Address = address.String()
 	}
 	caller := Cut(r.Header.Get(ActorHeader), MaxActorBytes)
-	noteCaller(w, caller)
+	timedOf(w).caller = caller
 	ctx := context.WithValue(workqueue.WithOrigin(r.Context(), o), requestKey{}, r)
 	return r.WithContext(context.WithValue(ctx, callerKey{}, caller))
 }
@@ -214,7 +214,7 @@ type callerKey struct{}
 
 // noteRead counts a read of payloads or results in the audit log.
 func (s *Core) noteRead(ctx context.Context, op *huma.Operation, in any) {
-	if !IsSet(op, metaReadsItems) {
+	if !RouteOf(op).readsItems {
 		return
 	}
 	caller, _ := ctx.Value(callerKey{}).(string)
@@ -244,7 +244,7 @@ func (s *Core) permitted(
 		}
 		return nil, r.Context(), err
 	}
-	noteCaller(w, who.Name)
+	timedOf(w).caller = who.Name
 	scoped := r.Context()
 	if err = s.Access.TryRequest(who.Name, s.CallerAddress(r), r.Method != http.MethodGet); err == nil {
 		scoped, err = s.limitToNamespaces(r, route, &who) // asks the database
@@ -434,12 +434,6 @@ func (s *Core) countStranger(w http.ResponseWriter, r *http.Request) error {
 // address with unauthenticated callers.
 func isProbe(r *http.Request) bool {
 	return (r.URL.Path == "/healthz" || r.URL.Path == "/readyz") && r.ContentLength == 0
-}
-
-func makeKnown(w http.ResponseWriter) {
-	if timed, ok := w.(*timedWriter); ok {
-		timed.known = true
-	}
 }
 
 func (t *timedWriter) left() {

@@ -28,7 +28,7 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	touch := func() { touched = true }
 	for _, op := range []huma.Operation{
 		{OperationID: "new", Method: http.MethodGet, Path: "/new"},
-		{OperationID: "new-too", Method: http.MethodPost, Path: "/new", Metadata: map[string]any{MetaRole: "admin"}},
+		{OperationID: "new-too", Method: http.MethodPost, Path: "/new", Metadata: map[string]any{metaRoute: "admin"}},
 		ByOperator(huma.Operation{OperationID: "hidden", Method: http.MethodPost, Path: "/hidden", Hidden: true}),
 	} {
 		Register(s, v1, op, func(context.Context, *struct{}) (string, error) { touch(); return "", nil })

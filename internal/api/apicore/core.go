@@ -203,7 +203,7 @@ func (s *Core) prepare(ctx context.Context, in any) error {
 
 // Get describes a read, open to viewers.
 func Get(id, path, summary string) huma.Operation {
-	return byViewer(huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
+	return by(access.Viewer, huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
 }
 
 // Post describes an operators' action. more may be empty.

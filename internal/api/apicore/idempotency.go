@@ -49,10 +49,7 @@ func (s *Core) idempotent(next http.Handler, w http.ResponseWriter, r *http.Requ
 		next.ServeHTTP(w, r)
 		return
 	}
-	user := r.Header.Get(ActorHeader)
-	if user == "" {
-		user = Anonymous
-	}
+	user := cmp.Or(r.Header.Get(ActorHeader), Anonymous)
 	if err := checkRequestKey(keys, user); err != nil {
 		SendProblem(w, s.Problem(r.Context(), err))
 		return

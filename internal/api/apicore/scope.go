@@ -45,18 +45,10 @@ var owned = map[string]string{ //nolint:gochecknoglobals // constants
 	"/trackers/{id}": "tracker",
 }
 
-// scopeOf returns the scope of an operation, and the kind of the object in its path.
-func scopeOf(path string, op *huma.Operation) (scope RoleScope, kind string) {
-	parts := strings.SplitN(path, "/", 4)
-	if kind = owned[strings.Join(parts[:min(len(parts), 3)], "/")]; kind != "" {
-		return OfObject, kind
-	}
-	scope, _ = op.Metadata[metaScope].(RoleScope)
-	return scope, ""
-}
-
 // In sets the scope of an operation that names no object in its path.
-func In(scope RoleScope, op huma.Operation) huma.Operation { return noted(op, metaScope, scope) }
+func In(scope RoleScope, op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.Scope = scope })
+}
 
 type roleKey struct{}
 

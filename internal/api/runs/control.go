@@ -153,11 +153,6 @@ type ChangedRun struct {
 	Warnings []string `json:"warnings,omitempty" doc:"like a done_by that it will miss by forecast"`
 }
 
-func (s changes) registerSet(api huma.API) {
-	apicore.Register(s.Core, api, apicore.Post("set-run", "/runs/{run}/settings",
-		"Change settings of a run", ""), s.setRun)
-}
-
 func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (ChangedRun, error) {
 	change, err := in.Body.change()
 	if err != nil {
@@ -288,14 +283,6 @@ type RunDeleted struct {
 	Run    workqueue.RunID `json:"run"`
 	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
 	retention.Deletion
-}
-
-func (s changes) registerDelete(api huma.API) {
-	apicore.Register(s.Core, api, apicore.FourEyes("delete", apicore.ByAdmin(apicore.Post("delete-run",
-		"/runs/{run}/delete", "Delete a finished run",
-		"It disappears from all lists; its ID answers 410. The leader "+
-			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
-			"less than a minute ago, is refused."))), s.deleteRun)
 }
 
 func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) (RunDeleted, error) {

@@ -8,8 +8,6 @@ import (
 	"io"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
@@ -43,13 +41,6 @@ const correctDescription = `The body is items as those of a start, up to 256 MiB
 take the place of those that the run has for their keys: all of them or none. A run that has completed opens again.
 What was made of the items at steps that see payloads is taken back and done again, requests that are out included;
 what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
-
-func (s changes) registerCorrect(api huma.API) {
-	apicore.Register(s.Core, api, apicore.Streamed(apicore.Post("correct", "/runs/{run}/correct",
-		"Correct the data of items", correctDescription), apicore.Files(itemTypes()...)), s.correct)
-	apicore.Register(s.Core, api, apicore.Post("correct-item", "/runs/{run}/items/{key}/correct",
-		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
-}
 
 type correctInput struct {
 	apicore.RunPath

@@ -17,7 +17,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
@@ -49,7 +48,7 @@ type exportInput struct {
 	Format string   `query:"format" enum:"ndjson,csv,parquet,xlsx" default:"ndjson"`
 	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
 	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
-	State  []string `query:"state,explode" doc:"done, failed or missing; repeatable; absent: all"`
+	State  []string `query:"state,explode" enum:"done,failed,missing" doc:"repeatable; absent: all"`
 	EvidenceQuery
 
 	With    []string `query:"with,explode" enum:"payload,parts" doc:"payload: what items carry, too; parts: the results and errors of all steps, in place of the result"`
@@ -83,9 +82,9 @@ func (s exports) registerExport(api huma.API) {
 		"U+FFFD for a character; the header " + notHeldHeader + " has the number of such cells. A stream that does not end " +
 		"properly is not whole."
 	apicore.RegisterAnswer(s.Core, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
-		states, err := outcomes(in.State)
-		if err != nil {
-			return nil, err
+		var states []workqueue.Outcome
+		for _, state := range in.State {
+			states = append(states, workqueue.Outcome(state))
 		}
 		shape := exportShape{flat: in.Flat, columns: in.Columns}
 		return s.exportStream(ctx, export.Request{Run: in.ID, Step: in.Step, States: states,
@@ -94,12 +93,8 @@ func (s exports) registerExport(api huma.API) {
 	})
 	failures := apicore.ScansRunIf("all",
 		apicore.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
-	failures.Responses = map[string]*huma.Response{"200": {
-		Description: "Groups; with all=true the lines of an export of the failed items.",
-		Content: map[string]*huma.MediaType{"application/json": {
-			Schema: apicore.SchemaOf[ErrorGroups](api),
-		}},
-	}}
+	failures.Responses = apicore.Answers("Groups; with all=true the lines of an export of the failed items.",
+		"application/json", apicore.SchemaOf[ErrorGroups](api))
 	apicore.RegisterAnswer(s.Core, api, failures, s.listErrors)
 }
 
@@ -113,24 +108,10 @@ func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		hc.SetHeader("Content-Type", "application/json")
-		_ = apicore.SendJSON(hc.BodyWriter(), ErrorGroups{Run: in.ID, Errors: found})
-	}}, nil
-}
-
-func outcomes(states []string) ([]workqueue.Outcome, error) {
-	var all []workqueue.Outcome
-	for _, state := range states {
-		switch o := workqueue.Outcome(state); o {
-		case workqueue.OutcomeDone, workqueue.OutcomeFailed, workqueue.OutcomeMissing:
-			all = append(all, o)
-		default:
-			return nil, apicore.BadInput("state " + strconv.Quote(apicore.Echo(state)) +
-				" is not done, failed or missing")
-		}
-	}
-	return all, nil
+	return apicore.Raw(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = apicore.SendJSON(w, ErrorGroups{Run: in.ID, Errors: found})
+	}), nil
 }
 
 // exportStream opens the export first, so that errors are reported before it begins.
@@ -167,10 +148,9 @@ func (s exports) exportStream(
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
+	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 		s.export(w, r, found, exportForm{format: format, raw: raw, table: table, pieces: shape.in == inLines})
-	}}, nil
+	}), nil
 }
 
 type exportWriter interface {
@@ -191,7 +171,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 	err error) {
 	switch f.format {
 	case formatCSV:
-		return mimeCSV, newCSVExport(out, f.table, f.raw), nil
+		return mimeCSV, &csvExport{out: out, table: f.table, raw: f.raw}, nil
 	case formatXLSX:
 		book, err := newXLSXExport(out, f.table, dir, room)
 		if err != nil {
@@ -282,12 +262,17 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 	if closer, ok := out.(interface{ Close() error }); ok {
 		err = errors.Join(err, closer.Close())
 	}
+	s.complete(r, buffer, err)
+}
+
+// complete sends the rest of a stream, or breaks the connection off after an error.
+func (s exports) complete(r *http.Request, buffer *bufio.Writer, err error) {
 	if err == nil {
 		err = buffer.Flush()
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Error("export was interrupted", zap.Error(err))
+			s.Log.Error("a stream was interrupted", zap.String("path", r.URL.Path), zap.Error(err))
 		}
 		panic(http.ErrAbortHandler) // net/http's way to end a connection abnormally
 	}

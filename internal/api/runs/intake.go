@@ -243,9 +243,7 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 		return run, nil, 0, apicore.BadInput(fmt.Sprintf(
 			"from_run: run %s is in namespace %s, not in %s; add --namespace %[2]s", id, view.Namespace, into))
 	}
-	if set.Source == "" {
-		set.Source = "run " + set.FromRun
-	}
+	set.Source = cmp.Or(set.Source, "run "+set.FromRun)
 	if len(set.Params) == 0 {
 		set.Params = maps.Clone(view.Params)
 	}

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/tranchehq/tranche/internal/access"
@@ -96,21 +95,29 @@ func (s *Routes) registerEvents(api huma.API) {
 }
 
 func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
+	return sendEvents(ctx, s, func() (*live.Watcher, error) { return s.watcher(ctx, in) })
+}
+
+type watcher interface {
+	Next(ctx context.Context) ([]live.Event, error)
+	Close()
+}
+
+func sendEvents[W watcher](ctx context.Context, s *Routes, open func() (W, error)) (*huma.StreamResponse, error) {
 	leave, err := s.Streams.Enter(asker(ctx))
 	if err != nil {
 		return nil, err
 	}
-	watcher, err := s.watcher(ctx, in)
+	watcher, err := open()
 	if err != nil {
 		leave()
-		return nil, err
+		return nil, stopping(err)
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
+	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 		defer leave()
 		defer watcher.Close()
-		r, w := humago.Unwrap(hc)
 		apicore.SendEvents(r, w, watcher)
-	}}, nil
+	}), nil
 }
 
 func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
@@ -118,7 +125,10 @@ func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher
 	defer cancel()
 	var views []string
 	if in.Planes {
-		views = unique(in.Step)
+		views = slices.Compact(slices.Sorted(slices.Values(in.Step)))
+		if len(views) == 0 {
+			views = []string{""} // all of them together
+		}
 	} else if len(in.Step) > 0 {
 		return nil, apicore.BadInput("step chooses whose items are followed, so it needs planes=true")
 	}
@@ -129,22 +139,7 @@ func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher
 	if errors.Is(err, live.ErrTooMuch) {
 		err = apicore.TooMany(err.Error())
 	}
-	return watcher, apicore.Seen(stopping(err), "tranche run show "+in.ID.String())
-}
-
-// unique removes duplicate steps; without any it means all of them together.
-func unique(steps []string) (all []string) {
-	met := map[string]bool{}
-	for _, s := range steps {
-		if !met[s] {
-			met[s] = true
-			all = append(all, s)
-		}
-	}
-	if len(all) == 0 {
-		all = []string{""}
-	}
-	return all
+	return watcher, apicore.Seen(err, "tranche run show "+in.ID.String())
 }
 
 // Topics of GET /events.
@@ -202,21 +197,7 @@ func (s *Routes) topicsFor(ctx context.Context) *live.Topics {
 }
 
 func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
-	leave, err := s.Streams.Enter(asker(ctx))
-	if err != nil {
-		return nil, err
-	}
-	watcher, err := s.topicsFor(ctx).Watch(in.Topic)
-	if err != nil {
-		leave()
-		return nil, stopping(err)
-	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		defer leave()
-		defer watcher.Close()
-		r, w := humago.Unwrap(hc)
-		apicore.SendEvents(r, w, watcher)
-	}}, nil
+	return sendEvents(ctx, s, func() (*live.TopicWatcher, error) { return s.topicsFor(ctx).Watch(in.Topic) })
 }
 
 func (s *Routes) lookAtRuns(ctx context.Context) ([]byte, error) {
@@ -289,18 +270,15 @@ func planesResponses() map[string]*huma.Response {
 	header := func(text string) *huma.Param {
 		return &huma.Param{Description: text, Schema: &huma.Schema{Type: huma.TypeInteger}}
 	}
-	return map[string]*huma.Response{
-		"200": {
-			Description: "The bytes, in gzip if accepted.",
-			Headers: map[string]*huma.Param{
-				"Tranche-Items":  header("how many items the run has"),
-				"Tranche-Blocks": header("how many blocks that is"),
-				"ETag":           {Description: "of the bytes", Schema: &huma.Schema{Type: huma.TypeString}},
-			},
-			Content: map[string]*huma.MediaType{mimeBinary: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
-		},
-		"304": {Description: "They are those of the ETag in If-None-Match."},
+	all := apicore.Answers("The bytes, in gzip if accepted.", mimeBinary,
+		&huma.Schema{Type: huma.TypeString, Format: "binary"})
+	all["200"].Headers = map[string]*huma.Param{
+		"Tranche-Items":  header("how many items the run has"),
+		"Tranche-Blocks": header("how many blocks that is"),
+		"ETag":           {Description: "of the bytes", Schema: &huma.Schema{Type: huma.TypeString}},
 	}
+	all["304"] = &huma.Response{Description: "They are those of the ETag in If-None-Match."}
+	return all
 }
 
 func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
@@ -315,8 +293,7 @@ func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 
 func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 	sum := sha256.Sum256(planes.Bytes)
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
+	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Type", mimeBinary)
 		header.Set("Cache-Control", "private, no-cache") // to be cached, but revalidated each time
@@ -326,7 +303,7 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
 		})).ServeHTTP(w, r)
-	}}
+	})
 }
 
 func (s *Routes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
@@ -341,15 +318,6 @@ type timelineInput struct {
 	Step    string `query:"step" doc:"its name; absent: every step"`
 	Buckets int    `query:"buckets" minimum:"1" maximum:"1000" default:"120" doc:"intervals to divide the time into"`
 	All     bool   `query:"all" doc:"from the start of the run, not only of its current generation"`
-}
-
-func (s *Routes) registerTimeline(api huma.API) {
-	op := apicore.ReadsMany(apicore.ByWatcher(
-		apicore.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time")))
-	op.Description = "Items done and failed, requests and their durations, in equal intervals, " +
-		"from the start of the current generation until now or the end of the run. Items count where their last request " +
-		"of the generation ended. It may be two seconds old."
-	apicore.Register(s.Core, api, op, s.getTimeline)
 }
 
 func (s *Routes) getTimeline(ctx context.Context, in *timelineInput) (*report.Timeline, error) {

@@ -2,7 +2,7 @@ package runs
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,7 +14,6 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
@@ -155,10 +154,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
 	twins := duplicateFinder{first: map[string]int{}}
 	var guess itemschema.Guess
-	unit := rows.Unit()
-	if unit == "" {
-		unit = "line"
-	}
+	unit := cmp.Or(rows.Unit(), "line")
 	var item row.Item
 	for {
 		err := rows.Next(&item)
@@ -221,20 +217,9 @@ func (t *duplicateFinder) warning(item *row.Item, unit string) string {
 }
 
 func addColumns(columns []string, object []byte) []string {
-	dec := jsontext.NewDecoder(bytes.NewReader(object))
-	if _, err := dec.ReadToken(); err != nil {
-		return columns
-	}
-	for dec.PeekKind() == '"' && len(columns) < maxColumns {
-		name, err := dec.ReadToken()
-		if err != nil {
-			return columns
-		}
-		if text := name.String(); !slices.Contains(columns, text) {
-			columns = append(columns, text)
-		}
-		if dec.SkipValue() != nil {
-			return columns
+	for _, name := range intake.FieldNames(object) {
+		if len(columns) < maxColumns && !slices.Contains(columns, name) {
+			columns = append(columns, name)
 		}
 	}
 	return columns

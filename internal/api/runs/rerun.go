@@ -46,12 +46,26 @@ type changes struct{ *Starts }
 func (s changes) register(api huma.API) {
 	apicore.Register(s.Core, api, apicore.ReadsJSON[RerunSettings](api, apicore.Post("rerun", "/runs/{run}/rerun",
 		"Rerun items", "The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.rerun)
-	s.registerReset(api)
-	s.registerAccept(api)
-	s.registerCorrect(api)
-	s.registerDelete(api)
+	apicore.Register(s.Core, api, apicore.ReadsJSON[ResetSettings](api, apicore.Post("reset", "/runs/{run}/reset",
+		"Discard a step's results and recompute them",
+		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
+	apicore.Register(s.Core, api, apicore.ReadsJSON[AcceptSettings](api, apicore.Post("accept", "/runs/{run}/accept",
+		"Accept failures",
+		"They stay failed and are shown as accepted, and health ignores them. Items that are rerun "+
+			"or reset are no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
+		s.accept)
+	apicore.Register(s.Core, api, apicore.Streamed(apicore.Post("correct", "/runs/{run}/correct",
+		"Correct the data of items", correctDescription), apicore.Files(itemTypes()...)), s.correct)
+	apicore.Register(s.Core, api, apicore.Post("correct-item", "/runs/{run}/items/{key}/correct",
+		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
+	apicore.Register(s.Core, api, apicore.Post("set-run", "/runs/{run}/settings",
+		"Change settings of a run", ""), s.setRun)
+	apicore.Register(s.Core, api, apicore.FourEyes("delete", apicore.ByAdmin(apicore.Post("delete-run",
+		"/runs/{run}/delete", "Delete a finished run",
+		"It disappears from all lists; its ID answers 410. The leader "+
+			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
+			"less than a minute ago, is refused."))), s.deleteRun)
 	s.registerControl(api)
-	s.registerSet(api)
 }
 
 type selectInput[T any] struct {
@@ -136,12 +150,6 @@ type Reset struct {
 	Warnings []string `json:"warnings"`
 }
 
-func (s changes) registerReset(api huma.API) {
-	apicore.Register(s.Core, api, apicore.ReadsJSON[ResetSettings](api, apicore.Post("reset", "/runs/{run}/reset",
-		"Discard a step's results and recompute them",
-		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
-}
-
 func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Reset, error) {
 	set := in.Sent()
 	err := cmp.Or(set.Chosen.check("all, keys", set.All, false), apicore.CheckText("step", set.Step, maxStepName),
@@ -181,14 +189,6 @@ type Accepted struct {
 	DryRun   bool            `json:"dry_run" doc:"nothing was changed"`
 	Withdraw bool            `json:"withdraw" doc:"they are no longer accepted"`
 	redo.Acceptance
-}
-
-func (s changes) registerAccept(api huma.API) {
-	apicore.Register(s.Core, api, apicore.ReadsJSON[AcceptSettings](api, apicore.Post("accept", "/runs/{run}/accept",
-		"Accept failures",
-		"They stay failed and are shown as accepted, and health ignores them. Items that are rerun "+
-			"or reset are no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
-		s.accept)
 }
 
 func (s changes) accept(ctx context.Context, in *selectInput[AcceptSettings]) (Accepted, error) {

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/api/apicore"
@@ -38,12 +37,7 @@ func (s *Routes) registerResult(api huma.API) {
 	op := apicore.ReadsItems(apicore.Held(apicore.Get("get-result", "/runs/{run}/items/{key}/result",
 		"The result of an item, unchanged")))
 	op.Description = resultDescription
-	op.Responses = map[string]*huma.Response{"200": {
-		Description: "The result.",
-		Content: map[string]*huma.MediaType{octets: {
-			Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"},
-		}},
-	}}
+	op.Responses = apicore.Answers("The result.", mimeBinary, &huma.Schema{Type: huma.TypeString, Format: "binary"})
 	apicore.RegisterAnswer(s.Core, api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
 		ctx, cancel := s.Looking(ctx)
 		defer cancel()
@@ -51,8 +45,7 @@ func (s *Routes) registerResult(api huma.API) {
 		if err != nil {
 			return nil, err
 		}
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
+		return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 			if !found.Large.Valid {
 				sendResult(w, r, in.Key, &found, bytes.NewReader(found.Body))
 				return
@@ -64,7 +57,7 @@ func (s *Routes) registerResult(api huma.API) {
 				return
 			}
 			sendResult(w, r, in.Key, &found, body)
-		}}, nil
+		}), nil
 	})
 }
 
@@ -84,9 +77,6 @@ func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, er
 	return found, apicore.Seen(err, "tranche run item "+in.ID.String()+" KEY")
 }
 
-// octets is the content type of untrusted bytes.
-const octets = "application/octet-stream"
-
 // inertTypes are content types that execute nothing, with their file extensions.
 func inertTypes() map[string]string {
 	return map[string]string{
@@ -105,7 +95,7 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *expor
 	}
 	extension, inert := inertTypes()[kind]
 	if err != nil || !inert {
-		kind, extension = octets, ".bin"
+		kind, extension = mimeBinary, ".bin"
 	}
 	if strings.HasPrefix(kind, "text/") {
 		charset := strings.ToLower(params["charset"])
@@ -116,7 +106,7 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *expor
 	}
 	h := w.Header()
 	h.Set("Content-Type", kind)
-	if kind == octets && found.ContentType != "" {
+	if kind == mimeBinary && found.ContentType != "" {
 		h.Set("Tranche-Content-Type", printable(found.ContentType))
 	}
 	name := map[string]string{"filename": fileName(key) + extension}

@@ -119,10 +119,7 @@ func (s *Starts) Register(api huma.API) {
 	s.registerGroups(api)
 	s.registerEvents(api)
 	s.registerTopics(api)
-	s.registerTimeline(api)
-	s.registerHistory(api)
-	s.registerSlices(api)
-	s.registerItemsList(api)
+	s.registerItems(api)
 	s.registerStart(api)
 	s.registerOpen(api)
 	exports{s}.register(api)
@@ -340,16 +337,6 @@ type RunNote struct {
 	Text string `json:"text" minLength:"1" maxLength:"2000"`
 }
 
-func (s *Routes) registerHistory(api huma.API) {
-	op := apicore.ReadsMany(apicore.Get("get-history", "/runs/{run}/history", "What happened to a run"))
-	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
-		"closed, versions of services that first answered, and alerts sent about it."
-	apicore.Register(s.Core, api, op, s.getHistory)
-	apicore.Register(s.Core, api, apicore.Post("note-run", "/runs/{run}/notes",
-		"Add a note to a run",
-		"Shown with the run, and in the audit log as the reason of its entry."), s.note)
-}
-
 func (s *Routes) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {
 	entries, err := report.New(s.Store).History(ctx, in.ID)
 	return RunHistory{entries}, err
@@ -383,11 +370,31 @@ func (in *itemsInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-func (s *Routes) registerItemsList(api huma.API) {
+// registerItems adds what reads much of one run.
+func (s *Routes) registerItems(api huma.API) {
 	op := apicore.ReadsMany(apicore.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
 	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's history " +
 		"is at /runs/{run}/items/{key}."
 	apicore.Register(s.Core, api, op, s.listItems)
+	op = apicore.ReadsMany(apicore.Get("list-slices", "/runs/{run}/slices",
+		"In-flight and scheduled requests, and who holds each"))
+	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
+		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They are sorted by ID, " +
+		"which has no meaning."
+	apicore.Register(s.Core, api, op, s.listSlices)
+	op = apicore.ReadsMany(apicore.ByWatcher(
+		apicore.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time")))
+	op.Description = "Items done and failed, requests and their durations, in equal intervals, " +
+		"from the start of the current generation until now or the end of the run. Items count where their last request " +
+		"of the generation ended. It may be two seconds old."
+	apicore.Register(s.Core, api, op, s.getTimeline)
+	op = apicore.ReadsMany(apicore.Get("get-history", "/runs/{run}/history", "What happened to a run"))
+	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
+		"closed, versions of services that first answered, and alerts sent about it."
+	apicore.Register(s.Core, api, op, s.getHistory)
+	apicore.Register(s.Core, api, apicore.Post("note-run", "/runs/{run}/notes",
+		"Add a note to a run",
+		"Shown with the run, and in the audit log as the reason of its entry."), s.note)
 }
 
 func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
@@ -406,15 +413,6 @@ type slicesInput struct {
 	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"repeatable; absent: all"`
 	After string   `query:"after" doc:"the ID of a slice: only those after it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
-}
-
-func (s *Routes) registerSlices(api huma.API) {
-	op := apicore.ReadsMany(apicore.Get("list-slices", "/runs/{run}/slices",
-		"In-flight and scheduled requests, and who holds each"))
-	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
-		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They are sorted by ID, " +
-		"which has no meaning."
-	apicore.Register(s.Core, api, op, s.listSlices)
 }
 
 func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/gather"
@@ -119,27 +118,19 @@ func (s *Starts) registerStart(api huma.API) {
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartRun, PartItems}, Properties: map[string]*huma.Schema{
 			PartRun: apicore.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
+	started := apicore.SchemaOf[Started](api)
+	answers := apicore.Answers(
+		"The run that the idempotency key had started before; or, with dry_run=true, what would be started.",
+		"application/json", &huma.Schema{AnyOf: []*huma.Schema{started, apicore.SchemaOf[DryRun](api)}})
+	answers["201"] = apicore.Answers("The run is in progress; 200 when the idempotency key had started it before.",
+		"application/json", started)["200"]
 	apicore.RegisterAnswer(s.Core, api, apicore.In(apicore.Into, apicore.Streamed(apicore.ByOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve checks them
 		Description: startDescription, DefaultStatus: http.StatusCreated,
-		Responses: map[string]*huma.Response{"201": {
-			Description: "The run is in progress; 200 when the idempotency key had started it before.",
-			Content: map[string]*huma.MediaType{"application/json": {
-				Schema: apicore.SchemaOf[Started](api),
-			}},
-		}, "200": {
-			Description: "The run that the idempotency key had started before; or, with dry_run=true, what would be started.",
-			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{AnyOf: []*huma.Schema{
-				apicore.SchemaOf[Started](api),
-				apicore.SchemaOf[DryRun](api),
-			}}}},
-		}},
+		Responses: answers,
 	}), body)), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
-		return &huma.StreamResponse{Body: func(ctx huma.Context) {
-			r, w := humago.Unwrap(ctx)
-			s.start(w, r, in)
-		}}, nil
+		return apicore.Raw(func(w http.ResponseWriter, r *http.Request) { s.start(w, r, in) }), nil
 	})
 }
 
