@@ -27,6 +27,7 @@ import (
 	"github.com/tranchehq/tranche/internal/dashboard"
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/startup"
+	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -76,8 +77,8 @@ type serveCommand struct {
 }
 
 func (s *serveCommand) Validate() error {
-	return cmp.Or(s.checkPayload(), s.checkStreams(), s.validatePulse(), s.validateMetrics(), s.validateTracing(),
-		s.validateLinks(), s.validateArchive())
+	return cmp.Or(s.checkPayload(), s.checkStreams(), s.validatePulse(), s.validateMetrics(),
+		validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP}), s.validateLinks(), s.validateArchive())
 }
 
 // validateLinks accepts what a browser can follow.

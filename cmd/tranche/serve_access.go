@@ -17,7 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -194,7 +194,7 @@ func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 		return nil, err
 	}
 	config := access.OIDCConfig{
-		Issuer: f.OIDCIssuer, ClientID: f.OIDCClientID, RedirectURL: public.JoinPath(kernel.OIDCCallback).String(),
+		Issuer: f.OIDCIssuer, ClientID: f.OIDCClientID, RedirectURL: public.JoinPath(apicore.OIDCCallback).String(),
 		Scopes: f.OIDCScopes, UserClaim: f.OIDCUserClaim, RoleClaim: f.OIDCRoleClaim, DefaultRole: access.Role(f.OIDCDefault),
 		Roles: roles,
 	}

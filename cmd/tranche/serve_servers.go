@@ -373,10 +373,6 @@ func (s *serveCommand) tracer(ctx context.Context, p *parts, log *zap.Logger) (c
 	return started.Tracer(), nil
 }
 
-func (s *serveCommand) validateTracing() error {
-	return validateOTLP("--trace-otlp", tracing.Config{Endpoint: s.TraceOTLP})
-}
-
 // certificates returns when the certificates expire that this server has, or gets from NATS and PostgreSQL.
 func (s *serveCommand) certificates(p *parts) map[string]time.Time {
 	ends := map[string]time.Time{}

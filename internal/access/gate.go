@@ -105,9 +105,7 @@ func New(store Store, config Config) (*Gate, error) {
 	}
 	config.SessionLife = cmp.Or(config.SessionLife, DefaultSessionLife)
 	config.SessionIdle = cmp.Or(config.SessionIdle, DefaultSessionIdle)
-	if config.Log == nil {
-		config.Log = zap.NewNop()
-	}
+	config.Log = cmp.Or(config.Log, zap.NewNop())
 	config.UnknownBurst = cmp.Or(config.UnknownBurst, DefaultUnknownBurst)
 	config.UnknownEvery = cmp.Or(config.UnknownEvery, DefaultUnknownEvery)
 	requests := func() *throttle {

@@ -69,9 +69,7 @@ func NewRenewer(o *OIDC, store RenewalStore, log *zap.Logger) (*Renewer, error) 
 	if o == nil || store == nil {
 		return nil, errors.New("access: a renewer needs a provider and a store")
 	}
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log = cmp.Or(log, zap.NewNop())
 	return &Renewer{oidc: o, store: store, log: log, missed: map[string]missedRenewal{}}, nil
 }
 

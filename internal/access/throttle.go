@@ -1,6 +1,7 @@
 package access
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net/netip"
@@ -76,18 +77,10 @@ type throttle struct {
 }
 
 func newThrottle(c ThrottleConfig) *throttle {
-	if c.Burst <= 0 {
-		c.Burst = DefaultLoginBurst
-	}
-	if c.TotalBurst <= 0 {
-		c.TotalBurst = DefaultLoginTotalBurst
-	}
-	if c.Every <= 0 {
-		c.Every = DefaultLoginEvery
-	}
-	if c.TotalEvery <= 0 {
-		c.TotalEvery = DefaultLoginTotalEvery
-	}
+	c.Burst = cmp.Or(max(c.Burst, 0), DefaultLoginBurst)
+	c.TotalBurst = cmp.Or(max(c.TotalBurst, 0), DefaultLoginTotalBurst)
+	c.Every = cmp.Or(max(c.Every, 0), DefaultLoginEvery)
+	c.TotalEvery = cmp.Or(max(c.TotalEvery, 0), DefaultLoginTotalEvery)
 	return &throttle{config: c, all: rate.NewLimiter(rate.Every(c.TotalEvery), c.TotalBurst),
 		per: map[any]*rate.Limiter{}, begun: map[netip.Prefix]int{}}
 }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/identity"
@@ -27,7 +27,7 @@ func expected(pattern string) access.Role {
 		"/namespaces"}, path) && method == http.MethodGet, strings.Contains(path, "openapi"), path == "/schemas/{schema}":
 		return access.Watcher
 	case pattern == "/" || path == "/healthz" || path == "/readyz" || path == "/session",
-		pattern == "GET "+kernel.SchemaPath:
+		pattern == "GET "+apicore.SchemaPath:
 		return access.None
 	case path == "/tokens" || strings.HasPrefix(path, "/tokens/") || strings.HasPrefix(path, "/sessions") ||
 		strings.HasPrefix(path, "/acts"), pattern == "DELETE "+api.Prefix+"/plans/{name}", path == "/namespaces/{name}":
@@ -200,7 +200,7 @@ func credentialsOf(b *apitest.LockedBench) map[string]credential {
 		"empty":         {headers: []string{"Authorization", "Bearer "}, role: access.None},
 		"basic":         {headers: []string{"Authorization", "Basic YWRtaW46YWRtaW4="}, role: access.None},
 		"false cookie":  {headers: []string{"Cookie", "tranche_session=" + access.NewSecret()}, role: access.None},
-		"actor's claim": {headers: []string{kernel.ActorHeader, "ann"}, role: access.None},
+		"actor's claim": {headers: []string{apicore.ActorHeader, "ann"}, role: access.None},
 	}
 	gone := b.Token("gone", access.Admin, 0)
 	wasThere := b.LogIn(gone.Secret).Headers()
@@ -229,7 +229,7 @@ func credentialsOf(b *apitest.LockedBench) map[string]credential {
 }
 
 // knock tries one field of the matrix, and returns 1 when it was let in.
-func knock(b *apitest.Bench, route kernel.Route, name string, kind credential) int {
+func knock(b *apitest.Bench, route apicore.Route, name string, kind credential) int {
 	b.Helper()
 	method, path := concrete(route.Pattern)
 	changes := method != http.MethodGet
@@ -258,7 +258,7 @@ func knock(b *apitest.Bench, route kernel.Route, name string, kind credential) i
 }
 
 // routesOf lists all routes of the server, and holds them against its description.
-func routesOf(b *apitest.Bench) []kernel.Route {
+func routesOf(b *apitest.Bench) []apicore.Route {
 	b.Helper()
 	routes := b.Server.Routes()
 	patterns := map[string]bool{}

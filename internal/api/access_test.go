@@ -17,7 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
@@ -55,7 +55,7 @@ func TestWithoutAuthEverybodyIsAnAdmin(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	doc := b.Session("Authorization", "Bearer nonsense")
-	if !doc.Authenticated || doc.Auth != "off" || doc.Role != access.Admin || doc.User != kernel.Anonymous {
+	if !doc.Authenticated || doc.Auth != "off" || doc.Role != access.Admin || doc.User != apicore.Anonymous {
 		t.Errorf("the session is %+v", doc)
 	}
 	b.Refused(http.StatusConflict, "--auth on", http.MethodPost, api.Prefix+"/session", strings.NewReader(`{"token":"x"}`),

@@ -6,7 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -25,22 +25,22 @@ type ConfirmedAct struct {
 }
 
 type actRoutes struct {
-	*kernel.Kernel
+	*apicore.Core
 	fourEyes []string
 }
 
 func (s *actRoutes) Register(api huma.API) {
-	list := kernel.Get("list-acts", "/acts", "List administrators' acts that another one confirms")
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(list), s.listActs)
-	confirm := kernel.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
+	list := apicore.Get("list-acts", "/acts", "List administrators' acts that another one confirms")
+	apicore.Register(s.Core, api, apicore.ByAdmin(list), s.listActs)
+	confirm := apicore.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
 		"Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays "+
 			"pending; an interrupted erasure stays running, and is confirmed again.")
-	kernel.Register(s.Kernel, api, kernel.Unstored(kernel.ByAdmin(confirm)), s.confirmAct)
-	reject := kernel.Post("reject-act", "/acts/{id}/reject", "Reject an act, or withdraw it", "")
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(reject), s.rejectAct)
+	apicore.Register(s.Core, api, apicore.Unstored(apicore.ByAdmin(confirm)), s.confirmAct)
+	reject := apicore.Post("reject-act", "/acts/{id}/reject", "Reject an act, or withdraw it", "")
+	apicore.Register(s.Core, api, apicore.ByAdmin(reject), s.rejectAct)
 }
 
-func (s *actRoutes) listActs(ctx context.Context, in *struct{ kernel.Actor }) (ActList, error) {
+func (s *actRoutes) listActs(ctx context.Context, in *struct{ apicore.Actor }) (ActList, error) {
 	eyes, err := s.Eyes(ctx, in.Name)
 	if err != nil {
 		return ActList{}, err
@@ -50,7 +50,7 @@ func (s *actRoutes) listActs(ctx context.Context, in *struct{ kernel.Actor }) (A
 }
 
 type actInput struct {
-	kernel.Changer
+	apicore.Changer
 	ID string `path:"id" doc:"an id, or the beginning of one (4 digits or more)"`
 }
 
@@ -62,9 +62,9 @@ func (s *actRoutes) confirmAct(ctx context.Context, in *actInput) (out Confirmed
 	}
 	act, err := store.Act(ctx, in.ID, eyes)
 	if err != nil {
-		return out, kernel.Seen(err, seeActs)
+		return out, apicore.Seen(err, seeActs)
 	}
-	if out.Answer, err = kernel.Confirm(ctx, s.Kernel, &act, in.Name, eyes); err != nil {
+	if out.Answer, err = apicore.Confirm(ctx, s.Core, &act, in.Name, eyes); err != nil {
 		return out, err
 	}
 	out.Act, err = store.Act(ctx, act.ID, eyes)
@@ -74,7 +74,7 @@ func (s *actRoutes) confirmAct(ctx context.Context, in *actInput) (out Confirmed
 func (s *actRoutes) rejectAct(ctx context.Context, in *actInput) (identity.Act, error) {
 	act, err := identity.New(s.Store).Act(ctx, in.ID, nil)
 	if err != nil {
-		return act, kernel.Seen(err, seeActs)
+		return act, apicore.Seen(err, seeActs)
 	}
 	return identity.New(s.Store).RejectAct(ctx, &act, in.Name)
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -121,13 +121,13 @@ func TestTokensNeedFourEyes(t *testing.T) {
 		return []string{"Authorization", "Bearer " + b.Token(name, access.Admin, 0).Secret}
 	}
 	ann, bob := by("ann"), by("bob")
-	once := append(slices.Clone(ann), kernel.IdempotencyHeader, "k", "Content-Type", "application/json")
+	once := append(slices.Clone(ann), apicore.IdempotencyHeader, "k", "Content-Type", "application/json")
 	for range 2 {
 		answer := b.Send(http.MethodPost, api.Prefix+"/erase", `{"key":"A-1"}`, once...)
-		testenv.Same(t, answer.Header.Get(kernel.ActHeader) != "", true, "the answer, and its replay, name the act")
+		testenv.Same(t, answer.Header.Get(apicore.ActHeader) != "", true, "the answer, and its replay, name the act")
 	}
 	b.JSON(http.MethodDelete, "/plans/none", "", http.StatusUnprocessableEntity, nil,
-		append(slices.Clone(ann), kernel.NamespaceHeader, "default")...)
+		append(slices.Clone(ann), apicore.NamespaceHeader, "default")...)
 	b.JSON(http.MethodDelete, "/plans/none?namespace=default", "", http.StatusUnprocessableEntity, nil, ann...)
 	var act, taken, plan identity.Act
 	b.JSON(http.MethodPost, "/tokens", `{"name":"carl","role":"admin"}`, http.StatusAccepted, &act, ann...)

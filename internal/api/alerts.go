@@ -11,7 +11,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	alertstore "github.com/tranchehq/tranche/workqueue/alert"
 )
@@ -47,14 +47,14 @@ What is the same as before changes nothing. What was told stays told, and messag
 new text. A receiver that this server could not reach by its operator's file is refused.`
 
 type alertRoutes struct {
-	*kernel.Kernel
+	*apicore.Core
 
 	store     alertstore.Store
 	receivers *alerts.Receivers // nil: this server sends no notifications
 }
 
 func (o *alertRoutes) Register(api huma.API) {
-	registerDocuments(o.Kernel, api, &documents[AlertList, *alertstore.AlertView]{
+	registerDocuments(o.Core, api, &documents[AlertList, *alertstore.AlertView]{
 		noun: "alert", most: maxAlertBody,
 		lists: "List alerts, with delivery errors", gets: "An alert",
 		applies: documentWords{"Save or change an alert", applyAlertDescription},
@@ -70,9 +70,9 @@ func (o *alertRoutes) Register(api huma.API) {
 		get: o.store.Alert, version: func(v **alertstore.AlertView) int { return (*v).Version },
 		apply: o.apply, set: o.set, drop: o.set,
 	})
-	kernel.Register(o.Kernel, api, kernel.Get("list-alert-messages", "/alerts/{name}/messages",
+	apicore.Register(o.Core, api, apicore.Get("list-alert-messages", "/alerts/{name}/messages",
 		"Messages of an alert, newest first"), o.messages)
-	kernel.Register(o.Kernel, api, kernel.ByOperator(huma.Operation{
+	apicore.Register(o.Core, api, apicore.ByOperator(huma.Operation{
 		OperationID: "test-alert", Method: http.MethodPost, Path: "/alerts/{name}/test",
 		Summary: "Send a test message",
 		Description: "The leader sends it, also for a paused alert, and tries once; the list of messages says what " +
@@ -87,7 +87,7 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 		return none, err
 	}
 	if o.receivers == nil {
-		return none, kernel.BadInput("this server sends no alerts; tranche serve does")
+		return none, apicore.BadInput("this server sends no alerts; tranche serve does")
 	}
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
 		return none, spec.Wrong(bad.Field, bad.Why)
@@ -112,7 +112,7 @@ func (o *alertRoutes) messages(ctx context.Context, in *struct {
 },
 ) (AlertMessages, error) {
 	if _, err := o.store.Alert(ctx, in.Document); err != nil {
-		return AlertMessages{}, kernel.Seen(err, seeAlerts)
+		return AlertMessages{}, apicore.Seen(err, seeAlerts)
 	}
 	var before *time.Time
 	if !in.Before.IsZero() {
@@ -138,5 +138,5 @@ func (o *alertRoutes) test(ctx context.Context, in *DocumentChange) (out TestedA
 	}
 	out.Message, err = o.store.Test(ctx, in.Document, body, in.Name)
 	o.Wake(alerts.SendTask)
-	return out, kernel.Seen(err, seeAlerts)
+	return out, apicore.Seen(err, seeAlerts)
 }

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -189,11 +189,11 @@ func mutate(b *apitest.Bench, method string, m mutation, secret string) {
 		"POST /runs/{run}/items"}, m.op) {
 		kind = "text/plain"
 	}
-	headers := []string{"Content-Type", kind, kernel.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
+	headers := []string{"Content-Type", kind, apicore.ActorHeader, "mallory", "Authorization", "Bearer " + secret}
 	if m.op == "DELETE /session" {
 		headers = append(b.LogIn(secret).Headers(), "Sec-Fetch-Site", "same-origin")
 	}
-	headers = append(headers, kernel.RequestHeader, "asked-7")
+	headers = append(headers, apicore.RequestHeader, "asked-7")
 	last := lastAudit(b)
 	wrong := m.path + map[bool]string{true: "&", false: "?"}[strings.Contains(m.path, "?")] + "wrong=1"
 	if code, text := b.Ask(method, api.Prefix+wrong, strings.NewReader("\x00"), headers...); code < 400 ||
@@ -233,7 +233,7 @@ func TestTheAuditLogIsExportedAndVerified(t *testing.T) {
 	b := apitest.Setup(t)
 	run := b.Start("name=it").Run
 	b.Finish(run)
-	b.Get("/runs/it/export", kernel.ActorHeader, "ann")
+	b.Get("/runs/it/export", apicore.ActorHeader, "ann")
 	b.Until("the read is counted", `SELECT count(*) = 1 FROM audit_log WHERE action = 'read' AND actor = 'ann'
 		AND run_id IS NULL AND subject = '`+run.String()+`' AND detail ->> 'by' = 'export-run' AND detail ->> 'count' = '1'`)
 	testenv.NoError(t, retention.New(b.Store).SealAudit(t.Context()))

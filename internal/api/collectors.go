@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather/collector"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/workqueue"
@@ -40,7 +40,7 @@ type CollectorEngine interface {
 }
 
 type collectorRoutes struct {
-	*kernel.Kernel
+	*apicore.Core
 
 	engine    CollectorEngine
 	producers *ingest.Producers
@@ -50,7 +50,7 @@ type collectorRoutes struct {
 // newCollectors returns the routes of collectors. Without producers it creates separate ones, which share no commits
 // with others. sources are those that collectors may query; nil: none.
 func newCollectors(
-	k *kernel.Kernel, engine CollectorEngine, takers *ingest.Producers, sources *connections.Connections,
+	k *apicore.Core, engine CollectorEngine, takers *ingest.Producers, sources *connections.Connections,
 ) *collectorRoutes {
 	if takers == nil {
 		takers = ingest.New(collectorstore.New(k.Store), engine, ingest.Sources{NC: k.NC}, k.Log)
@@ -62,10 +62,10 @@ func newCollectors(
 }
 
 func (s *collectorRoutes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.Get("list-collectors", "/collectors",
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.Get("list-collectors", "/collectors",
 		"List collectors, with waiting operations")), s.listCollectors)
-	registerDocuments(s.Kernel, api, &documents[struct{}, collectorstore.CollectorView]{
-		noun: "collector", scope: kernel.Anywhere, most: maxCollectorBody,
+	registerDocuments(s.Core, api, &documents[struct{}, collectorstore.CollectorView]{
+		noun: "collector", scope: apicore.Anywhere, most: maxCollectorBody,
 		gets:    "A collector, and why operations wait",
 		applies: documentWords{"Save or change a collector", applyCollectorDescription},
 		pauses: documentWords{"Pause a collector", "It still takes operations, and " +
@@ -74,10 +74,10 @@ func (s *collectorRoutes) Register(api huma.API) {
 		get:     s.getCollector, version: func(v *collectorstore.CollectorView) int { return v.Version },
 		apply: s.applyCollector, set: s.setCollector,
 	})
-	kernel.Register(s.Kernel, api, kernel.Delete("delete-collector", "/collectors/{name}",
+	apicore.Register(s.Core, api, apicore.Delete("delete-collector", "/collectors/{name}",
 		"Delete a collector",
 		"Refused if it has operations, unless force is set: then they are lost."), s.deleteCollector)
-	kernel.Register(s.Kernel, api, kernel.Post("drain-collector", "/collectors/{name}/drain",
+	apicore.Register(s.Core, api, apicore.Post("drain-collector", "/collectors/{name}/drain",
 		"Flush all waiting operations",
 		"Failed operations keep their backoff, and rates and limits apply. Later ones wait as "+
 			"usual."), s.drainCollector)
@@ -114,7 +114,7 @@ func (s *collectorRoutes) checkSource(spec *collectorstore.CollectorSpec) error 
 		return err
 	}
 	if _, err = s.sources.Source(query.Source); err != nil {
-		return kernel.BadInput("enrich.sql.source: " + err.Error())
+		return apicore.BadInput("enrich.sql.source: " + err.Error())
 	}
 	return nil
 }
@@ -139,7 +139,7 @@ func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []coll
 			Text: "this node cannot reach NATS; it reconnects " +
 				"automatically as soon as NATS answers"}}
 	}
-	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+	listeners, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}
@@ -159,12 +159,12 @@ func (s *collectorRoutes) deleteCollector(ctx context.Context, in *struct {
 },
 ) (workqueue.ControlledDocument, error) {
 	out, err := s.engine.SetCollector(ctx, in.Document, workqueue.DocumentDeleted, in.Force, in.Name)
-	return out, kernel.Seen(err, seeCollectors)
+	return out, apicore.Seen(err, seeCollectors)
 }
 
 func (s *collectorRoutes) drainCollector(ctx context.Context, in *DocumentChange) (collectorstore.Drained, error) {
 	out, err := s.engine.DrainCollector(ctx, in.Document, in.Name)
-	return out, kernel.Seen(err, seeCollectors)
+	return out, apicore.Seen(err, seeCollectors)
 }
 
 // OperationPage is a page of a collector's operations.
@@ -223,33 +223,33 @@ and not added again: so a request whose answer was lost can be sent again. With 
 says what would be, or what is wrong. Adds are not in the audit log, since there are too many.`
 
 func (s *collectorRoutes) registerOperations(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-operations", "/collectors/{name}/ops",
-		"Add operations to a collector", addOperationsDescription), kernel.Files(kernel.MimeNDJSON)), s.addOperations)
-	kernel.Register(s.Kernel, api, kernel.ReadsItems(kernel.Held(kernel.Get("list-operations", "/collectors/{name}/ops",
+	apicore.Register(s.Core, api, apicore.Streamed(apicore.Post("add-operations", "/collectors/{name}/ops",
+		"Add operations to a collector", addOperationsDescription), apicore.Files(apicore.MimeNDJSON)), s.addOperations)
+	apicore.Register(s.Core, api, apicore.ReadsItems(apicore.Held(apicore.Get("list-operations", "/collectors/{name}/ops",
 		"List operations, oldest first"))), s.listOperations)
-	kernel.Register(s.Kernel, api, kernel.Post("requeue-operations", "/collectors/{name}/requeue",
+	apicore.Register(s.Core, api, apicore.Post("requeue-operations", "/collectors/{name}/requeue",
 		"Retry parked operations, and those in backoff",
 		"They regain all attempts, and join the next flush of their keys."), s.requeueOperations)
-	kernel.Register(s.Kernel, api, kernel.Post("drop-operations", "/collectors/{name}/drop",
+	apicore.Register(s.Core, api, apicore.Post("drop-operations", "/collectors/{name}/drop",
 		"Drop operations",
 		"They are deleted. Those of a flush in progress may have been executed."), s.dropOperations)
 }
 
 type addOperationsInput struct {
 	DocumentPath
-	kernel.Actor
+	apicore.Actor
 	DryRun bool `query:"dry_run" doc:"add nothing; show what would be added, or what is wrong"`
 
-	kernel.Stream
+	apicore.Stream
 }
 
 func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsInput) (AddedOperations, error) {
 	out := AddedOperations{Collector: in.Document, DryRun: in.DryRun}
-	body := kernel.Whole(in.Body(), "the body", "nothing was added")
+	body := apicore.Whole(in.Body(), "the body", "nothing was added")
 	var err error
 	if !in.DryRun {
 		out.AddedOps, err = s.producers.AddFrom(ctx, in.Document, body)
-		return out, kernel.Seen(err, seeCollectors)
+		return out, apicore.Seen(err, seeCollectors)
 	}
 	var sample []collectorstore.Op
 	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Document, body)
@@ -257,7 +257,7 @@ func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsIn
 		op := &sample[i]
 		out.Sample = append(out.Sample, SampledOperation{op.ID, op.Key, op.Fold, op.Priority, op.Payload})
 	}
-	return out, kernel.Seen(err, seeCollectors)
+	return out, apicore.Seen(err, seeCollectors)
 }
 
 type listOperationsInput struct {
@@ -272,7 +272,7 @@ type listOperationsInput struct {
 
 func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperationsInput) (OperationPage, error) {
 	for field, value := range map[string]string{"key": in.Key, "id": in.ID, "code": in.Code} {
-		if err := kernel.CheckText(field, value, collectorstore.MaxOpKey); err != nil {
+		if err := apicore.CheckText(field, value, collectorstore.MaxOpKey); err != nil {
 			return OperationPage{}, err
 		}
 	}
@@ -280,7 +280,7 @@ func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperations
 		State: in.State, Key: in.Key, ID: in.ID, Code: in.Code, After: in.After, Limit: in.Limit + 1,
 	})
 	if err != nil {
-		return OperationPage{}, kernel.Seen(err, seeCollectors)
+		return OperationPage{}, apicore.Seen(err, seeCollectors)
 	}
 	page := OperationPage{Ops: append([]collectorstore.OpView{}, ops...)}
 	if len(page.Ops) > in.Limit {
@@ -292,7 +292,7 @@ func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperations
 
 type requeueOperationsInput struct {
 	DocumentPath
-	kernel.Actor
+	apicore.Actor
 	Body OperationChoice
 }
 
@@ -304,12 +304,12 @@ func (s *collectorRoutes) requeueOperations(
 		return RequeuedOperations{}, err
 	}
 	n, err := s.engine.RequeueOps(ctx, in.Document, sel, in.Name)
-	return RequeuedOperations{Requeued: n}, kernel.Seen(err, seeCollectors)
+	return RequeuedOperations{Requeued: n}, apicore.Seen(err, seeCollectors)
 }
 
 type dropOperationsInput struct {
 	DocumentPath
-	kernel.Actor
+	apicore.Actor
 	Body DropChoice
 }
 
@@ -320,7 +320,7 @@ func (s *collectorRoutes) dropOperations(ctx context.Context, in *dropOperations
 	}
 	sel.Waiting = in.Body.Waiting
 	n, err := collectorstore.New(s.Store).DropOps(ctx, in.Document, sel, in.Name)
-	return DroppedOperations{Dropped: n}, kernel.Seen(err, seeCollectors)
+	return DroppedOperations{Dropped: n}, apicore.Seen(err, seeCollectors)
 }
 
 // Selection validates a choice.
@@ -329,17 +329,17 @@ func (c *OperationChoice) Selection(actor string) (collectorstore.OpsSelection, 
 	narrowed := len(c.IDs) > 0 || len(c.Keys) > 0 || c.Code != ""
 	switch {
 	case c.All && narrowed:
-		return sel, kernel.BadInput("all is given with ids, keys or code; give all, or what narrows it")
+		return sel, apicore.BadInput("all is given with ids, keys or code; give all, or what narrows it")
 	case !c.All && !narrowed:
-		return sel, kernel.BadInput("say which operations: ids, keys, code, or all")
+		return sel, apicore.BadInput("say which operations: ids, keys, code, or all")
 	}
-	err := errors.Join(kernel.CheckText("header "+kernel.ActorHeader, actor, kernel.MaxActorBytes),
-		kernel.CheckText("code", c.Code, kernel.MaxCodeBytes))
+	err := errors.Join(apicore.CheckText("header "+apicore.ActorHeader, actor, apicore.MaxActorBytes),
+		apicore.CheckText("code", c.Code, apicore.MaxCodeBytes))
 	for _, id := range c.IDs {
-		err = errors.Join(err, kernel.CheckText("ids", id, collectorstore.MaxOpID))
+		err = errors.Join(err, apicore.CheckText("ids", id, collectorstore.MaxOpID))
 	}
 	for _, key := range c.Keys {
-		err = errors.Join(err, kernel.CheckText("keys", key, collectorstore.MaxOpKey))
+		err = errors.Join(err, apicore.CheckText("keys", key, collectorstore.MaxOpKey))
 	}
 	return sel, err
 }

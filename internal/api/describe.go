@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"net/http"
 	"slices"
 	"strconv"
@@ -9,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 )
 
@@ -36,7 +37,7 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 	}
 	doc.Components.Responses = describedRefusals(doc.Components.Schemas)
 	for path, item := range doc.Paths {
-		for _, op := range kernel.DescribedOf(item) {
+		for _, op := range apicore.DescribedOf(item) {
 			op.Path = path
 			describeOperation(op)
 		}
@@ -47,33 +48,31 @@ func describe(doc *huma.OpenAPI) *huma.OpenAPI {
 
 func describeOperation(op *huma.Operation) {
 	op.Tags = []string{tagOf(op)}
-	role, _ := op.Metadata[kernel.MetaRole].(access.Role)
+	route := apicore.RouteOf(op)
 	op.Security = []map[string][]string{{schemeBearer: {}}, {schemeSession: {}}}
-	if role == access.None {
+	if route.Role == access.None {
 		op.Security = []map[string][]string{} // explicitly nothing
 	}
 	if op.Extensions == nil {
 		op.Extensions = map[string]any{}
 	}
-	op.Extensions["x-tranche-role"] = string(role)
+	op.Extensions["x-tranche-role"] = string(route.Role)
 	delete(op.Responses, "default")
-	if streamed, ok := op.Metadata[kernel.MetaStreamed].(*huma.RequestBody); ok {
-		op.RequestBody = streamed
-	}
+	op.RequestBody = cmp.Or(route.Streamed(), op.RequestBody)
 	if op.RequestBody != nil && op.RequestBody.Description == "" && op.RequestBody.Content["application/json"] == nil {
 		op.RequestBody.Description = "See the description of the operation; it is read as it comes."
 	}
-	for _, status := range refusals(op, role) {
+	for _, status := range refusals(op, route) {
 		code := strconv.Itoa(status)
-		if described := op.Responses[code]; described == nil || described.Content[kernel.ProblemType] != nil {
+		if described := op.Responses[code]; described == nil || described.Content[apicore.ProblemType] != nil {
 			op.Responses[code] = &huma.Response{Ref: "#/components/responses/" + nameOf(status)}
 		}
 	}
 }
 
 func describedRefusals(registry huma.Registry) map[string]*huma.Response {
-	problem := map[string]*huma.MediaType{kernel.ProblemType: {
-		Schema: registry.Schema(kernel.TypeOf[huma.ErrorModel](), true, ""),
+	problem := map[string]*huma.MediaType{apicore.ProblemType: {
+		Schema: registry.Schema(apicore.TypeOf[huma.ErrorModel](), true, ""),
 		Example: huma.ErrorModel{Status: http.StatusUnprocessableEntity, Title: "Unprocessable Entity",
 			Detail: "line 3: the key CUST-7 stands twice, first in line 2; see --on-duplicate",
 			Errors: []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: 3}}},
@@ -101,9 +100,9 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 
 func nameOf(status int) string { return strings.ReplaceAll(http.StatusText(status), " ", "") }
 
-func refusals(op *huma.Operation, role access.Role) []int {
+func refusals(op *huma.Operation, route *apicore.Route) []int {
 	all := []int{http.StatusForbidden, http.StatusInternalServerError, http.StatusServiceUnavailable}
-	if role != access.None {
+	if route.Role != access.None {
 		all = append(all, http.StatusUnauthorized)
 	}
 	changes := op.Method != http.MethodGet
@@ -123,7 +122,7 @@ func refusals(op *huma.Operation, role access.Role) []int {
 	if op.RequestBody != nil {
 		all = append(all, http.StatusBadRequest, http.StatusRequestTimeout, http.StatusRequestEntityTooLarge)
 	}
-	if role == access.None || kernel.IsSet(op, kernel.MetaScansRun) || changes || flows(op) {
+	if route.Role == access.None || route.Scans() || changes || flows(op) {
 		all = append(all, http.StatusTooManyRequests)
 	}
 	return all
@@ -163,20 +162,16 @@ func tagOf(op *huma.Operation) string {
 		"preview": "items", "{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live",
 		"slices": "live",
 	}
-	byFirst := map[string]string{
-		"runs": "runs", "items": "items", "plans": "plans", "collectors": "collectors", "schedules": "schedules",
-		"trackers":     "trackers",
-		"alerts":       "alerts",
-		"endpoints":    "endpoints",
-		"dead-letters": "dead letters", "quarantine": "dead letters", "tokens": "access", "session": "access",
-	}
 	if tag, ok := byLast[words[len(words)-1]]; ok && words[0] != "plans" && words[0] != "schedules" {
 		return tag
 	}
-	if tag, ok := byFirst[words[0]]; ok {
-		return tag
+	if slices.ContainsFunc(tags(), func(t *huma.Tag) bool { return t.Name == words[0] }) {
+		return words[0]
 	}
-	return "system"
+	byFirst := map[string]string{
+		"dead-letters": "dead letters", "quarantine": "dead letters", "tokens": "access", "session": "access",
+	}
+	return cmp.Or(byFirst[words[0]], "system")
 }
 
 // Example items by body type.
@@ -237,7 +232,7 @@ func bodyExamples() map[string]any {
 func describeExamples(doc *huma.OpenAPI) {
 	examples := bodyExamples()
 	for _, item := range doc.Paths {
-		for _, op := range kernel.DescribedOf(item) {
+		for _, op := range apicore.DescribedOf(item) {
 			for _, p := range op.Parameters {
 				describeParameter(p)
 			}
@@ -255,7 +250,7 @@ func exampleOf(kind, operation string, examples map[string]any) any {
 	switch kind {
 	case "text/csv", "application/octet-stream":
 		return exampleCSV
-	case kernel.MimeNDJSON:
+	case apicore.MimeNDJSON:
 		return exampleNDJSON
 	case "application/yaml":
 		return examplePlan

@@ -2,14 +2,23 @@ package api
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
+	"maps"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/gather"
+	"github.com/tranchehq/tranche/gather/collector"
+	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/internal/alerts"
+	"github.com/tranchehq/tranche/internal/api/apicore"
+	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
@@ -19,8 +28,8 @@ type documents[List, View any] struct {
 	noun string // for example alert; used in its operations, path and command
 	most int64  // bytes read of a text, to report that it is too large
 
-	scope                           kernel.RoleScope // of its list; applying is Into that namespace
-	lists, gets                     string           // summaries of operations
+	scope                           apicore.RoleScope // of its list; applying is Into that namespace
+	lists, gets                     string            // summaries of operations
 	applies, pauses, resumes, drops documentWords
 
 	list    func(ctx context.Context, after string, limit int) (List, error) // nil: there is no paged list
@@ -43,11 +52,11 @@ type DocumentPath struct {
 // DocumentChange is a change of a document.
 type DocumentChange struct {
 	DocumentPath
-	kernel.Actor
+	apicore.Actor
 }
 
 type documentText struct {
-	kernel.Actor
+	apicore.Actor
 	Name    string `query:"name" doc:"its name, if the document has none"`
 	IfMatch string `header:"If-Match" doc:"its ETag: apply only if it is still the newest version"`
 	RawBody []byte `contentType:"application/yaml"`
@@ -63,28 +72,28 @@ type documentPage struct {
 	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"100"`
 }
 
-func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *documents[List, View]) {
+func registerDocuments[List, View any](k *apicore.Core, api huma.API, d *documents[List, View]) {
 	path, see := "/"+d.noun+"s", "tranche "+d.noun+" list"
 	op := func(verb, method, below string, words documentWords) huma.Operation {
-		return kernel.ByOperator(huma.Operation{OperationID: verb + "-" + d.noun, Method: method, Path: path + below,
+		return apicore.ByOperator(huma.Operation{OperationID: verb + "-" + d.noun, Method: method, Path: path + below,
 			Summary: words.summary, Description: words.more})
 	}
 	if d.list != nil {
-		kernel.Register(k, api, kernel.In(d.scope, kernel.Get("list-"+d.noun+"s", path, d.lists)),
+		apicore.Register(k, api, apicore.In(d.scope, apicore.Get("list-"+d.noun+"s", path, d.lists)),
 			func(ctx context.Context, in *documentPage) (List, error) {
 				list, err := d.list(ctx, in.After, in.Limit)
-				return list, kernel.Seen(err, see)
+				return list, apicore.Seen(err, see)
 			})
 	}
 	apply := op("apply", http.MethodPost, "", d.applies)
 	apply.MaxBodyBytes = d.most
-	if d.scope != kernel.Installation {
-		apply = kernel.In(kernel.Into, apply)
+	if d.scope != apicore.Installation {
+		apply = apicore.In(apicore.Into, apply)
 	}
-	kernel.Register(k, api, apply, func(ctx context.Context, in *documentText) (
+	apicore.Register(k, api, apply, func(ctx context.Context, in *documentText) (
 		none workqueue.AppliedDocument, err error,
 	) {
-		if err := kernel.CheckText("name", in.Name, kernel.MaxNameBytes); err != nil {
+		if err := apicore.CheckText("name", in.Name, apicore.MaxNameBytes); err != nil {
 			return none, err
 		}
 		if _, err := documentVersion(in.IfMatch); err != nil {
@@ -92,15 +101,16 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 		}
 		return d.apply(ctx, in)
 	})
-	kernel.RegisterTagged(k, api, kernel.Get("get-"+d.noun, path+"/{name}", d.gets), func(ctx context.Context, in *struct {
+	get := apicore.Get("get-"+d.noun, path+"/{name}", d.gets)
+	apicore.RegisterTagged(k, api, get, func(ctx context.Context, in *struct {
 		DocumentPath
-		kernel.Known
+		apicore.Known
 	},
 	) (View, error) {
 		view, err := d.get(ctx, in.Document)
-		return view, kernel.Seen(err, see)
+		return view, apicore.Seen(err, see)
 	}, func(view *View) (string, error) {
-		sum, err := kernel.PrintOf(*view)
+		sum, err := apicore.PrintOf(*view)
 		return fmt.Sprintf(`"%d-%s"`, d.version(view), sum), err
 	})
 	for _, change := range []struct {
@@ -113,11 +123,11 @@ func registerDocuments[List, View any](k *kernel.Kernel, api huma.API, d *docume
 		{op("delete", http.MethodDelete, "/{name}", d.drops), workqueue.DocumentDeleted, d.drop},
 	} {
 		if change.set != nil {
-			kernel.Register(k, api, change.op, func(ctx context.Context, in *DocumentChange) (
+			apicore.Register(k, api, change.op, func(ctx context.Context, in *DocumentChange) (
 				workqueue.ControlledDocument, error,
 			) {
 				out, err := change.set(ctx, in.Document, change.state, in.Name)
-				return out, kernel.Seen(err, see)
+				return out, apicore.Seen(err, see)
 			})
 		}
 	}
@@ -131,8 +141,36 @@ func documentVersion(tag string) (int, error) {
 	}
 	number, _, _ := strings.Cut(strings.Trim(strings.TrimSpace(tag), `"`), "-")
 	version, err := strconv.Atoi(number)
-	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-		return 0, kernel.BadInput("If-Match is not the current ETag; send the one from its GET")
+	if err != nil || version < 1 || version > apicore.MaxPlanVersion {
+		return 0, apicore.BadInput("If-Match is not the current ETag; send the one from its GET")
 	}
 	return version, nil
+}
+
+// Schemas returns the JSON Schemas of the documents that users write, by name. What decodes a document describes it.
+func Schemas() map[string]any {
+	of := func(into any) any {
+		return strictyaml.Schema(func(doc *strictyaml.Document) error { return doc.Root.Decode(into) })
+	}
+	return map[string]any{
+		"alert": of(&alerts.Spec{}), "collector": collector.Schema(), "connections": of(&connections.Connections{}),
+		"plan": gather.PlanSchema(), "schedule": of(&schedule.Spec{}),
+	}
+}
+
+// serveSchemas answers with a schema, by NAME.json: for editors, so without a login, and to be cached.
+func serveSchemas() http.HandlerFunc {
+	all := Schemas()
+	return func(w http.ResponseWriter, r *http.Request) {
+		name, _ := strings.CutSuffix(r.PathValue("file"), ".json")
+		text, err := json.Marshal(all[name])
+		if all[name] == nil || err != nil {
+			apicore.WriteProblem(w, http.StatusNotFound, "no such schema; use one of "+
+				strings.Join(slices.Sorted(maps.Keys(all)), ".json, ")+".json")
+			return
+		}
+		w.Header().Set("Content-Type", "application/schema+json")
+		w.Header().Set("Cache-Control", "public, max-age=3600")
+		_, _ = w.Write(text)
+	}
 }

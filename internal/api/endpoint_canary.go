@@ -12,7 +12,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/pace"
@@ -91,9 +91,9 @@ func (s *endpointRoutes) checkCanary(ctx context.Context, name string, c *Endpoi
 		to = settings[i].Canary
 	}
 	if !s.NC.IsConnected() {
-		return kernel.ErrNoNATS
+		return apicore.ErrNoNATS
 	}
-	heard, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+	heard, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 	if err != nil {
 		return err
 	}
@@ -103,11 +103,11 @@ func (s *endpointRoutes) checkCanary(ctx context.Context, name string, c *Endpoi
 		if like != "" {
 			like = "; did you mean " + like + "?"
 		}
-		return kernel.BadInput(fmt.Sprintf("canary %s: no service listens on it; start the new version under that name "+
+		return apicore.BadInput(fmt.Sprintf("canary %s: no service listens on it; start the new version under that name "+
 			"first%s", to, like))
 	}
 	if old, known := isFlow(heard, name); known && old != flow {
-		return kernel.BadInput(fmt.Sprintf("canary %s: only one of %[1]s and %s is a flow; both or neither must be",
+		return apicore.BadInput(fmt.Sprintf("canary %s: only one of %[1]s and %s is a flow; both or neither must be",
 			to, name))
 	}
 	return s.checkContracts(ctx, name, to)
@@ -124,7 +124,7 @@ func isFlow(heard []wire.Listener, endpoint string) (flow, known bool) {
 }
 
 func (s *endpointRoutes) checkContracts(ctx context.Context, name, to string) error {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)
+	ctx, cancel := context.WithTimeout(ctx, apicore.ListenWait)
 	defer cancel()
 	was, err := wire.AskContract(ctx, s.NC, name)
 	if err != nil {
@@ -139,7 +139,7 @@ func (s *endpointRoutes) checkContracts(ctx context.Context, name, to string) er
 		old, of json.RawMessage
 	}{{"reads", was.In, is.In}, {"answers", was.Out, is.Out}} {
 		if !sameSchema(side.old, side.of) {
-			return kernel.BadInput(fmt.Sprintf("canary %s: it %s other fields than %s, so a run would mix the two; compare "+
+			return apicore.BadInput(fmt.Sprintf("canary %s: it %s other fields than %s, so a run would mix the two; compare "+
 				"tranche endpoints show %[1]s and %[3]s, and start a run of the new version alone", to, side.verb, name))
 		}
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -112,7 +112,7 @@ type Setter interface {
 }
 
 type endpointRoutes struct {
-	*kernel.Kernel
+	*apicore.Core
 
 	setter  Setter
 	letters Requeuer
@@ -125,11 +125,11 @@ func (s *endpointRoutes) Register(api huma.API) {
 }
 
 func (s *endpointRoutes) registerEndpoints(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-endpoints", "/endpoints", "List endpoints, with listeners and work"),
+	apicore.Register(s.Core, api, apicore.Get("list-endpoints", "/endpoints", "List endpoints, with listeners and work"),
 		s.listEndpoints)
-	kernel.Register(s.Kernel, api, kernel.Get("get-endpoint", "/endpoints/{name}",
+	apicore.Register(s.Core, api, apicore.Get("get-endpoint", "/endpoints/{name}",
 		"An endpoint's listeners and work"), s.getEndpoint)
-	kernel.Register(s.Kernel, api, kernel.Post("set-endpoint", "/endpoints/{name}/settings",
+	apicore.Register(s.Core, api, apicore.Post("set-endpoint", "/endpoints/{name}/settings",
 		"Set an endpoint's concurrency, budget, rate or canary, or close its breaker",
 		"Limits apply immediately on every node; instances adopt their concurrency within seconds. The "+
 			"endpoint need not be known yet."), s.setEndpoint)
@@ -151,8 +151,8 @@ func (s *endpointRoutes) listEndpoints(ctx context.Context, _ *struct{}) (Endpoi
 	return list, nil
 }
 
-func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPath) (Endpoint, error) {
-	if err := kernel.CheckTarget(in.Endpoint); err != nil {
+func (s *endpointRoutes) getEndpoint(ctx context.Context, in *apicore.EndpointPath) (Endpoint, error) {
+	if err := apicore.CheckTarget(in.Endpoint); err != nil {
 		return Endpoint{}, err
 	}
 	found, err := s.endpoints(ctx)
@@ -168,7 +168,7 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 	}
 	s.compare(ctx, e)
 	if len(e.Listeners) > 0 {
-		asking, cancel := context.WithTimeout(ctx, kernel.ListenWait)
+		asking, cancel := context.WithTimeout(ctx, apicore.ListenWait)
 		defer cancel()
 		said, err := wire.AskContract(asking, s.NC, e.Name)
 		if err != nil {
@@ -182,7 +182,7 @@ func (s *endpointRoutes) getEndpoint(ctx context.Context, in *kernel.EndpointPat
 func (s *endpointRoutes) unused(ctx context.Context, name string) (Endpoint, error) {
 	kind, _ := workqueue.TargetKind(name)
 	if kind == workqueue.KindEndpoint {
-		return Endpoint{}, kernel.Seen(fmt.Errorf("no service listens on endpoint %q, and no running run uses it: %w", name,
+		return Endpoint{}, apicore.Seen(fmt.Errorf("no service listens on endpoint %q, and no running run uses it: %w", name,
 			workqueue.ErrNotFound), "tranche endpoints")
 	}
 	e := Endpoint{Name: name, Kind: string(kind), Listeners: []Listener{}}
@@ -204,8 +204,8 @@ func (s *endpointRoutes) doers(ctx context.Context, e *Endpoint) (err error) {
 const shownChanges = 20
 
 type setEndpointInput struct {
-	kernel.EndpointPath
-	kernel.Changer
+	apicore.EndpointPath
+	apicore.Changer
 	Body EndpointSettings
 }
 
@@ -214,17 +214,17 @@ func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) 
 		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, RequestRate: in.Body.RequestRate,
 		Namespaces: in.Body.Namespaces, Canary: (*pace.Canary)(in.Body.Canary), ClearChunkCap: in.Body.ChunkCap != nil,
 		CloseBreaker: in.Body.Breaker != nil, IfWas: in.Body.IfWas}
-	if err := kernel.CheckTarget(in.Endpoint); err != nil {
+	if err := apicore.CheckTarget(in.Endpoint); err != nil {
 		return pace.EndpointSetting{}, err
 	}
 	if reflect.ValueOf(in.Body).IsZero() {
-		return pace.EndpointSetting{}, kernel.BadInput(
+		return pace.EndpointSetting{}, apicore.BadInput(
 			"give concurrency, max_in_flight, rate, request_rate, namespaces, canary, chunk_cap or breaker")
 	}
 	if err := s.checkCanary(ctx, in.Endpoint, in.Body.Canary); err != nil {
 		return pace.EndpointSetting{}, err
 	}
-	if err := kernel.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
+	if err := apicore.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
 		return pace.EndpointSetting{}, err
 	}
 	return s.setter.ChangeEndpoint(ctx, change, in.Name)
@@ -244,9 +244,9 @@ func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, e
 		return nil, err
 	}
 	if !s.NC.IsConnected() {
-		return nil, kernel.ErrNoNATS
+		return nil, apicore.ErrNoNATS
 	}
-	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+	listeners, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 	if err != nil {
 		return nil, err
 	}

@@ -9,10 +9,10 @@ import (
 )
 
 // LetStall has bodies go on for so long that are stalled.
-func (s *Server) LetStall(d time.Duration) { s.kernel.Silence = d }
+func (s *Server) LetStall(d time.Duration) { s.core.Silence = d }
 
 // LetWait has requests that read much wait so long for their turn.
-func (s *Server) LetWait(d time.Duration) { s.kernel.Turn = d }
+func (s *Server) LetWait(d time.Duration) { s.core.Turn = d }
 
 // MaxIdleEach is how many idle connections an address may have.
 const MaxIdleEach = maxIdleEach
@@ -22,7 +22,7 @@ const HeaderTimeout = headerTimeout
 
 // LetStrangers has so many requests of an address be in progress of which no one knows who makes them.
 func (s *Server) LetStrangers(most int) {
-	s.kernel.Unauthenticated = access.NewSlots(most, math.MaxInt)
+	s.core.Unauthenticated = access.NewSlots(most, math.MaxInt)
 }
 
 // LetSpool has uploads take so many bytes of the disk.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
@@ -26,13 +26,13 @@ type healthOps struct {
 
 func (s *adminRoutes) registerHealth(api huma.API) {
 	o := &healthOps{healthstore.New(s.Store), []*health.Watch{s.whole, s.health}}
-	report := kernel.Get("health", "/health", "Conditions that need a person")
+	report := apicore.Get("health", "/health", "Conditions that need a person")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
 		"severity, since when it holds, and its remedy. The status is 200 whatever it finds, also while " +
 		"PostgreSQL or NATS is unavailable: that is a condition. Programs that route requests use /healthz instead. " +
 		"Regardless of the number of callers, it is checked at most every few seconds. Callers with roles in namespaces " +
 		"only see the conditions of their runs."
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, report),
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, report),
 		func(ctx context.Context, _ *struct{}) (*Health, error) {
 			watch := s.health
 			if workqueue.Namespaces(ctx) != nil {
@@ -41,19 +41,19 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 			found, err := watch.VisibleReport(ctx)
 			return (*Health)(found), err
 		})
-	kernel.Register(s.Kernel, api, kernel.Post("mute-condition", "/health/mute",
+	apicore.Register(s.Core, api, apicore.Post("mute-condition", "/health/mute",
 		"Mute a condition, or all of its kind",
 		"It does not count in the status, is in a separate list, and alerts do not report it, until it "+
 			"gets worse (a higher severity, or more items, letters, messages or operations), or its time is up. Of all "+
 			"of a kind each is muted separately, and one that begins later is new; so is a critical one that "+
 			"ended and begins again."), o.isMuted)
-	kernel.Register(s.Kernel, api, kernel.Post("ack-condition", "/health/ack",
+	apicore.Register(s.Core, api, apicore.Post("ack-condition", "/health/ack",
 		"Acknowledge a condition, or all of its kind",
 		"It counts and is reported as before; others see who handles it. A later one replaces it."), o.takeCondition)
-	kernel.Register(s.Kernel, api, kernel.Post("clear-condition", "/health/clear",
+	apicore.Register(s.Core, api, apicore.Post("clear-condition", "/health/clear",
 		"Undo a mute or acknowledgement", ""), o.bringBack)
-	nodes := kernel.Get("list-nodes", "/nodes", "Nodes, the leader, and what each holds")
-	kernel.Register(s.Kernel, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
+	nodes := apicore.Get("list-nodes", "/nodes", "Nodes, the leader, and what each holds")
+	apicore.Register(s.Core, api, nodes, func(ctx context.Context, _ *struct{}) (inspect.Nodes,
 		error) {
 		return inspect.New(s.Store).Nodes(ctx)
 	})
@@ -94,7 +94,7 @@ type MarkedCondition struct {
 }
 
 func (o *healthOps) isMuted(ctx context.Context, in *struct {
-	kernel.Actor
+	apicore.Actor
 	Body MuteSettings
 },
 ) (MarkedCondition, error) {
@@ -109,21 +109,21 @@ func (o *healthOps) isMuted(ctx context.Context, in *struct {
 
 func (a *MuteSettings) life() (time.Duration, error) {
 	if a.UntilWorse == (a.For != "") {
-		return 0, kernel.BadInput("give either for, like 8h, or until_worse")
+		return 0, apicore.BadInput("give either for, like 8h, or until_worse")
 	}
 	if a.UntilWorse {
 		return 0, nil
 	}
 	life, err := time.ParseDuration(a.For)
 	if err != nil || life < time.Minute || life > maxMuted {
-		return 0, kernel.BadInput(fmt.Sprintf("for is %s; write it like 8h or 30m, between 1m and %s",
-			strconv.Quote(kernel.Cut(a.For, kernel.MaxEchoed)), maxMuted))
+		return 0, apicore.BadInput(fmt.Sprintf("for is %s; write it like 8h or 30m, between 1m and %s",
+			strconv.Quote(apicore.Echo(a.For)), maxMuted))
 	}
 	return life, nil
 }
 
 type conditionInput struct {
-	kernel.Actor
+	apicore.Actor
 	Body ConditionName
 }
 
@@ -132,9 +132,9 @@ func (o *healthOps) takeCondition(ctx context.Context, in *conditionInput) (Mark
 }
 
 func (c *ConditionName) check(reason string) error {
-	return cmp.Or(kernel.CheckText("kind", c.Kind, kernel.MaxNameBytes),
-		kernel.CheckText("subject", c.Subject, kernel.MaxReasonBytes),
-		kernel.CheckText("reason", reason, kernel.MaxReasonBytes))
+	return cmp.Or(apicore.CheckText("kind", c.Kind, apicore.MaxNameBytes),
+		apicore.CheckText("subject", c.Subject, apicore.MaxReasonBytes),
+		apicore.CheckText("reason", reason, apicore.MaxReasonBytes))
 }
 
 func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.NewMark) (MarkedCondition, error) {
@@ -156,7 +156,7 @@ func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.New
 		if c.Subject != "" {
 			what += " of " + strconv.Quote(c.Subject)
 		}
-		return MarkedCondition{}, kernel.Seen(fmt.Errorf("%s: %w", what, workqueue.ErrNotFound), seeHealth)
+		return MarkedCondition{}, apicore.Seen(fmt.Errorf("%s: %w", what, workqueue.ErrNotFound), seeHealth)
 	}
 	defer o.lookAgain()
 	at, until, err := o.store.PutMark(ctx, m)

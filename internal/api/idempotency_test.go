@@ -12,7 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -31,7 +31,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=n", apitest.Three[:len(apitest.Three)-1])
 	b.Sent(422, false, "for another request", "k1", "/runs?endpoint=echo&name=m", apitest.Three)
 	b.Sent(422, false, "for another request", "k1", "/runs/last/cancel", "")
-	b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", apitest.Three, kernel.ActorHeader, "ann")
+	b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo&name=n", apitest.Three, apicore.ActorHeader, "ann")
 	b.Sent(422, false, "endpoint", "k2", "/runs?endpoint=e+cho", apitest.Three) // refused: the key is still free
 	b.Sent(201, false, "", "k2", "/runs?endpoint=echo", apitest.Three)
 	b.Sent(200, false, `"dry_run":true`, "k3", "/runs?endpoint=echo&dry_run=true", apitest.Three)
@@ -52,7 +52,7 @@ func TestARequestWithAKeyIsCarriedOutOnce(t *testing.T) {
 	b.Sent(201, true, `"items":1`, "k5", "/runs", body, "Content-Type", kind)
 	b.Sent(422, false, "for another request", "k5", "/runs", strings.Replace(body, "1\n", "2\n", 1), "Content-Type", kind)
 	for _, bad := range []string{"", "a b", strings.Repeat("x", 201), "é"} {
-		b.Sent(422, false, kernel.IdempotencyHeader, bad, "/runs?endpoint=echo", apitest.Three)
+		b.Sent(422, false, apicore.IdempotencyHeader, bad, "/runs?endpoint=echo", apitest.Three)
 	}
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 4, "runs")
 }
@@ -65,7 +65,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	t.Cleanup(func() { _ = sender.Close() })
 	done := make(chan string, 1)
 	go func() {
-		code, _, err := b.TryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, kernel.IdempotencyHeader, "k")
+		code, _, err := b.TryAsk(http.MethodPost, api.Prefix+"/runs?endpoint=echo", body, apicore.IdempotencyHeader, "k")
 		done <- fmt.Sprint(code, err)
 	}()
 	testenv.Must(sender.Write([]byte("id\n1\n")))(t)
@@ -159,7 +159,7 @@ func TestAKeyIsNotLookedAtWithoutALogin(t *testing.T) {
 	ann := []string{"Authorization", "Bearer " + b.Token("ann", access.Operator, 0).Secret}
 	b.Sent(201, false, `"items":3`, "k1", "/runs?endpoint=echo", apitest.Three, ann...)
 	for _, path := range []string{"/", "/runs", "/healthz", "/elsewhere"} {
-		answer := b.Send(http.MethodPost, path, "", kernel.IdempotencyHeader, "k1", kernel.ActorHeader, "ann")
+		answer := b.Send(http.MethodPost, path, "", apicore.IdempotencyHeader, "k1", apicore.ActorHeader, "ann")
 		if answer.StatusCode != http.StatusMethodNotAllowed && answer.StatusCode != http.StatusNotFound {
 			t.Errorf("POST %s with the key of another: %d; want 404 or 405", path, answer.StatusCode)
 		}

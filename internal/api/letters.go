@@ -8,9 +8,11 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
+	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -19,7 +21,7 @@ import (
 type DeadLetterDocument struct {
 	deadletter.DeadLetter
 
-	Body kernel.Content `json:"body"`
+	Body apicore.Content `json:"body"`
 }
 
 // LetterSelection selects dead letters: exactly one of IDs, Endpoint and All is set. The last two select waiting
@@ -43,14 +45,14 @@ type Dropped struct {
 }
 
 func (s *endpointRoutes) registerLetters(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.Get("list-dead-letters", "/dead-letters",
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.Get("list-dead-letters", "/dead-letters",
 		"List dead letters, newest first")), s.listLetters)
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ReadsItems(kernel.Held(kernel.Get("get-dead-letter",
-		"/dead-letters/{id}", "A dead letter with its headers and body")))), s.getLetter)
-	kernel.Register(s.Kernel, api, kernel.Post("requeue-dead-letters", "/dead-letters/requeue",
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.ReadsItems(apicore.Held(apicore.Get(
+		"get-dead-letter", "/dead-letters/{id}", "A dead letter with its headers and body")))), s.getLetter)
+	apicore.Register(s.Core, api, apicore.Post("requeue-dead-letters", "/dead-letters/requeue",
 		"Send dead letters again",
 		"Refused letters are listed with a reason; the rest are sent."), s.requeueLetters)
-	kernel.Register(s.Kernel, api, kernel.Post("drop-dead-letters", "/dead-letters/drop",
+	apicore.Register(s.Core, api, apicore.Post("drop-dead-letters", "/dead-letters/drop",
 		"Drop dead letters, with their bodies", ""), s.dropLetters)
 }
 
@@ -65,7 +67,7 @@ func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) 
 	filter := deadletter.DeadFilter{Endpoint: in.Endpoint, State: deadletter.LetterState(in.State), Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
-			return deadletter.DeadLetterPage{}, kernel.BadInput(
+			return deadletter.DeadLetterPage{}, apicore.BadInput(
 				"after is not the id of a dead letter; use the value of next of the page before")
 		}
 	}
@@ -78,30 +80,23 @@ func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) 
 
 type letterInput struct {
 	ID string `path:"id" doc:"ID, or part of one (4 digits or more)"`
-	kernel.WholeBody
+	apicore.WholeBody
 }
 
 func (s *endpointRoutes) getLetter(ctx context.Context, in *letterInput) (DeadLetterDocument, error) {
 	letter, err := deadletter.New(s.Store).DeadLetter(ctx, in.ID)
 	if err != nil {
-		return DeadLetterDocument{}, kernel.Seen(err, kernel.SeeLetters)
+		return DeadLetterDocument{}, apicore.Seen(err, apicore.SeeLetters)
 	}
 	body := letter.Body
 	letter.Body = nil
 	return DeadLetterDocument{
-		DeadLetter: letter, Body: kernel.ContentOf(body, first(letter.Headers, wire.HeaderEncoding), in.Full),
+		DeadLetter: letter, Body: apicore.ContentOf(body, nats.Header(letter.Headers).Get(wire.HeaderEncoding), in.Full),
 	}, nil
 }
 
-func first(headers map[string][]string, name string) string {
-	if values := headers[name]; len(values) > 0 {
-		return values[0]
-	}
-	return ""
-}
-
 type requeueInput struct {
-	kernel.Changer
+	apicore.Changer
 	Body RequeueSettings
 }
 
@@ -115,11 +110,11 @@ func (s *endpointRoutes) requeueLetters(ctx context.Context, in *requeueInput) (
 	if err == nil && out.Requeued+out.RefusedTotal == 0 {
 		err = s.known(ctx, sel.Endpoint)
 	}
-	return out, kernel.Seen(err, kernel.SeeLetters)
+	return out, apicore.Seen(err, apicore.SeeLetters)
 }
 
 type dropInput struct {
-	kernel.Changer
+	apicore.Changer
 	Body LetterSelection
 }
 
@@ -132,7 +127,7 @@ func (s *endpointRoutes) dropLetters(ctx context.Context, in *dropInput) (Droppe
 	if err == nil && n == 0 {
 		err = s.known(ctx, sel.Endpoint)
 	}
-	return Dropped{Dropped: n}, kernel.Seen(err, kernel.SeeLetters)
+	return Dropped{Dropped: n}, apicore.Seen(err, apicore.SeeLetters)
 }
 
 func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
@@ -151,12 +146,8 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 	if slices.Contains(names, endpoint) {
 		return nil
 	}
-	listeners := make([]wire.Listener, len(names))
-	for i, name := range names {
-		listeners[i].Endpoint = name
-	}
 	meant := ""
-	if near := wire.Nearest(endpoint, listeners); near != "" {
+	if near := row.Nearest(endpoint, names); near != "" {
 		meant = " (did you mean " + near + "?)"
 	}
 	return fmt.Errorf("no dead letter is of endpoint %q%s, no service listens on it, and no running run uses it: %w",
@@ -165,14 +156,14 @@ func (s *endpointRoutes) known(ctx context.Context, endpoint string) error {
 
 func (set *LetterSelection) selection(ctx context.Context) (deadletter.DeadSelection, error) {
 	sel := deadletter.DeadSelection{Refs: set.IDs, Endpoint: set.Endpoint, All: set.All}
-	if err := kernel.ChooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
+	if err := apicore.ChooseOne("ids, endpoint and all", len(set.IDs) > 0, set.Endpoint != "", set.All); err != nil {
 		return sel, err
 	}
 	if set.Endpoint != "" {
-		return sel, errors.Join(kernel.CheckEndpoint(set.Endpoint), kernel.WholeInstallation(ctx))
+		return sel, errors.Join(apicore.CheckEndpoint(set.Endpoint), apicore.WholeInstallation(ctx))
 	}
 	if set.All {
-		return sel, kernel.WholeInstallation(ctx)
+		return sel, apicore.WholeInstallation(ctx)
 	}
 	return sel, nil
 }
@@ -181,13 +172,13 @@ func (set *LetterSelection) selection(ctx context.Context) (deadletter.DeadSelec
 type QuarantinedDocument struct {
 	deadletter.QuarantinedView
 
-	Body kernel.Content `json:"body" doc:"of its first 64 KiB, the part that is stored"`
+	Body apicore.Content `json:"body" doc:"of its first 64 KiB, the part that is stored"`
 }
 
 func (s *endpointRoutes) registerQuarantine(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("list-quarantined", "/quarantine",
+	apicore.Register(s.Core, api, apicore.Get("list-quarantined", "/quarantine",
 		"List quarantined messages, newest first"), s.listQuarantined)
-	kernel.Register(s.Kernel, api, kernel.ReadsItems(kernel.Get("get-quarantined", "/quarantine/{id}",
+	apicore.Register(s.Core, api, apicore.ReadsItems(apicore.Get("get-quarantined", "/quarantine/{id}",
 		"A quarantined message")),
 		s.getQuarantined)
 }
@@ -223,11 +214,11 @@ type quarantinedInput struct {
 func (s *endpointRoutes) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
 	view, err := deadletter.New(s.Store).QuarantinedMessage(ctx, in.ID)
 	if err != nil {
-		return QuarantinedDocument{}, kernel.Seen(err, kernel.SeeQuarantine)
+		return QuarantinedDocument{}, apicore.Seen(err, apicore.SeeQuarantine)
 	}
 	body := view.Body
 	view.Body = nil
 	return QuarantinedDocument{
-		QuarantinedView: view, Body: kernel.ContentOf(body, first(view.Headers, wire.HeaderEncoding), true),
+		QuarantinedView: view, Body: apicore.ContentOf(body, nats.Header(view.Headers).Get(wire.HeaderEncoding), true),
 	}, nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -21,7 +21,7 @@ func TestBodiesAreShown(t *testing.T) {
 	b := apitest.Setup(t)
 	packer := testenv.Must(zstd.NewWriter(nil))(t)
 	large := []byte(`"` + strings.Repeat("é", 50_000) + `"`)
-	show := func(letter deadletter.DeadLetter, query string) kernel.Content {
+	show := func(letter deadletter.DeadLetter, query string) apicore.Content {
 		t.Helper()
 		return apitest.Read[api.DeadLetterDocument](b, "/dead-letters/"+b.AddLetter("echo", letter).String()+query).Body
 	}
@@ -29,37 +29,39 @@ func TestBodiesAreShown(t *testing.T) {
 	for name, c := range map[string]struct {
 		letter deadletter.DeadLetter
 		query  string
-		ok     func(kernel.Content) bool
+		ok     func(apicore.Content) bool
 	}{
-		"json": {deadletter.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c kernel.Content) bool {
+		"json": {deadletter.DeadLetter{Body: []byte(`{"a":1}`)}, "", func(c apicore.Content) bool {
 			return string(c.JSON) == `{"a":1}` && c.Size == 7 && c.Text == "" && c.Base64 == nil
 		}},
-		"text": {deadletter.DeadLetter{Body: []byte("né")}, "", func(c kernel.Content) bool { return c.Text == "né" }},
-		"binary": {deadletter.DeadLetter{Body: []byte("a\xff")}, "", func(c kernel.Content) bool {
+		"text": {deadletter.DeadLetter{Body: []byte("né")}, "", func(c apicore.Content) bool { return c.Text == "né" }},
+		"binary": {deadletter.DeadLetter{Body: []byte("a\xff")}, "", func(c apicore.Content) bool {
 			return string(c.Base64) == "a\xff"
 		}},
 		"NUL": {deadletter.DeadLetter{Body: []byte("a\x00")}, "",
-			func(c kernel.Content) bool { return len(c.Base64) == 2 }},
-		"empty": {deadletter.DeadLetter{}, "", func(c kernel.Content) bool { return c.Size == 0 && c.JSON == nil }},
+			func(c apicore.Content) bool { return len(c.Base64) == 2 }},
+		"empty": {deadletter.DeadLetter{}, "", func(c apicore.Content) bool { return c.Size == 0 && c.JSON == nil }},
 		"packed": {
 			deadletter.DeadLetter{Body: packer.EncodeAll([]byte(`{"a":1}`), nil), Headers: packed}, "",
-			func(c kernel.Content) bool { return string(c.JSON) == `{"a":1}` && c.Unpacked == "zstd" && c.Size == 7 },
+			func(c apicore.Content) bool {
+				return string(c.JSON) == `{"a":1}` && c.Unpacked == "zstd" && c.Size == 7
+			},
 		},
 		"packed badly": {
 			deadletter.DeadLetter{Body: []byte("\x28\xb5\x2f\xfd"), Headers: packed}, "",
-			func(c kernel.Content) bool { return len(c.Base64) == 4 && c.Unpacked == "" },
+			func(c apicore.Content) bool { return len(c.Base64) == 4 && c.Unpacked == "" },
 		},
 		"a bomb": {
 			deadletter.DeadLetter{Body: packer.EncodeAll(make([]byte, 64<<20), nil), Headers: packed}, "",
-			func(c kernel.Content) bool { return c.Size < 64<<10 && c.Unpacked == "" },
+			func(c apicore.Content) bool { return c.Size < 64<<10 && c.Unpacked == "" },
 		},
-		"large": {deadletter.DeadLetter{Body: large}, "", func(c kernel.Content) bool {
+		"large": {deadletter.DeadLetter{Body: large}, "", func(c apicore.Content) bool {
 			return c.Truncated && c.Size == len(large) && len(c.Text) == 64<<10-1
 		}},
-		"large and whole": {deadletter.DeadLetter{Body: large}, "?full", func(c kernel.Content) bool {
+		"large and whole": {deadletter.DeadLetter{Body: large}, "?full", func(c apicore.Content) bool {
 			return !c.Truncated && string(c.JSON) == string(large)
 		}},
-		"large and whole, spelled out": {deadletter.DeadLetter{Body: large}, "?full=true", func(c kernel.Content) bool {
+		"large and whole, spelled out": {deadletter.DeadLetter{Body: large}, "?full=true", func(c apicore.Content) bool {
 			return !c.Truncated && string(c.JSON) == string(large)
 		}},
 	} {

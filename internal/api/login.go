@@ -14,7 +14,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -40,14 +40,14 @@ type LogIn struct {
 }
 
 func (s *adminRoutes) registerSession(api huma.API) {
-	look := kernel.ByAnyone(kernel.Get("get-session", "/session", "The caller, and whether they are logged in"))
-	kernel.Register(s.Kernel, api, look, s.getSession)
-	kernel.RegisterAnswer(s.Kernel, api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
+	look := apicore.ByAnyone(apicore.Get("get-session", "/session", "The caller, and whether they are logged in"))
+	apicore.Register(s.Core, api, look, s.getSession)
+	apicore.RegisterAnswer(s.Core, api, apicore.Unstored(apicore.ByAnyone(huma.Operation{
 		OperationID: "log-in", Method: http.MethodPost, Path: "/session", Summary: "Log a browser in, by a token",
 		Description:  "Sets a cookie that only this server's pages can use. Throttled: 429 says when to try again.",
 		MaxBodyBytes: maxLogIn, Middlewares: huma.Middlewares{s.tryLogIn},
 	})), s.logIn)
-	kernel.RegisterAnswer(s.Kernel, api, kernel.Unstored(kernel.ByAnyone(huma.Operation{
+	apicore.RegisterAnswer(s.Core, api, apicore.Unstored(apicore.ByAnyone(huma.Operation{
 		OperationID: "log-out", Method: http.MethodDelete, Path: "/session", Summary: "Log a browser out",
 	})), s.logOut)
 }
@@ -58,7 +58,7 @@ func (s *adminRoutes) getSession(ctx context.Context, _ *struct{}) (SessionDocum
 
 func (s *adminRoutes) sessionOf(ctx context.Context) SessionDocument {
 	if s.Access == nil {
-		return SessionDocument{Authenticated: true, Auth: "off", User: kernel.Anonymous, Role: access.Admin,
+		return SessionDocument{Authenticated: true, Auth: "off", User: apicore.Anonymous, Role: access.Admin,
 			Links: s.config.Links}
 	}
 	who, ok := access.From(ctx)
@@ -83,7 +83,7 @@ type sessionAnswer struct {
 }
 
 type logInInput struct {
-	kernel.Actor
+	apicore.Actor
 	Body LogIn
 
 	request *http.Request
@@ -104,7 +104,7 @@ const (
 // tryLogIn counts a login before its body is read: a throttled caller is refused immediately.
 func (s *adminRoutes) tryLogIn(hc huma.Context, next func(huma.Context)) {
 	r, w := humago.Unwrap(hc)
-	kernel.HurryBody(r, logInTime)
+	apicore.HurryBody(r, logInTime)
 	if s.Access != nil {
 		if err := s.Access.TryLogIn(s.CallerAddress(r)); err != nil {
 			s.Deny(w, r, err)
@@ -125,7 +125,7 @@ func (s *adminRoutes) logIn(ctx context.Context, in *logInInput) (*sessionAnswer
 	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie(cookie, who.ExpiresAt)}, Body: s.sessionFor(&who)}, nil
 }
 
-func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ kernel.Actor }) (*sessionAnswer, error) {
+func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ apicore.Actor }) (*sessionAnswer, error) {
 	if s.Access == nil {
 		return nil, errNoAuth
 	}
@@ -138,7 +138,7 @@ func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ kernel.Actor }) (*s
 	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie("", &long)}, Body: s.nobody()}, nil
 }
 
-var errNoAuth = kernel.Denied(http.StatusConflict,
+var errNoAuth = apicore.Denied(http.StatusConflict,
 	"this server asks no one who they are: it was started without --auth on")
 
 // cookie returns a cookie for this server's pages only: scripts cannot read it and other sites cannot make browsers
@@ -173,13 +173,13 @@ type RevokedSessions struct {
 }
 
 func (s *adminRoutes) registerSessions(api huma.API) {
-	list := kernel.Get("list-sessions", "/sessions", "List browser sessions, newest first")
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listSessions)
-	revoke := kernel.Post("revoke-sessions", "/sessions/revoke",
+	list := apicore.Get("list-sessions", "/sessions", "List browser sessions, newest first")
+	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(list)), s.listSessions)
+	revoke := apicore.Post("revoke-sessions", "/sessions/revoke",
 		"End all sessions of a user",
 		"Within 5 seconds, on all nodes. Who still has a token, or an account at the identity provider "+
 			"that has a role here, can log in again: take that away first.")
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(revoke)), s.revokeSessions)
+	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(revoke)), s.revokeSessions)
 }
 
 func (s *adminRoutes) listSessions(ctx context.Context, _ *struct{}) (SessionList, error) {
@@ -188,7 +188,7 @@ func (s *adminRoutes) listSessions(ctx context.Context, _ *struct{}) (SessionLis
 }
 
 type revokeSessionsInput struct {
-	kernel.Actor
+	apicore.Actor
 	Body RevokeSessions
 }
 
@@ -197,7 +197,7 @@ func (s *adminRoutes) revokeSessions(ctx context.Context, in *revokeSessionsInpu
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}
-	return RevokedSessions{User: in.Body.User, Sessions: ended}, kernel.Seen(err, seeSessions)
+	return RevokedSessions{User: in.Body.User, Sessions: ended}, apicore.Seen(err, seeSessions)
 }
 
 // Name prefixes of cookies for logins in progress. A hash of the login's state follows, so each login has its own
@@ -213,10 +213,10 @@ const MaxAttempts = 4
 
 func (s *adminRoutes) hasOIDC() bool { return s.Access != nil && s.config.OIDC != nil }
 
-func (s *adminRoutes) RegisterOIDC(mux *kernel.RouteMux) {
+func (s *adminRoutes) RegisterOIDC(mux *apicore.RouteMux) {
 	if s.hasOIDC() {
-		mux.HandleFunc("GET "+kernel.OIDCLogin, s.beginOIDC)
-		mux.HandleFunc("GET "+kernel.OIDCCallback, s.endOIDC)
+		mux.HandleFunc("GET "+apicore.OIDCLogin, s.beginOIDC)
+		mux.HandleFunc("GET "+apicore.OIDCCallback, s.endOIDC)
 	}
 }
 
@@ -291,7 +291,7 @@ func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Id
 	query := r.URL.Query()
 	if says := query.Get("error"); says != "" {
 		return access.Identity{}, &access.DeniedError{Why: "the identity provider says " +
-			kernel.Cut(says, kernel.MaxEchoed)}
+			apicore.Echo(says)}
 	}
 	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
 }

@@ -6,7 +6,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -33,15 +33,15 @@ func (s *adminRoutes) registerNamespaces(api huma.API) {
 		all, err := store.Namespaces(ctx)
 		return NamespaceList{all}, err
 	}
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ByWatcher(kernel.Get("list-namespaces", "/namespaces",
-		"List the namespaces that the caller sees, with quotas"))), list)
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(huma.Operation{
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.ByWatcher(apicore.Get("list-namespaces",
+		"/namespaces", "List the namespaces that the caller sees, with quotas"))), list)
+	apicore.Register(s.Core, api, apicore.ByAdmin(huma.Operation{
 		OperationID: "set-namespace", Method: http.MethodPut, Path: "/namespaces/{name}",
 		Summary:     "Create a namespace, or change its quotas",
 		Description: "The quotas replace those that it had. They hold from the next start on.",
 	}), func(ctx context.Context, in *struct {
 		NamespacePath
-		kernel.Actor
+		apicore.Actor
 		Body identity.Quotas
 	},
 	) (NamespaceList, error) {
@@ -50,13 +50,13 @@ func (s *adminRoutes) registerNamespaces(api huma.API) {
 		}
 		return list(ctx, nil)
 	})
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Delete("delete-namespace", "/namespaces/{name}",
+	apicore.Register(s.Core, api, apicore.ByAdmin(apicore.Delete("delete-namespace", "/namespaces/{name}",
 		"Delete an empty namespace", "")), func(ctx context.Context, in *struct {
 		NamespacePath
-		kernel.Actor
+		apicore.Actor
 	},
 	) (DeletedNamespace, error) {
 		err := store.DeleteNamespace(ctx, in.Namespace, in.Name)
-		return DeletedNamespace{in.Namespace}, kernel.Seen(err, seeNamespaces)
+		return DeletedNamespace{in.Namespace}, apicore.Seen(err, seeNamespaces)
 	})
 }

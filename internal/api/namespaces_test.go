@@ -10,7 +10,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -21,25 +21,25 @@ import (
 
 // expectedScope is where a route must need its role: stated here again, apart from the code. What is not named here
 // needs it in the whole installation.
-func expectedScope(pattern string) kernel.RoleScope {
+func expectedScope(pattern string) apicore.RoleScope {
 	for _, object := range []string{"/runs/{run}", "/plans/{name}", "/schedules/{name}", "/collectors/{name}",
 		"/trackers/{id}"} {
 		if _, path, _ := strings.Cut(pattern, api.Prefix); path == object || strings.HasPrefix(path, object+"/") {
-			return kernel.OfObject
+			return apicore.OfObject
 		}
 	}
 	switch method, path, _ := strings.Cut(pattern, " "+api.Prefix); {
 	case method == http.MethodPost && slices.Contains([]string{"/runs", "/runs/open", "/plans", "/schedules",
 		"/schedules/preview", "/collectors", "/trackers"}, path):
-		return kernel.Into
+		return apicore.Into
 	case method == http.MethodGet && slices.Contains([]string{"/runs", "/plans", "/schedules", "/collectors", "/trackers",
 		"/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces", "/schemas/{schema}"},
 		path), strings.HasPrefix(path, "/openapi"),
 		method == http.MethodPost && slices.Contains([]string{"/items/preview", "/runs/pause", "/runs/resume", "/runs/cancel",
 			"/runs/approve"}, path):
-		return kernel.Anywhere
+		return apicore.Anywhere
 	default:
-		return kernel.Installation
+		return apicore.Installation
 	}
 }
 
@@ -121,11 +121,11 @@ func TestNamespacesAreApart(t *testing.T) {
 				return code
 			}
 			in := func(code int) bool { return code != http.StatusUnauthorized && code != http.StatusForbidden }
-			here := role.Allows(route.Role) && route.Scope != kernel.Installation
+			here := role.Allows(route.Role) && route.Scope != apicore.Installation
 			testenv.Same(t, in(ask(only, "ours", ourTracker)), here, "%s as %s of team-a; let in", route.Pattern, role)
 			testenv.Same(t, in(ask(seer, "ours", ourTracker)), here || access.Viewer.Allows(route.Role),
 				"%s as %s of team-a and viewer of all; let in", route.Pattern, role)
-			if route.Scope != kernel.OfObject {
+			if route.Scope != apicore.OfObject {
 				continue
 			}
 			testenv.Same(t, ask(only, "theirs", theirTracker), http.StatusNotFound, "%s of team-b as %s of team-a",
@@ -163,7 +163,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "POST", start + "&namespace=team-x", items, 403, "in namespace team-x", ""},
 		{admin, "GET", api.Prefix + "/runs?namespace=", "", 400, "namespace: want one name", ""},
 		{admin, "GET", api.Prefix + "/runs?namespace=team-a&namespace=team-b", "", 400, "namespace: want one name", ""},
-		{append(slices.Clone(both), kernel.NamespaceHeader, "team-a"), "GET", api.Prefix + "/runs?namespace=team-b", "",
+		{append(slices.Clone(both), apicore.NamespaceHeader, "team-a"), "GET", api.Prefix + "/runs?namespace=team-b", "",
 			400, "given once", ""},
 		{who, "GET", api.Prefix + "/runs/urn:uuid:" + ourTracker, "", 404, "no run has", ""},
 		{admin, "POST", start + "&namespace=team-x", items, 422, "is no namespace", ""},

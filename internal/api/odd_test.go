@@ -16,7 +16,7 @@ import (
 	"testing"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 )
@@ -53,7 +53,7 @@ func TestOddParametersAreRefused(t *testing.T) {
 			"--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+"\r\n--x--\r\n"),
 		"Content-Type", "multipart/form-data; boundary=x")
 	b.Refused(422, "header Tranche-Actor is not valid UTF-8", http.MethodPost, runs+"?endpoint=echo",
-		strings.NewReader(apitest.Three), kernel.ActorHeader, "\xff")
+		strings.NewReader(apitest.Three), apicore.ActorHeader, "\xff")
 	deep := `{"id":1,"d":` + strings.Repeat("[", 128) + strings.Repeat("]", 128) + "}\n"
 	b.Refused(422, "line 1", http.MethodPost, runs+"?endpoint=echo", strings.NewReader(deep))
 
@@ -89,7 +89,7 @@ func TestOddParametersAreRefused(t *testing.T) {
 		"/last/rerun": `{"failed":true}`, "/last/cancel": `{"reason":"r"}`, "/last/pause": "", "/resume": `{"all":true}`,
 		"/last/settings": `{"priority":1}`,
 	} {
-		b.Refused(422, kernel.ActorHeader, http.MethodPost, runs+path, strings.NewReader(body), kernel.ActorHeader, "a\xff")
+		b.Refused(422, apicore.ActorHeader, http.MethodPost, runs+path, strings.NewReader(body), apicore.ActorHeader, "a\xff")
 	}
 	var n, generation int
 	err := b.Pool.QueryRow(t.Context(), `SELECT count(*), max(generation) FROM batchrun`).Scan(&n, &generation)

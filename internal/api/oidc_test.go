@@ -16,7 +16,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -163,7 +163,7 @@ func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 		"a code made up":  {claims: staff, change: swap("code"), want: http.StatusUnauthorized},
 		"no at the page":  {claims: staff, change: swap("error"), want: http.StatusUnauthorized},
 		"no code, no state": {claims: staff, want: http.StatusUnauthorized,
-			change: func(string) string { return kernel.OIDCCallback }},
+			change: func(string) string { return apicore.OIDCCallback }},
 		"another's signature": {claims: staff, want: http.StatusUnauthorized,
 			sign: func(header, claims map[string]any) string { return p.Signed(p.Other, header, claims) }},
 		"the public key as a secret": {claims: staff, want: http.StatusUnauthorized,
@@ -215,13 +215,13 @@ func TestAProviderThatIsAway(t *testing.T) {
 	p.GoAway(true)
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
 	token := []string{"Authorization", "Bearer " + b.Token("ann", access.Viewer, 0).Secret}
-	b.Refused(http.StatusServiceUnavailable, "identity provider", http.MethodGet, kernel.OIDCLogin, nil)
+	b.Refused(http.StatusServiceUnavailable, "identity provider", http.MethodGet, apicore.OIDCLogin, nil)
 	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs", nil, token...); code != http.StatusOK {
 		t.Errorf("with a token: %d %s", code, text)
 	}
 	p.GoAway(false)
 	apitest.Eventually(t, "the login comes back with the provider", func() bool {
-		return b.Send(http.MethodGet, kernel.OIDCLogin, "").StatusCode == http.StatusSeeOther
+		return b.Send(http.MethodGet, apicore.OIDCLogin, "").StatusCode == http.StatusSeeOther
 	})
 	back, cookie := b.Begin(p, "/")
 	testenv.Same(t, b.Send(http.MethodGet, back, "", cookie...).StatusCode, http.StatusSeeOther, "the login is answered")
@@ -262,7 +262,7 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 		if i%3 == 0 {
 			cookie = nil
 		}
-		answer := b.Send(http.MethodGet, kernel.OIDCCallback+"?state="+state+"&code=x", "", cookie...)
+		answer := b.Send(http.MethodGet, apicore.OIDCCallback+"?state="+state+"&code=x", "", cookie...)
 		switch {
 		case answer.StatusCode == http.StatusTooManyRequests && answer.Header.Get("Retry-After") != "":
 			throttled++

@@ -8,7 +8,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -36,12 +36,12 @@ the same as the newest version changes nothing; anything else becomes the next v
 plan as it was read, nothing is applied when someone has applied another version meanwhile (412).
 Versions never change, and runs keep the one that they started with.`
 
-type planRoutes struct{ *kernel.Kernel }
+type planRoutes struct{ *apicore.Core }
 
 func (s *planRoutes) Register(api huma.API) {
 	plans := inspect.New(s.Store)
-	registerDocuments(s.Kernel, api, &documents[PlanList, *inspect.PlanView]{
-		noun: "plan", scope: kernel.Anywhere, most: maxPlanBody,
+	registerDocuments(s.Core, api, &documents[PlanList, *inspect.PlanView]{
+		noun: "plan", scope: apicore.Anywhere, most: maxPlanBody,
 		lists: "List saved plans", gets: "The newest version of a plan",
 		applies: documentWords{"Save a plan", applyDescription},
 		list: func(ctx context.Context, after string, limit int) (list PlanList, err error) {
@@ -55,12 +55,12 @@ func (s *planRoutes) Register(api huma.API) {
 		version: func(v **inspect.PlanView) int { return (*v).Version },
 		apply:   s.apply,
 	})
-	kernel.Register(s.Kernel, api, kernel.FourEyes("delete", kernel.ByAdmin(kernel.Delete("delete-plan", "/plans/{name}",
+	apicore.Register(s.Core, api, apicore.FourEyes("delete", apicore.ByAdmin(apicore.Delete("delete-plan", "/plans/{name}",
 		"Delete a plan, in all versions",
 		"Runs keep what they started with. Applied again, the plan has the next version."))), s.deletePlan)
-	kernel.Register(s.Kernel, api, kernel.Get("list-plan-versions", "/plans/{name}/versions",
+	apicore.Register(s.Core, api, apicore.Get("list-plan-versions", "/plans/{name}/versions",
 		"List the versions of a plan, newest first"), s.listPlanVersions)
-	kernel.Register(s.Kernel, api, kernel.Get("get-plan-version", "/plans/{name}/versions/{version}",
+	apicore.Register(s.Core, api, apicore.Get("get-plan-version", "/plans/{name}/versions/{version}",
 		"One version of a plan"), s.getPlanVersion)
 }
 
@@ -83,7 +83,7 @@ type planVersionInput struct {
 
 func (s *planRoutes) getPlanVersion(ctx context.Context, in *planVersionInput) (*inspect.PlanView, error) {
 	view, err := inspect.New(s.Store).Plan(ctx, in.Document, in.Version)
-	return view, kernel.Seen(err, kernel.SeePlans)
+	return view, apicore.Seen(err, apicore.SeePlans)
 }
 
 type planVersionsInput struct {
@@ -96,7 +96,7 @@ func (s *planRoutes) listPlanVersions(ctx context.Context, in *planVersionsInput
 	versions, more, err := inspect.New(s.Store).Plans(ctx, inspect.PlanFilter{Name: in.Document, Before: in.Before,
 		Limit: in.Limit})
 	if err != nil {
-		return PlanVersions{}, kernel.Seen(err, kernel.SeePlans)
+		return PlanVersions{}, apicore.Seen(err, apicore.SeePlans)
 	}
 	list := PlanVersions{Name: in.Document, Versions: versions}
 	if more {
@@ -107,5 +107,5 @@ func (s *planRoutes) listPlanVersions(ctx context.Context, in *planVersionsInput
 
 func (s *planRoutes) deletePlan(ctx context.Context, in *DocumentChange) (workqueue.ControlledDocument, error) {
 	out, err := start.New(s.Store).DeletePlan(ctx, in.Document, in.Name)
-	return out, kernel.Seen(err, kernel.SeePlans)
+	return out, apicore.Seen(err, apicore.SeePlans)
 }

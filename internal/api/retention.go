@@ -10,7 +10,7 @@ import (
 
 	"github.com/danielgtaylor/huma/v2"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -73,13 +73,13 @@ disappear from lists when their turn comes, and then their rows go in small piec
 )
 
 func (s *adminRoutes) registerRetention(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("show-retention", "/retention", "How long data is kept"),
+	apicore.Register(s.Core, api, apicore.Get("show-retention", "/retention", "How long data is kept"),
 		s.showRetention)
-	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("retention", kernel.ByAdmin(huma.Operation{
+	apicore.Register(s.Core, api, apicore.Previewed(apicore.FourEyes("retention", apicore.ByAdmin(huma.Operation{
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
 		Summary: "Set the limits of a kind", Description: setRetentionText,
 	})), presentLimits(s.Store)), s.setRetention)
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("run-retention", "/retention/run",
+	apicore.Register(s.Core, api, apicore.ByAdmin(apicore.Post("run-retention", "/retention/run",
 		"Apply the limits now", runRetentionText)), s.runRetention)
 }
 
@@ -113,7 +113,7 @@ func retentionKind(r *retention.Retention) RetentionKind {
 }
 
 type setRetentionInput struct {
-	kernel.Actor
+	apicore.Actor
 	Kind string `path:"kind" doc:"as show-retention lists them, such as runs"`
 	Body RetentionSettings
 }
@@ -132,7 +132,7 @@ func presentLimits(db *database.DB) func(context.Context, *setRetentionInput) (a
 				return map[string]any{"present": retentionKind(&all[i]).RetentionSettings}, nil
 			}
 		}
-		return nil, cmp.Or(err, kernel.Seen(&retention.UnknownKindError{Kind: in.Kind}, seeRetention))
+		return nil, cmp.Or(err, apicore.Seen(&retention.UnknownKindError{Kind: in.Kind}, seeRetention))
 	}
 }
 
@@ -143,7 +143,7 @@ func (s *adminRoutes) setRetention(ctx context.Context, in *setRetentionInput) (
 	}
 	set, err := retention.New(s.Store).SetRetention(ctx, retention.RetentionKind(in.Kind), limits, in.Name)
 	if err != nil {
-		return RetentionKind{}, kernel.Seen(err, seeRetention)
+		return RetentionKind{}, apicore.Seen(err, seeRetention)
 	}
 	s.Wake(orchestrator.TaskRetention) // otherwise within ten minutes
 	return retentionKind(&set), nil
@@ -165,10 +165,10 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 	}
 	switch {
 	case l.None() && !r.KeepAll:
-		return l, kernel.BadInput(`there is no limit, and everything would be kept permanently; give age, max_count or ` +
+		return l, apicore.BadInput(`there is no limit, and everything would be kept permanently; give age, max_count or ` +
 			`max_bytes, or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
-		return l, kernel.BadInput("keep_all is true, but a limit is given (" + l.String() +
+		return l, apicore.BadInput("keep_all is true, but a limit is given (" + l.String() +
 			"); leave one of them out")
 	}
 	return l, nil
@@ -176,34 +176,22 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 
 // readAge parses 90d, 36h or 1d12h.
 func readAge(text string) (time.Duration, error) {
-	wrong := kernel.BadInput("age is " + strconv.Quote(kernel.Cut(text, kernel.MaxEchoed)) +
-		"; write it like 90d, 36h or 1d12h, up to 36600d")
 	days, rest, found := strings.Cut(text, "d")
-	var age time.Duration
 	if !found {
-		rest = text
-	} else {
-		n, err := strconv.ParseUint(days, 10, 16)
-		if err != nil {
-			return 0, wrong
-		}
-		age = time.Duration(n) * 24 * time.Hour
+		days, rest = "0", text
 	}
-	if rest != "" {
-		more, err := time.ParseDuration(rest)
-		if err != nil || more < 0 || more > maxRetentionAge {
-			return 0, wrong
-		}
-		age += more
-	}
-	if age > maxRetentionAge {
-		return 0, wrong
+	n, err := strconv.ParseUint(days, 10, 16)
+	more, wrong := time.ParseDuration(cmp.Or(rest, "0s"))
+	age := time.Duration(n)*24*time.Hour + more
+	if err != nil || wrong != nil || more < 0 || max(age, more) > maxRetentionAge {
+		return 0, apicore.BadInput("age is " + strconv.Quote(apicore.Echo(text)) +
+			"; write it like 90d, 36h or 1d12h, up to 36600d")
 	}
 	return age, nil
 }
 
 type runRetentionInput struct {
-	kernel.Actor
+	apicore.Actor
 	Body RetentionRun
 }
 
@@ -239,7 +227,7 @@ type ErasedKey struct {
 }
 
 func (s *adminRoutes) registerErase(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.FourEyes("erase", kernel.ByAdmin(kernel.Post("erase", "/erase",
+	apicore.Register(s.Core, api, apicore.FourEyes("erase", apicore.ByAdmin(apicore.Post("erase", "/erase",
 		"Erase a key's data",
 		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, "+
 			"and a marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while "+
@@ -247,14 +235,14 @@ func (s *adminRoutes) registerErase(api huma.API) {
 }
 
 type eraseInput struct {
-	kernel.Changer
+	apicore.Changer
 	Body EraseSettings
 }
 
 func (s *adminRoutes) erase(ctx context.Context, in *eraseInput) (ErasedKey, error) {
 	set := &in.Body
-	err := cmp.Or(kernel.CheckText("key", set.Key, intake.MaxKeyBytes),
-		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+	err := cmp.Or(apicore.CheckText("key", set.Key, intake.MaxKeyBytes),
+		apicore.CheckText("reason", set.Reason, apicore.MaxReasonBytes))
 	if err != nil {
 		return ErasedKey{}, err
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
@@ -59,7 +59,7 @@ it. What is the same as before changes nothing. A plan that is not saved, or a s
 know, is a warning: it may be there when the time comes.`
 
 type scheduleRoutes struct {
-	*kernel.Kernel
+	*apicore.Core
 
 	starts *runs.Starts
 	engine runs.Engine
@@ -68,8 +68,8 @@ type scheduleRoutes struct {
 
 func (s *scheduleRoutes) Register(api huma.API) {
 	store := schedulestore.New(s.Store)
-	registerDocuments(s.Kernel, api, &documents[ScheduleList, *schedulestore.ScheduleView]{
-		noun: "schedule", scope: kernel.Anywhere, most: maxScheduleBody,
+	registerDocuments(s.Core, api, &documents[ScheduleList, *schedulestore.ScheduleView]{
+		noun: "schedule", scope: apicore.Anywhere, most: maxScheduleBody,
 		lists: "List schedules by name", gets: "A schedule",
 		applies: documentWords{"Save or change a schedule", applyScheduleDescription},
 		pauses: documentWords{"Pause a schedule", "Due times meanwhile are left " +
@@ -85,16 +85,16 @@ func (s *scheduleRoutes) Register(api huma.API) {
 		get: store.Schedule, version: func(v **schedulestore.ScheduleView) int { return (*v).Version },
 		apply: s.applySchedule, set: s.set, drop: s.set,
 	})
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Into, kernel.ByOperator(huma.Operation{
+	apicore.Register(s.Core, api, apicore.In(apicore.Into, apicore.ByOperator(huma.Operation{
 		OperationID: "preview-schedule", Method: http.MethodPost, Path: "/schedules/preview",
 		Summary:     "Preview due times without saving",
 		Description: "The body is checked as with apply-schedule.", MaxBodyBytes: maxScheduleBody,
 	})), s.previewSchedule)
-	kernel.Register(s.Kernel, api, kernel.Get("list-schedule-times", "/schedules/{name}/next",
+	apicore.Register(s.Core, api, apicore.Get("list-schedule-times", "/schedules/{name}/next",
 		"The next due times of a schedule"), s.scheduleTimes)
-	kernel.Register(s.Kernel, api, kernel.Get("list-occurrences", "/schedules/{name}/history",
+	apicore.Register(s.Core, api, apicore.Get("list-occurrences", "/schedules/{name}/history",
 		"Past due times of a schedule, and their outcomes"), s.listOccurrences)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(huma.Operation{
+	apicore.Register(s.Core, api, apicore.ByOperator(huma.Operation{
 		OperationID: "run-schedule-now", Method: http.MethodPost, Path: "/schedules/{name}/run-now",
 		Summary:       "Start a run now",
 		Description:   "The leader starts it, in addition to the due times and also if paused; its overlap policy holds.",
@@ -148,7 +148,7 @@ func (s *scheduleRoutes) read(
 }
 
 type previewScheduleInput struct {
-	kernel.Actor
+	apicore.Actor
 	Name    string `query:"name" doc:"the schedule's name, if the document has none"`
 	Count   int    `query:"count" minimum:"1" maximum:"1000" default:"20" doc:"how many due times"`
 	RawBody []byte `contentType:"application/yaml"`
@@ -156,7 +156,7 @@ type previewScheduleInput struct {
 
 func (s *scheduleRoutes) previewSchedule(ctx context.Context, in *previewScheduleInput) (ScheduleTimes, error) {
 	name := cmp.Or(in.Name, "schedule")
-	if err := kernel.CheckText("name", name, kernel.MaxNameBytes); err != nil {
+	if err := apicore.CheckText("name", name, apicore.MaxNameBytes); err != nil {
 		return ScheduleTimes{}, err
 	}
 	spec, warnings, err := s.read(ctx, name, in.RawBody)
@@ -184,7 +184,7 @@ func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
 ) (ScheduleTimes, error) {
 	view, err := schedulestore.New(s.Store).Schedule(ctx, in.Document)
 	if err != nil {
-		return ScheduleTimes{}, kernel.Seen(err, seeSchedules)
+		return ScheduleTimes{}, apicore.Seen(err, seeSchedules)
 	}
 	spec, err := readSchedule(view.Spec)
 	if err != nil {
@@ -209,7 +209,7 @@ func (s *scheduleRoutes) listOccurrences(ctx context.Context, in *struct {
 		Schedule: in.Document, State: schedulestore.OccurrenceState(in.State), Before: in.Before, Limit: in.Limit,
 	})
 	if err != nil {
-		return OccurrenceList{}, kernel.Seen(err, seeSchedules)
+		return OccurrenceList{}, apicore.Seen(err, seeSchedules)
 	}
 	out := OccurrenceList{Occurrences: append([]schedulestore.Occurrence{}, occurrences...)}
 	if more {
@@ -221,7 +221,7 @@ func (s *scheduleRoutes) listOccurrences(ctx context.Context, in *struct {
 func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *DocumentChange) (schedulestore.Occurrence, error) {
 	occurrence, err := schedulestore.New(s.Store).RunScheduleNow(ctx, in.Document, in.Name)
 	s.wakeSchedules()
-	return occurrence, kernel.Seen(err, seeSchedules)
+	return occurrence, apicore.Seen(err, seeSchedules)
 }
 
 func (s *scheduleRoutes) set(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error) {
@@ -243,7 +243,7 @@ func settingsOfOccurrence(spec *schedule.Spec, r *schedule.Resolved, key schedul
 		set.SQL, set.SQLSource = r.Items.SQL.Query, r.Items.SQL.Source
 		set.Source = "source " + r.Items.SQL.Source
 	}
-	set.Source = kernel.Cut(set.Source, runs.MaxSourceBytes/4)
+	set.Source = apicore.Cut(set.Source, runs.MaxSourceBytes/4)
 	return set
 }
 
@@ -341,7 +341,7 @@ func (s *scheduleRoutes) Permanent(err error) bool {
 	if _, ok := errors.AsType[*schedule.VariableError](err); ok {
 		return true
 	}
-	status, found := kernel.Told(err)
+	status, found := apicore.Told(err)
 	return found != nil && (status == http.StatusUnprocessableEntity || status == http.StatusForbidden)
 }
 
@@ -382,7 +382,7 @@ func (s *scheduleRoutes) checkSchedule(ctx context.Context, spec *schedule.Spec)
 	}
 	resolved, err := spec.Resolve(due)
 	if err != nil {
-		return nil, kernel.BadInput(err.Error())
+		return nil, apicore.BadInput(err.Error())
 	}
 	set := settingsOfOccurrence(spec, &resolved, schedulestore.OccurrenceKey{Schedule: spec.Name, Due: due,
 		Kind: schedulestore.OccurrenceDue})
@@ -407,7 +407,7 @@ func (s *scheduleRoutes) checkSchedulePlan(
 		return []string{fmt.Sprintf("plan: %s is not saved; save it before the schedule is due: "+
 			"tranche plan apply FILE", spec.Plan)}, nil
 	}
-	if bad, ok := errors.AsType[*kernel.InputError](err); ok {
+	if bad, ok := errors.AsType[*apicore.InputError](err); ok {
 		return nil, at(map[bool]string{true: "plan", false: "endpoint"}[spec.Plan != ""], bad.Error())
 	}
 	if err != nil {

@@ -1,3 +1,15 @@
+// Package api is the HTTP API of a node.
+//
+// Guarantees: every error is application/problem+json whose detail names the input, the place and the remedy. No GET
+// changes anything. Requests from other origins and for unknown hosts are refused. Bodies are bounded, except items,
+// which stream in and out with constant memory; error answers repeat little of the request. A caller is dropped when
+// silent, never because the work takes long. If PostgreSQL or NATS is unavailable or exhausted, status 503 names it.
+// An interrupted export ends the connection abnormally, so that no client takes it for complete.
+//
+// Each operation states the role it requires; a route that does not is closed. Without [Config.Access] every caller
+// may do everything, and [Listen] accepts loopback addresses only.
+//
+// A [Server] is safe for concurrent use. All nodes on one database are equal.
 package api
 
 import (
@@ -23,7 +35,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/connections"
@@ -40,7 +52,7 @@ import (
 )
 
 // Prefix is the path prefix of every operation except the health checks.
-const Prefix = kernel.Prefix
+const Prefix = apicore.Prefix
 
 const (
 	// For the head of a request, and for a connection without one; then it is closed.
@@ -63,13 +75,13 @@ const (
 // Metrics measures requests and serves the node's metrics.
 type Metrics interface {
 	http.Handler
-	kernel.Meter
+	apicore.Meter
 	// Watch sets, once, what finds conditions and forecasts, and the reasons why the node is not ready.
 	Watch(judge *health.Watch, unready func(context.Context) map[string]bool)
 }
 
 // Trouble is the node's latest failure.
-type Trouble = kernel.Trouble
+type Trouble = apicore.Trouble
 
 // Config configures a Server.
 type Config struct {
@@ -142,7 +154,7 @@ type Config struct {
 
 // Server is the API on a store, a node and a NATS connection. It closes none of them.
 type Server struct {
-	kernel    *kernel.Kernel
+	core      *apicore.Core
 	rooms     []room
 	runs      *runs.Starts
 	schedules *scheduleRoutes
@@ -164,17 +176,15 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	if store == nil || node.Node == nil || nc == nil {
 		return nil, errors.New("api: a store, a node and a NATS connection are needed")
 	}
-	if config.Log == nil {
-		config.Log = zap.NewNop()
-	}
+	config.Log = cmp.Or(config.Log, zap.NewNop())
 	config.ReadTimeout = cmp.Or(config.ReadTimeout, DefaultReadTimeout)
 	config.QueryTimeout = cmp.Or(config.QueryTimeout, DefaultLookTimeout)
 	config.Hosts = append([]string{"localhost", "127.0.0.1", "::1"}, config.Hosts...)
-	k := kernel.New(store, node, nc, config.kernel(store.Connections()))
+	k := apicore.New(store, node, nc, config.core(store.Connections()))
 	inspect.New(store).OnForecastError(func(err error) {
 		config.Log.Warn("no forecasts can be made; lists show the last ones", zap.Error(err))
 	})
-	s := &Server{kernel: k, log: config.Log, config: config}
+	s := &Server{core: k, log: config.Log, config: config}
 	var err error
 	if s.health, err = watchHealth(k, &config, store, nc, false); err != nil {
 		return nil, err
@@ -189,8 +199,8 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) (*Server, 
 	return s, nil
 }
 
-func (c *Config) kernel(connections int) kernel.Config {
-	config := kernel.Config{
+func (c *Config) core(connections int) apicore.Config {
+	config := apicore.Config{
 		Log: c.Log, Hosts: c.Hosts, Access: c.Access, SecureCookies: c.SecureCookies,
 		TrustedProxies: c.TrustedProxies, FourEyes: c.FourEyes, Certificates: c.Certificates,
 		Trouble: c.Trouble, StreamBytes: c.StreamBytes, ReadTimeout: c.ReadTimeout, QueryTimeout: c.QueryTimeout,
@@ -203,7 +213,7 @@ func (c *Config) kernel(connections int) kernel.Config {
 }
 
 func (s *Server) newComponents(node *Node) (err error) {
-	k, c := s.kernel, &s.config
+	k, c := s.core, &s.config
 	s.runs, err = runs.New(k, runs.Config{Engine: node.Runs, Health: s.health, Whole: s.whole, RestsUntil: c.RestsUntil,
 		Connections: c.Connections, SpoolDir: c.SpoolDir, BasePath: c.BasePath})
 	if err != nil {
@@ -224,7 +234,7 @@ func (s *Server) newComponents(node *Node) (err error) {
 func (s *Server) Handler() http.Handler { return s.handler }
 
 // Routes lists all routes.
-func (s *Server) Routes() []kernel.Route { return s.kernel.Routes() }
+func (s *Server) Routes() []apicore.Route { return s.core.Routes() }
 
 // StartTx starts a run within a caller's transaction, by the JSON of a start, and returns that of its answer.
 func (s *Server) StartTx(ctx context.Context, tx pgx.Tx, settings []byte, items io.Reader, actor string,
@@ -246,7 +256,7 @@ func (s *Server) Starter() schedule.Starter { return s.schedules }
 // Watch returns the health watch for a leader task, with full lists.
 func (s *Server) Watch() *health.Watch { return s.whole }
 
-func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch,
+func watchHealth(k *apicore.Core, config *Config, store *database.DB, nc *nats.Conn, whole bool) (*health.Watch,
 	error) {
 	return health.New(health.Config{
 		Log: config.Log, Store: store, NC: nc, DataDir: config.DataDir,
@@ -255,11 +265,11 @@ func watchHealth(k *kernel.Kernel, config *Config, store *database.DB, nc *nats.
 }
 
 func (s *Server) routes() http.Handler {
-	mux := kernel.NewRouteMux()
+	mux := apicore.NewRouteMux()
 	settings := huma.DefaultConfig("Tranche", APIVersion)
 	settings.CreateHooks = nil // no $schema members in answers
 	settings.DocsPath = ""     // its page would load scripts from elsewhere
-	settings.Transformers = append(settings.Transformers, kernel.BoundProblems)
+	settings.Transformers = append(settings.Transformers, apicore.BoundProblems)
 	settings.RejectUnknownQueryParameters = true
 	settings.Servers = []*huma.Server{{URL: s.config.BasePath + Prefix}}
 	v1 := humago.NewWithPrefix(mux, Prefix, settings)
@@ -269,16 +279,16 @@ func (s *Server) routes() http.Handler {
 	}
 	s.document = describe(v1.OpenAPI())
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write([]byte("ok\n")) })
-	mux.HandleFunc("GET /readyz", s.kernel.Ready)
+	mux.HandleFunc("GET /readyz", s.core.Ready)
 	if s.config.Metrics != nil {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
-		s.config.Metrics.Watch(s.health, s.kernel.Unready)
+		s.config.Metrics.Watch(s.health, s.core.Unready)
 	}
-	mux.HandleFunc("GET "+kernel.SchemaPath, serveSchemas())
+	mux.HandleFunc("GET "+apicore.SchemaPath, serveSchemas())
 	s.admin.RegisterOIDC(mux)
-	mux.HandleFunc(kernel.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
+	mux.HandleFunc(apicore.CatchAll, func(w http.ResponseWriter, r *http.Request) { s.elsewhere(mux.ServeMux, w, r) })
 	mux.Assign(s.document)
-	return below(s.config.BasePath, keyInQuery(namespaceInQuery(s.kernel.Guard(mux))))
+	return below(s.config.BasePath, keyInQuery(namespaceInQuery(s.core.Guard(mux))))
 }
 
 // below removes the base path from requests that still have it.
@@ -318,15 +328,15 @@ func keyInQuery(h http.Handler) http.Handler {
 }
 
 func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) {
-	if kernel.WrongMethod(mux, w, r) {
+	if apicore.WrongMethod(mux, w, r) {
 		return
 	}
 	if s.config.Dashboard != nil && !strings.HasPrefix(r.URL.Path, Prefix+"/") {
 		s.config.Dashboard.ServeHTTP(w, r)
 		return
 	}
-	kernel.WriteProblem(w, http.StatusNotFound, "there is nothing at "+kernel.Cut(r.URL.Path,
-		kernel.MaxEchoed)+"; the API is described at "+
+	apicore.WriteProblem(w, http.StatusNotFound, "there is nothing at "+apicore.Cut(r.URL.Path,
+		apicore.MaxEchoed)+"; the API is described at "+
 		Prefix+"/openapi.json")
 }
 
@@ -334,16 +344,16 @@ func (s *Server) elsewhere(mux *http.ServeMux, w http.ResponseWriter, r *http.Re
 func namespaceInQuery(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if query := r.URL.Query(); query.Has("namespace") && strings.HasPrefix(r.URL.Path, Prefix+"/") {
-			name, header := query.Get("namespace"), r.Header.Get(kernel.NamespaceHeader)
+			name, header := query.Get("namespace"), r.Header.Get(apicore.NamespaceHeader)
 			if name == "" || len(query["namespace"]) > 1 || header != "" && header != name {
-				kernel.WriteProblem(w, http.StatusBadRequest,
+				apicore.WriteProblem(w, http.StatusBadRequest,
 					"namespace: want one name, given once, in the query or in the header "+
-						kernel.NamespaceHeader)
+						apicore.NamespaceHeader)
 				return
 			}
 			to := *r.URL
 			r = r.Clone(r.Context())
-			r.Header.Set(kernel.NamespaceHeader, name)
+			r.Header.Set(apicore.NamespaceHeader, name)
 			query.Del("namespace")
 			to.RawQuery = query.Encode()
 			r.URL = &to
@@ -372,7 +382,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	var looking sync.WaitGroup
 	looking.Go(func() { s.health.Run(ctx) })
 	defer looking.Wait()
-	defer s.kernel.Close()
+	defer s.core.Close()
 	select {
 	case err := <-served:
 		return err
@@ -387,7 +397,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	if errors.Is(err, context.DeadlineExceeded) {
 		s.log.Warn("interrupting requests that did not end within the grace period", zap.Duration("grace", grace))
 		cut()
-		err = errors.Join(server.Close(), s.kernel.AwaitRequests(max(cutTimeout, grace/2)))
+		err = errors.Join(server.Close(), s.core.AwaitRequests(max(cutTimeout, grace/2)))
 	}
 	if end := <-served; !errors.Is(end, http.ErrServerClosed) {
 		err = errors.Join(err, end)
@@ -397,7 +407,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 
 // Node is the parts of a node that the API uses.
 type Node struct {
-	kernel.Node
+	apicore.Node
 
 	Runs        runs.Engine
 	Collectors  CollectorEngine
@@ -418,7 +428,7 @@ const APIVersion = "v1"
 func Document() *huma.OpenAPI {
 	store, config := database.New(nil), Config{Log: zap.NewNop()}
 	node := Node{Runs: struct{ runs.Engine }{}, Collectors: struct{ CollectorEngine }{}}
-	s := &Server{kernel: kernel.New(store, node, nil, config.kernel(0)), config: config}
+	s := &Server{core: apicore.New(store, node, nil, config.core(0)), config: config}
 	if err := s.newComponents(&node); err != nil {
 		panic(err) // a bug in this package
 	}
@@ -428,9 +438,9 @@ func Document() *huma.OpenAPI {
 
 // aliases registers types documented as others, because in JSON they accept more than text.
 func aliases(registry huma.Registry) {
-	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Adaptive](), kernel.TypeOf[runs.Sizing]())
-	registry.RegisterTypeAlias(kernel.TypeOf[workqueue.Bytes](), kernel.TypeOf[byteSize]())
-	registry.RegisterTypeAlias(kernel.TypeOf[collector.Span](), kernel.TypeOf[spanText]())
+	registry.RegisterTypeAlias(apicore.TypeOf[workqueue.Adaptive](), apicore.TypeOf[runs.Sizing]())
+	registry.RegisterTypeAlias(apicore.TypeOf[workqueue.Bytes](), apicore.TypeOf[byteSize]())
+	registry.RegisterTypeAlias(apicore.TypeOf[collector.Span](), apicore.TypeOf[spanText]())
 }
 
 type spanText struct{}

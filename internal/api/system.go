@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"maps"
 	"time"
@@ -10,7 +11,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/orchestrator"
 	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
@@ -34,7 +35,7 @@ type Info struct {
 const doctorTimeout = 10 * time.Minute
 
 type adminRoutes struct {
-	*kernel.Kernel
+	*apicore.Core
 
 	config *Config
 	health *health.Watch // conditions that need an operator
@@ -55,10 +56,10 @@ func (s *adminRoutes) Register(api huma.API) {
 }
 
 func (s *adminRoutes) registerSystem(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ByWatcher(
-		kernel.Get("info", "/info", "Version and parts of the server"))), s.info)
-	check := kernel.ScansRun(kernel.Get("doctor", "/doctor", "Check the whole database"))
-	kernel.RegisterWithin(s.Kernel, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report,
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.ByWatcher(
+		apicore.Get("info", "/info", "Version and parts of the server"))), s.info)
+	check := apicore.ScansRun(apicore.Get("doctor", "/doctor", "Check the whole database"))
+	apicore.RegisterWithin(s.Core, api, check, doctorTimeout, func(ctx context.Context, _ *struct{}) (doctor.Report,
 		error) {
 		return doctor.New(s.Store).Doctor(ctx)
 	})
@@ -69,7 +70,7 @@ func (s *adminRoutes) info(ctx context.Context, _ *struct{}) (Info, error) {
 		Version: s.config.Build.Version, Commit: s.config.Build.Commit, Date: s.config.Build.Date,
 		Session: s.Node.Session(), Parts: map[string]string{},
 	}
-	if kernel.Allows(ctx, access.Viewer) {
+	if apicore.Allows(ctx, access.Viewer) {
 		info.NATS = s.NC.ConnectedUrlRedacted()
 		maps.Copy(info.Parts, s.config.Info)
 	}
@@ -77,19 +78,19 @@ func (s *adminRoutes) info(ctx context.Context, _ *struct{}) (Info, error) {
 }
 
 func (s *adminRoutes) registerAudit(api huma.API) {
-	list := kernel.In(kernel.Anywhere, kernel.ReadsMany(kernel.Get("list-audit", "/audit",
+	list := apicore.In(apicore.Anywhere, apicore.ReadsMany(apicore.Get("list-audit", "/audit",
 		"List operator actions, newest first")))
-	kernel.Register(s.Kernel, api, list, s.listAudit)
-	export := kernel.ReadsMany(kernel.Get("export-audit", "/audit/export",
+	apicore.Register(s.Core, api, list, s.listAudit)
+	export := apicore.ReadsMany(apicore.Get("export-audit", "/audit/export",
 		"List audit entries in the order of their chain"))
-	kernel.Register(s.Kernel, api, export, func(ctx context.Context, in *struct {
+	apicore.Register(s.Core, api, export, func(ctx context.Context, in *struct {
 		After int64 `query:"after" minimum:"0" doc:"only rows after this seal; 0: from the oldest"`
 		Limit int   `query:"limit" minimum:"1" maximum:"500" default:"500"`
 	}) (inspect.AuditPage, error) {
 		return inspect.New(s.Store).ChainedAudit(ctx, in.After, in.Limit)
 	})
-	verify := kernel.ScansRun(kernel.Get("verify-audit", "/audit/verify", "Check the chain of the audit log"))
-	kernel.RegisterWithin(s.Kernel, api, verify, doctorTimeout, func(ctx context.Context, in *struct {
+	verify := apicore.ScansRun(apicore.Get("verify-audit", "/audit/verify", "Check the chain of the audit log"))
+	apicore.RegisterWithin(s.Core, api, verify, doctorTimeout, func(ctx context.Context, in *struct {
 		Head string `query:"head" maxLength:"100" doc:"the head of an earlier report: the log must contain it"`
 	}) (doctor.AuditReport, error) {
 		return doctor.New(s.Store).VerifyAudit(ctx, in.Head)
@@ -162,14 +163,14 @@ type StreamView struct {
 }
 
 type changeStreamsInput struct {
-	kernel.Actor
+	apicore.Actor
 	Body session.StreamChanges
 }
 
 func (s *adminRoutes) registerStreamSettings(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Get("show-streams", "/streams",
+	apicore.Register(s.Core, api, apicore.Get("show-streams", "/streams",
 		"Settings and state of the JetStream streams"), s.showStreams)
-	kernel.Register(s.Kernel, api, kernel.ByAdmin(kernel.Post("set-streams", "/streams/settings",
+	apicore.Register(s.Core, api, apicore.ByAdmin(apicore.Post("set-streams", "/streams/settings",
 		"Set replicas and sizes of the JetStream streams",
 		"The leader applies them within seconds. What JetStream refuses stays configured, is "+
 			"shown by show-streams and health, and retried. Changes that would delete messages are refused.")), s.setStreams)
@@ -186,7 +187,7 @@ func (s *adminRoutes) showStreams(ctx context.Context, _ *struct{}) (Streams, er
 
 func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (Streams, error) {
 	if in.Body == (session.StreamChanges{}) {
-		return Streams{}, kernel.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
+		return Streams{}, apicore.BadInput("give replicas, work_bytes, reply_bytes, stage_bytes, flow_bytes, event_bytes, " +
 			"dead_bytes or event_age")
 	}
 	set, err := session.New(s.Store).StreamsSet(ctx)
@@ -199,7 +200,7 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 		return Streams{}, &workqueue.SettingError{Detail: loses}
 	}
 	if set, err = session.New(s.Store).ChangeStreams(ctx, in.Body, in.Name); err != nil {
-		return Streams{}, kernel.Seen(err, "tranche streams")
+		return Streams{}, apicore.Seen(err, "tranche streams")
 	}
 	s.Wake(orchestrator.TaskStreams)
 	view, _ := s.streamsAre(ctx, set)
@@ -218,7 +219,7 @@ func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings
 		view.Trouble = &StreamTrouble{Error: set.Trouble, Since: *set.Since, Tries: set.Tries, NextTry: set.NextTry}
 	}
 	if !s.NC.IsConnected() {
-		view.Unknown = kernel.ErrNoNATS.Error()
+		view.Unknown = apicore.ErrNoNATS.Error()
 		return view, ""
 	}
 	view.Cluster = s.NC.ConnectedClusterName()
@@ -226,7 +227,7 @@ func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings
 		cfg.Replicas, cfg.MoreReplicas = stream.UsualReplicas(s.NC), true
 		view.Replicas = cfg.Replicas
 	}
-	ctx, cancel := context.WithTimeout(ctx, kernel.PingTimeout)
+	ctx, cancel := context.WithTimeout(ctx, apicore.PingTimeout)
 	defer cancel()
 	js, err := jetstream.New(s.NC)
 	var states []stream.State
@@ -234,14 +235,12 @@ func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings
 		states, err = stream.Read(ctx, js, cfg)
 	}
 	if err != nil {
-		view.Unknown = kernel.Cut(err.Error(), 3*kernel.MaxEchoed)
+		view.Unknown = apicore.Cut(err.Error(), 3*apicore.MaxEchoed)
 		return view, ""
 	}
 	for i := range states {
 		view.Streams = append(view.Streams, streamView(&states[i], &set))
-		if loses == "" {
-			loses = states[i].Loses()
-		}
+		loses = cmp.Or(loses, states[i].Loses())
 	}
 	return view, loses
 }

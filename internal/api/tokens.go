@@ -11,7 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -49,20 +49,20 @@ type CreatedToken struct {
 }
 
 func (s *adminRoutes) registerTokens(api huma.API) {
-	list := kernel.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
-	create := kernel.Post("create-token", "/tokens", "Create a token",
+	list := apicore.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
+	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(list)), s.listTokens)
+	create := apicore.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
-	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens",
-		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create)))), s.createToken)
-	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
+	apicore.Register(s.Core, api, apicore.FourEyes("tokens",
+		apicore.Unstored(apicore.AboutCredentials(apicore.ByAdmin(create)))), s.createToken)
+	rotate := apicore.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
 		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
-	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("tokens",
-		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), pinToken(s.Store)), s.rotateToken)
-	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
+	apicore.Register(s.Core, api, apicore.Previewed(apicore.FourEyes("tokens",
+		apicore.Unstored(apicore.AboutCredentials(apicore.ByAdmin(rotate)))), pinToken(s.Store)), s.rotateToken)
+	revoke := apicore.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
 			"Requests of its that are in progress are interrupted, streams too.")
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(revoke)), s.revokeToken)
+	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(revoke)), s.revokeToken)
 }
 
 func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
@@ -71,7 +71,7 @@ func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, e
 }
 
 type createTokenInput struct {
-	kernel.Actor
+	apicore.Actor
 	Body TokenSettings
 }
 
@@ -93,8 +93,8 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 	}
 	if most := s.config.TokenMaxAge; most > 0 {
 		if n.ExpiresIn = cmp.Or(n.ExpiresIn, most); n.ExpiresIn > most {
-			return none, kernel.BadInput(fmt.Sprintf("expires_in is %s; this server allows tokens of up to %s (--token-max-age)",
-				n.ExpiresIn, most))
+			return none, apicore.BadInput(fmt.Sprintf("expires_in is %s; this server allows tokens of up to %s "+
+				"(--token-max-age)", n.ExpiresIn, most))
 		}
 	}
 	made, err := identity.New(s.Store).CreateToken(ctx, n, in.Name)
@@ -109,16 +109,16 @@ func (t *TokenSettings) New(secret string) (identity.NewToken, error) {
 	n := identity.NewToken{Name: t.Name, Role: string(t.Role), Hash: access.HashOf(secret), Grants: t.Grants}
 	for _, role := range t.Grants {
 		if _, err := access.ParseRole(role); err != nil {
-			return n, kernel.BadInput("grants: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
+			return n, apicore.BadInput("grants: " + apicore.Cut(err.Error(), 2*apicore.MaxEchoed))
 		}
 	}
 	if t.Role == access.None && len(t.Grants) == 0 {
-		return n, kernel.BadInput("role is none, and there are no grants; give a role, or a role in a namespace")
+		return n, apicore.BadInput("role is none, and there are no grants; give a role, or a role in a namespace")
 	}
 	for _, text := range t.Networks {
 		network, err := netip.ParsePrefix(text)
 		if err != nil {
-			return n, kernel.BadInput("networks: " + strconv.Quote(kernel.Cut(text, kernel.MaxEchoed)) +
+			return n, apicore.BadInput("networks: " + strconv.Quote(apicore.Echo(text)) +
 				" is not an address and bits, like 10.0.0.0/8 or 2001:db8::1/128")
 		}
 		n.Networks = append(n.Networks, network.Masked().String())
@@ -137,13 +137,13 @@ const (
 // CheckOverlap refuses an overlap out of range.
 func CheckOverlap(overlap time.Duration) error {
 	if overlap < 0 || overlap > maxOverlap {
-		return kernel.BadInput(fmt.Sprintf("overlap is %s; it must be between 0s and %s", overlap, maxOverlap))
+		return apicore.BadInput(fmt.Sprintf("overlap is %s; it must be between 0s and %s", overlap, maxOverlap))
 	}
 	return nil
 }
 
 type rotateTokenInput struct {
-	kernel.Actor
+	apicore.Actor
 	ID   string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
 	Body TokenRotation
 }
@@ -155,7 +155,7 @@ func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, er
 	return func(ctx context.Context, in *rotateTokenInput) (any, error) {
 		token, err := identity.New(db).Token(ctx, in.ID)
 		if err != nil {
-			return nil, kernel.Seen(err, seeTokens)
+			return nil, apicore.Seen(err, seeTokens)
 		}
 		in.ID, token.LastUsedAt = token.ID.String(), nil
 		return token, nil
@@ -165,7 +165,7 @@ func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, er
 func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (CreatedToken, error) {
 	overlap, err := time.ParseDuration(cmp.Or(in.Body.Overlap, DefaultOverlap.String()))
 	if err != nil {
-		err = kernel.BadInput("overlap is " + strconv.Quote(kernel.Cut(in.Body.Overlap, kernel.MaxEchoed)) +
+		err = apicore.BadInput("overlap is " + strconv.Quote(apicore.Echo(in.Body.Overlap)) +
 			"; write it like 24h")
 	}
 	if err := cmp.Or(err, CheckOverlap(overlap)); err != nil {
@@ -181,13 +181,13 @@ func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (Cr
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}
-	return CreatedToken{TokenView: made, Secret: secret}, kernel.Seen(err, seeTokens)
+	return CreatedToken{TokenView: made, Secret: secret}, apicore.Seen(err, seeTokens)
 }
 
 // CheckTokenName refuses names that would mislead readers of the audit log.
 func CheckTokenName(name string) error {
 	if err := access.CheckTokenName(name); err != nil {
-		return kernel.BadInput("name: " + kernel.Cut(err.Error(), 2*kernel.MaxEchoed))
+		return apicore.BadInput("name: " + apicore.Cut(err.Error(), 2*apicore.MaxEchoed))
 	}
 	return nil
 }
@@ -199,7 +199,7 @@ func (t *TokenSettings) Life() (time.Duration, error) {
 	}
 	life, err := time.ParseDuration(t.ExpiresIn)
 	if err != nil {
-		return 0, kernel.BadInput("expires_in is " + strconv.Quote(kernel.Cut(t.ExpiresIn, kernel.MaxEchoed)) +
+		return 0, apicore.BadInput("expires_in is " + strconv.Quote(apicore.Echo(t.ExpiresIn)) +
 			"; write it like 720h or 30m")
 	}
 	return life, CheckTokenLife(life)
@@ -208,14 +208,14 @@ func (t *TokenSettings) Life() (time.Duration, error) {
 // CheckTokenLife refuses a life out of range.
 func CheckTokenLife(life time.Duration) error {
 	if life < time.Second || life > maxTokenLife {
-		return kernel.BadInput(fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+
+		return apicore.BadInput(fmt.Sprintf("expires_in is %s; it must be between 1s and %s (ten years); leave it out for a "+
 			"token that is good until it is revoked", life, maxTokenLife))
 	}
 	return nil
 }
 
 type revokeTokenInput struct {
-	kernel.Actor
+	apicore.Actor
 	ID string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
 }
 
@@ -224,5 +224,5 @@ func (s *adminRoutes) revokeToken(ctx context.Context, in *revokeTokenInput) (id
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}
-	return gone, kernel.Seen(err, seeTokens)
+	return gone, apicore.Seen(err, seeTokens)
 }

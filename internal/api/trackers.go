@@ -9,7 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/trackers"
 )
@@ -42,12 +42,12 @@ items have failed permanently. Calls that come at the same time share a transact
 there may be thousands a second.`
 
 type trackerRoutes struct {
-	*kernel.Kernel
+	*apicore.Core
 
 	trackers *trackers.Service
 }
 
-func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connections.Connections) *trackerRoutes {
+func newTrackers(k *apicore.Core, service *trackers.Service, sources *connections.Connections) *trackerRoutes {
 	if service == nil {
 		service = trackers.New(k.Store, trackers.Config{Connections: sources, Log: k.Log})
 	}
@@ -56,7 +56,7 @@ func newTrackers(k *kernel.Kernel, service *trackers.Service, sources *connectio
 
 // caller returns the caller and how much of webhooks it sees: viewers do not see their paths.
 func (s *trackerRoutes) caller(ctx context.Context, actor string) trackers.Caller {
-	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(kernel.Allows(ctx, access.Operator))}
+	return trackers.Caller{Actor: actor, Sight: trackers.Visibility(apicore.Allows(ctx, access.Operator))}
 }
 
 func seen[In, Out any](
@@ -66,39 +66,37 @@ func seen[In, Out any](
 }
 
 func (s *trackerRoutes) Register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere,
-		kernel.Get("list-trackers", "/trackers", "List tracker batches, newest first")),
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere,
+		apicore.Get("list-trackers", "/trackers", "List tracker batches, newest first")),
 		seen(s, s.trackers.List))
 	s.registerOpenTracker(api)
-	kernel.Register(s.Kernel, api, kernel.Get("get-tracker", "/trackers/{id}",
+	apicore.Register(s.Core, api, apicore.Get("get-tracker", "/trackers/{id}",
 		"A tracker batch: its counts and its webhook"), seen(s, s.trackers.Get))
-	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-groups", "/trackers/{id}/groups",
+	apicore.Register(s.Core, api, apicore.Get("list-tracker-groups", "/trackers/{id}/groups",
 		"List the groups of a batch"), s.listTrackerGroups)
-	kernel.Register(s.Kernel, api, kernel.Get("list-tracker-missing", "/trackers/{id}/missing",
+	apicore.Register(s.Core, api, apicore.Get("list-tracker-missing", "/trackers/{id}/missing",
 		"List pending items, as ranges"),
 		seen(s, s.trackers.Missing))
-	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
-		OperationID: "add-tracker-items", Method: http.MethodPost, Path: "/trackers/{id}/groups",
-		Summary: "Add items to an open batch", Description: addGroupsDescription, SkipValidateBody: true,
-	}, maxTrackerBody)), s.addTrackerItems)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
-		OperationID: "ack-tracker-items", Method: http.MethodPost, Path: "/trackers/ack",
-		Summary: "Acknowledge items of any batches", Description: ackDescription, SkipValidateBody: true,
-	}, maxAckBody)), s.ackTrackerItems)
-	kernel.Register(s.Kernel, api, kernel.ByOperator(kernel.Bulky(huma.Operation{
-		OperationID: "ack-tracker", Method: http.MethodPost, Path: "/trackers/{id}/ack",
-		Summary: "Acknowledge items of one batch", Description: ackDescription, SkipValidateBody: true,
-	}, maxAckBody)), s.ackTracker)
-	kernel.Register(s.Kernel, api, kernel.Post("seal-tracker", "/trackers/{id}/seal",
+	own := func(most int64, op huma.Operation) huma.Operation { // of an ownBody
+		op.SkipValidateBody = true
+		return apicore.Bulky(op, most)
+	}
+	apicore.Register(s.Core, api, own(maxTrackerBody, apicore.Post("add-tracker-items", "/trackers/{id}/groups",
+		"Add items to an open batch", addGroupsDescription)), s.addTrackerItems)
+	apicore.Register(s.Core, api, own(maxAckBody, apicore.Post("ack-tracker-items", "/trackers/ack",
+		"Acknowledge items of any batches", ackDescription)), s.ackTrackerItems)
+	apicore.Register(s.Core, api, own(maxAckBody, apicore.Post("ack-tracker", "/trackers/{id}/ack",
+		"Acknowledge items of one batch", ackDescription)), s.ackTracker)
+	apicore.Register(s.Core, api, apicore.Post("seal-tracker", "/trackers/{id}/seal",
 		"Close a batch to new items",
 		"With nothing pending the batch is complete, and the answer says so. The call can be repeated."), s.sealTracker)
-	kernel.Register(s.Kernel, api, kernel.Delete("delete-tracker", "/trackers/{id}",
+	apicore.Register(s.Core, api, apicore.Delete("delete-tracker", "/trackers/{id}",
 		"Delete a batch in any state",
 		"No event is published and no webhook sent. Its ids are those of no batch from then on."), s.deleteTracker)
 }
 
 type openTrackerInput struct {
-	kernel.Actor
+	apicore.Actor
 	Body trackerclient.BatchSettings
 }
 
@@ -109,11 +107,10 @@ type openTrackerAnswer struct {
 
 // registerOpenTracker also tells a new batch from an existing one by the status.
 func (s *trackerRoutes) registerOpenTracker(api huma.API) {
-	op := kernel.In(kernel.Into, kernel.ByOperator(kernel.Bulky(huma.Operation{
-		OperationID: "open-tracker", Method: http.MethodPost, Path: "/trackers", Summary: "Open a tracker batch",
-		Description: trackerDescription, DefaultStatus: http.StatusCreated,
-	}, maxTrackerBody)))
-	kernel.RegisterAnswer(s.Kernel, api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
+	op := apicore.In(apicore.Into, apicore.Bulky(apicore.Post("open-tracker", "/trackers", "Open a tracker batch",
+		trackerDescription), maxTrackerBody))
+	op.DefaultStatus = http.StatusCreated
+	apicore.RegisterAnswer(s.Core, api, op, func(ctx context.Context, in *openTrackerInput) (*openTrackerAnswer, error) {
 		opened, err := s.trackers.Open(ctx, in.Body, s.caller(ctx, in.Name))
 		answer := &openTrackerAnswer{Status: http.StatusCreated, Body: opened}
 		if opened.Existing {
@@ -186,7 +183,7 @@ func (s *trackerRoutes) ackTracker(ctx context.Context, in *ackTrackerInput) (tr
 
 type trackerInput struct {
 	TrackerPath
-	kernel.Actor
+	apicore.Actor
 }
 
 func (s *trackerRoutes) sealTracker(ctx context.Context, in *trackerInput) (trackerclient.BatchSealed, error) {

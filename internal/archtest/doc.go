@@ -2,7 +2,7 @@
 //
 //	cmd → internal/api → orchestrator → gather → workqueue → bitfield
 //
-// within internal/api from the server to internal/api/runs and from both to the kernel. endpoints, the SDK, imports
+// within internal/api from the server to internal/api/runs and from both to apicore. endpoints, the SDK, imports
 // no store. The rules are in rules_test.go; a package without a rule fails the test, so that each new one gets its
 // place.
 //

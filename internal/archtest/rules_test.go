@@ -289,8 +289,7 @@ func commands(servers, store []string) map[string]rule {
 	}
 }
 
-// api are the rules of the HTTP API: the kernel, which knows no operation; the operations on runs, which need the
-// kernel;
+// api are the rules of the HTTP API: apicore, which knows no operation; the operations on runs, which need it;
 // and the server, with all other operations.
 func api(servers, store []string) map[string]rule {
 	const root = "internal/api"
@@ -303,9 +302,9 @@ func api(servers, store []string) map[string]rule {
 	}, store...)
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)
 	all := map[string]rule{
-		root:             {own: append([]string{root + "/..."}, own...), tests: tests},
-		root + "/runs":   {own: append([]string{root + "/kernel"}, own...), tests: tests},
-		root + "/kernel": {own: own, tests: tests},
+		root:              {own: append([]string{root + "/..."}, own...), tests: tests},
+		root + "/runs":    {own: append([]string{root + "/apicore"}, own...), tests: tests},
+		root + "/apicore": {own: own, tests: tests},
 	}
 	return all
 }

@@ -23,13 +23,20 @@ import (
 
 // Document prints a JSON document.
 func (c *Console) Document(v any) error {
-	encoder := json.NewEncoder(c.Out)
-	encoder.SetEscapeHTML(false)
-	encoder.SetIndent("", "  ")
-	if err := encoder.Encode(v); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
+	if err := c.Keep(v); err != nil {
+		return err
 	}
-	return nil
+	return c.Sent()
+}
+
+// Keep makes a document the last answer.
+func (c *Console) Keep(v any) error {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false)
+	err := encoder.Encode(v)
+	c.Answer = bytes.TrimSpace(text.Bytes())
+	return err //nolint:wrapcheck // names what cannot be written
 }
 
 // Sent prints the last answer as received, including members unknown to this program.
@@ -38,11 +45,7 @@ func (c *Console) Sent() error {
 	if err := json.Indent(&out, c.Answer, "", "  "); err != nil {
 		return fmt.Errorf("read the answer: %w", err)
 	}
-	out.WriteByte('\n')
-	if _, err := c.Out.Write(out.Bytes()); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
+	return c.Printf("%s\n", out.Bytes())
 }
 
 // Answered ends a command that prints no text: with the error or the answer as received.

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -45,8 +46,6 @@ type NATSConfig struct {
 	Listen string
 	// MaxPayload is the maximum message size in bytes, at most 64 MiB. 0: DefaultMaxPayload.
 	MaxPayload int
-	// MaxStore limits JetStream's files in bytes. 0: the server's default, three quarters of the free disk.
-	MaxStore int64
 	// URLFile receives the server's address with a password, created once: only readers of the file can connect. Empty:
 	// any local user can.
 	URLFile string
@@ -66,21 +65,12 @@ func (c NATSConfig) withDefaults() (NATSConfig, error) {
 		return c, fmt.Errorf("NATSConfig.StoreDir: %w", err)
 	}
 	c.StoreDir = dir
-	if c.Listen == "" {
-		c.Listen = DefaultListen
-	}
-	if c.MaxPayload == 0 {
-		c.MaxPayload = DefaultMaxPayload
-	}
+	c.Listen = cmp.Or(c.Listen, DefaultListen)
+	c.MaxPayload = cmp.Or(c.MaxPayload, DefaultMaxPayload)
 	if c.MaxPayload < 0 || c.MaxPayload > server.MAX_PAYLOAD_MAX_SIZE*8 {
 		return c, fmt.Errorf("NATSConfig.MaxPayload is %d; it must lie between 1 and 64 MiB", c.MaxPayload)
 	}
-	if c.MaxStore < 0 {
-		return c, fmt.Errorf("NATSConfig.MaxStore is %d; it must not be negative", c.MaxStore)
-	}
-	if c.Log == nil {
-		c.Log = zap.NewNop()
-	}
+	c.Log = cmp.Or(c.Log, zap.NewNop())
 	return c, nil
 }
 
@@ -169,14 +159,11 @@ func (n *NATS) start(ctx context.Context) error {
 	if err := os.MkdirAll(n.config.StoreDir, 0o700); err != nil {
 		return fmt.Errorf("make NATS store: %w", err)
 	}
-	port := n.port
-	if port == 0 {
-		port = server.RANDOM_PORT
-	}
+	port := cmp.Or(n.port, server.RANDOM_PORT)
 	options := &server.Options{
 		ServerName: serverName, Host: n.host, Port: port, NoSigs: true,
 		MaxPayload: int32(n.config.MaxPayload), MaxPending: int64(max(server.MAX_PENDING_SIZE, 2*n.config.MaxPayload)),
-		JetStream: true, StoreDir: n.config.StoreDir, JetStreamMaxStore: n.config.MaxStore,
+		JetStream: true, StoreDir: n.config.StoreDir,
 	}
 	if n.key != "" {
 		options.JetStreamCipher, options.JetStreamKey = server.AES, n.key

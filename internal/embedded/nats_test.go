@@ -263,7 +263,6 @@ func TestNATSConfigIsChecked(t *testing.T) {
 	for name, config := range map[string]NATSConfig{
 		"StoreDir":   {},
 		"MaxPayload": {StoreDir: "x", MaxPayload: 65 << 20},
-		"MaxStore":   {StoreDir: "x", MaxStore: -1},
 	} {
 		if _, err := StartNATS(t.Context(), config); err == nil {
 			t.Errorf("%s: accepted", name)

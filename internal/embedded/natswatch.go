@@ -192,7 +192,7 @@ func (p *Postgres) watch(ctx context.Context) {
 }
 
 func (p *Postgres) relaunch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, p.config.StartTimeout)
+	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
 	return p.launch(ctx)
 }

@@ -1,6 +1,7 @@
 package embedded
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -23,20 +23,16 @@ import (
 const (
 	// DefaultDatabase is the database created in a private cluster.
 	DefaultDatabase = "tranche"
-	// DefaultStartTimeout includes crash recovery.
-	DefaultStartTimeout = 5 * time.Minute
+	// startTimeout limits a start, with crash recovery.
+	startTimeout = 5 * time.Minute
 )
 
 // PostgresConfig configures a private cluster. Only DataDir is required.
 type PostgresConfig struct {
 	// DataDir is created if missing, and may hold other files.
 	DataDir string
-	// Database is created if missing. Empty: DefaultDatabase.
-	Database string
 	// Settings override the package's PostgreSQL settings.
 	Settings map[string]string
-	// StartTimeout limits a start. 0: DefaultStartTimeout.
-	StartTimeout time.Duration
 	// NoRestart disables restarting a server that died.
 	NoRestart bool
 	// Bound ends the server immediately when this process dies. Linux only.
@@ -54,19 +50,8 @@ func (c PostgresConfig) withDefaults() (PostgresConfig, error) {
 		return c, fmt.Errorf("PostgresConfig.DataDir: %w", err)
 	}
 	c.DataDir = dir
-	if c.Database == "" {
-		c.Database = DefaultDatabase
-	}
-	if c.StartTimeout < 0 {
-		return c, fmt.Errorf("PostgresConfig.StartTimeout is %s; it must not be negative", c.StartTimeout)
-	}
-	if c.StartTimeout == 0 {
-		c.StartTimeout = DefaultStartTimeout
-	}
-	if c.Log == nil {
-		c.Log = zap.NewNop()
-	}
-	return c, checkSettings(c.Settings)
+	c.Log = cmp.Or(c.Log, zap.NewNop())
+	return c, nil
 }
 
 // Postgres is a private cluster with a running server.
@@ -88,15 +73,14 @@ type Postgres struct {
 }
 
 // StartPostgres runs the cluster in config.DataDir, creating it if needed, and returns when a connection to
-// config.Database works. It can return [ErrNoBinaries], [LockedError], [VersionError], [AccessError] and
-// [ServerError]. The context governs the start only.
+// DefaultDatabase, created if missing, works. It can return [ErrNoBinaries], [LockedError], [VersionError],
+// [AccessError] and [ServerError]. The context governs the start only.
 func StartPostgres(ctx context.Context, config PostgresConfig) (*Postgres, error) {
 	config, err := config.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeoutCause(ctx, config.StartTimeout,
-		fmt.Errorf("not ready after %s", config.StartTimeout))
+	ctx, cancel := context.WithTimeoutCause(ctx, startTimeout, fmt.Errorf("not ready after %s", startTimeout))
 	defer cancel()
 	l := newLayout(config.DataDir)
 	if err := makeDir(l.dir); err != nil {
@@ -141,7 +125,7 @@ func (p *Postgres) start(ctx context.Context) (err error) {
 	if err := p.launch(ctx); err != nil {
 		return err
 	}
-	if err := p.CreateDatabase(ctx, p.config.Database); err != nil {
+	if err := p.CreateDatabase(ctx, DefaultDatabase); err != nil {
 		return errors.Join(err, p.proc.stop(ctx))
 	}
 	return nil
@@ -153,8 +137,8 @@ func (p *Postgres) currentAddress() address {
 	return p.address
 }
 
-// URL returns the superuser's URL of the configured database, for pgx and libpq. With TCP it includes a password.
-func (p *Postgres) URL() string { return p.URLFor(p.config.Database) }
+// URL returns the superuser's URL of DefaultDatabase, for pgx and libpq. With TCP it includes a password.
+func (p *Postgres) URL() string { return p.URLFor(DefaultDatabase) }
 
 // URLFor returns the superuser's URL of another database of the cluster.
 func (p *Postgres) URLFor(database string) string { return p.currentAddress().url(database) }
@@ -240,17 +224,6 @@ func (a address) settings() map[string]string {
 		s["unix_socket_directories"] = `"` + strings.ReplaceAll(a.socketDir, `"`, `""`) + `"`
 	}
 	return s
-}
-
-var settingName = regexp.MustCompile(`^[a-zA-Z_][a-zA-Z0-9_.]*$`)
-
-func checkSettings(settings map[string]string) error {
-	for name := range settings {
-		if !settingName.MatchString(name) {
-			return fmt.Errorf("settings: %q is not the name of a PostgreSQL setting", name)
-		}
-	}
-	return nil
 }
 
 func (l layout) writeSettings(ctx context.Context, in Install, a account, at address, extra map[string]string) error {

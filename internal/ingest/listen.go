@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 const (
@@ -95,31 +96,34 @@ func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err erro
 
 // told returns an error as shown to a producer. Errors that are not the producer's are logged here.
 func (p *Producers) told(err error) (wire.CollectCode, string) {
-	var op *OpError
-	var many *TooManyError
-	var full *OverloadedError
-	var setting *workqueue.SettingError
-	var moved *collectorstore.MovedError
-	var enrich *EnrichError
+	for _, known := range []struct {
+		find func(error) error
+		code wire.CollectCode
+	}{
+		{as[*OpError], wire.CollectInvalid}, {as[*TooManyError], wire.CollectTooLarge},
+		{as[*OverloadedError], wire.CollectBusy}, {as[*workqueue.SettingError], wire.CollectInvalid},
+		{as[*EnrichError], wire.CollectUnavailable},
+	} {
+		if found := known.find(err); found != nil {
+			return known.code, found.Error()
+		}
+	}
 	switch {
-	case errors.As(err, &op):
-		return wire.CollectInvalid, op.Error()
-	case errors.As(err, &many):
-		return wire.CollectTooLarge, many.Error()
-	case errors.As(err, &full):
-		return wire.CollectBusy, full.Error()
-	case errors.As(err, &setting):
-		return wire.CollectInvalid, setting.Error()
-	case errors.As(err, &moved):
+	case as[*collectorstore.MovedError](err) != nil:
 		return wire.CollectConflict, "the collector was changed meanwhile; add them again"
-	case errors.As(err, &enrich):
-		return wire.CollectUnavailable, enrich.Error()
 	case errors.Is(err, workqueue.ErrNotFound):
 		return wire.CollectUnknown, "there is no such collector; see tranche collector list"
 	}
 	p.log.Error("operations could not be added", zap.Error(err))
-	if isAway(err) {
+	if database.Away(err) {
 		return wire.CollectUnavailable, "PostgreSQL cannot be reached, or is too slow; add them again with the same ids"
 	}
 	return wire.CollectInternal, "something went wrong inside; the log of this node says what"
+}
+
+func as[T error](err error) error {
+	if found, ok := errors.AsType[T](err); ok {
+		return found
+	}
+	return nil
 }

@@ -19,7 +19,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -235,17 +234,6 @@ func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 
 func isData(err error) bool {
 	said, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (strings.HasPrefix(said.Code, "22") || strings.HasPrefix(said.Code, "23"))
-}
-
-// isAway reports whether PostgreSQL cannot be reached, is shutting down (57), out of resources (53), or too slow.
-func isAway(err error) bool {
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
-	}
-	_, unreached := errors.AsType[*pgconn.ConnectError](err)
-	_, cut := errors.AsType[net.Error](err) // includes timeouts of a context
-	return unreached || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
-		errors.Is(err, net.ErrClosed)
 }
 
 const (

@@ -1,12 +1,20 @@
 package ingest
 
 import (
+	"cmp"
 	"context"
+	"encoding"
+	"errors"
 	"fmt"
+	"io"
+	"reflect"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/go-json-experiment/json"
+	"github.com/go-json-experiment/json/jsontext"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -148,4 +156,71 @@ func (r *requestRoom) enter(size int64) bool {
 func (r *requestRoom) leave(size int64) {
 	r.held.Add(-size)
 	r.taken.Add(-1)
+}
+
+// BadJSON explains why a JSON request called name could not be decoded: the place of the first mistake, and a text with
+// it. The text of another error, as of a reader, is empty.
+func BadJSON(name string, err error) (place, text string) {
+	wrong, ok := errors.AsType[*json.SemanticError](err)
+	if syntax, bad := errors.AsType[*jsontext.SyntacticError](err); bad && !ok {
+		if syntax.ByteOffset == 0 && errors.Is(err, io.ErrUnexpectedEOF) {
+			return "", name + " is empty; send one JSON object"
+		}
+		return "", fmt.Sprintf("%s is not valid JSON at byte %d: %v", name, syntax.ByteOffset+1, syntax.Err)
+	}
+	if !ok {
+		return "", ""
+	}
+	place = PlaceOf(wrong.JSONPointer)
+	if errors.Is(wrong.Err, json.ErrUnknownName) {
+		return place, fmt.Sprintf("%s has an unknown member %.100q; leave it out", name, place)
+	}
+	at := fmt.Sprintf("%.100s", cmp.Or(place, name))
+	if wrong.GoType == reflect.TypeFor[time.Time]() {
+		return place, at + " must be a time as in RFC 3339, like 2026-11-24T20:15:00Z"
+	}
+	if _, own := reflect.TypeAssert[encoding.TextUnmarshaler](reflect.New(wrong.GoType)); own && wrong.Err != nil {
+		return place, fmt.Sprintf("%s: %.200s", at, wrong.Err)
+	}
+	if len(wrong.JSONValue) > 0 {
+		return place, fmt.Sprintf("%s must be %s, not %.100s", at, wanted(wrong.GoType), wrong.JSONValue)
+	}
+	return place, at + " must be " + wanted(wrong.GoType)
+}
+
+func wanted(t reflect.Type) string {
+	switch t.Kind() {
+	case reflect.Bool:
+		return "true or false"
+	case reflect.String:
+		return "a string"
+	case reflect.Slice:
+		return "an array"
+	case reflect.Array:
+		return fmt.Sprintf("an array of %d values", t.Len())
+	case reflect.Struct, reflect.Map:
+		return "a JSON object"
+	case reflect.Pointer:
+		return wanted(t.Elem())
+	case reflect.Float64:
+		return "a number"
+	default:
+		return fmt.Sprintf("a whole number up to %d", uint64(1)<<(t.Bits()-1)-1)
+	}
+}
+
+// PlaceOf returns a place in JSON as names and indexes, like ids[3].
+func PlaceOf(at jsontext.Pointer) string {
+	place := ""
+	for name := range at.Tokens() {
+		switch {
+		case strings.Trim(name, "0123456789") == "" && name != "" && place != "":
+			place += "[" + name + "]"
+		case place != "":
+			place += "." + name
+		default:
+			place = name
+		}
+	}
+	return place
 }

@@ -146,9 +146,7 @@ type Config struct {
 
 func (c Config) withDefaults() Config {
 	c.MaxFieldBytes = cmp.Or(c.MaxFieldBytes, DefaultMaxFieldBytes)
-	if c.MaxRowBytes == 0 {
-		c.MaxRowBytes = max(DefaultMaxRowBytes, c.MaxFieldBytes)
-	}
+	c.MaxRowBytes = cmp.Or(c.MaxRowBytes, max(DefaultMaxRowBytes, c.MaxFieldBytes))
 	c.MaxRatio = cmp.Or(c.MaxRatio, DefaultMaxRatio)
 	c.MaxDepth = cmp.Or(c.MaxDepth, DefaultMaxDepth)
 	return c
@@ -165,25 +163,6 @@ func (c Config) validate() error {
 	default:
 		return fmt.Errorf("intake: Delimiter %q cannot be used; use a comma, semicolon, tab or bar", c.Delimiter)
 	}
-	if err := c.validateShape(); err != nil {
-		return err
-	}
-	switch {
-	case c.MaxFieldBytes < 1:
-		return fmt.Errorf("intake: MaxFieldBytes is %d; it must be 1 or more", c.MaxFieldBytes)
-	case c.MaxRowBytes < c.MaxFieldBytes:
-		return fmt.Errorf("intake: MaxRowBytes is %d, less than MaxFieldBytes, %d", c.MaxRowBytes, c.MaxFieldBytes)
-	case c.MaxDecompressed < 0:
-		return fmt.Errorf("intake: MaxDecompressed is %d; it must not be negative", c.MaxDecompressed)
-	case c.MaxRatio < 1:
-		return fmt.Errorf("intake: MaxRatio is %d; it must be 1 or more", c.MaxRatio)
-	case c.MaxDepth < 1:
-		return fmt.Errorf("intake: MaxDepth is %d; it must be 1 or more", c.MaxDepth)
-	}
-	return nil
-}
-
-func (c Config) validateShape() error {
 	if c.Encoding != "" && !slices.Contains(Encodings(), c.Encoding) {
 		return fmt.Errorf("intake: Encoding %q is not known; use one of %s", c.Encoding, strings.Join(Encodings(), ", "))
 	}
@@ -235,12 +214,5 @@ func (c *carriedRows) KeyName() string           { return c.key }
 // Carry reads complete items that were taken in before. get fills one or returns io.EOF. key names the source of
 // the keys if known. Of cfg only the schema and the order apply.
 func Carry(key string, cfg Config, get func(*row.Item) error) *Reader {
-	r := &Reader{rows: &carriedRows{key, get}, format: Run, unit: "item"}
-	if cfg.Sort != "" {
-		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
-	}
-	if cfg.Schema != nil {
-		r.check = &schemaCheck{schema: cfg.Schema, lenient: cfg.TakeInvalid, source: cfg.Source}
-	}
-	return r
+	return (&Reader{rows: &carriedRows{key, get}, format: Run, unit: "item"}).with(cfg)
 }

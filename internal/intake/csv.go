@@ -420,9 +420,7 @@ func (c *csvReader) header() ([]string, error) {
 		}
 		name := string(field)
 		c.unnamed = append(c.unnamed, name == "")
-		if name == "" {
-			name = numbered(c.index)
-		}
+		name = cmp.Or(name, numbered(c.index))
 		if reason := row.RefuseName(name); reason != "" {
 			return nil, &row.LineError{Line: c.row, Reason: fmt.Sprintf("column %d of the header: %s", c.index+1, reason)}
 		}

@@ -51,7 +51,7 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 	if err != nil {
 		return open(cfg.raw(), true)
 	}
-	names := namesOf(first.Payload)
+	names := FieldNames(first.Payload)
 	if slices.Contains(names, ExportKey) {
 		return nil, wrong // an export that cannot be read as one
 	}
@@ -60,7 +60,7 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 		if err != nil {
 			return nil, err
 		}
-		if !isUnflat(namesOf([]byte(own[first.Key]))) {
+		if !isUnflat(FieldNames([]byte(own[first.Key]))) {
 			return nil, errUnflat
 		}
 	}
@@ -250,7 +250,7 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 		if cell.plain == ExportKey || aboutItem(cell.plain) || r.empty(cell.value) {
 			continue
 		}
-		if bytes.Contains(r.out, cell.name) && slices.Contains(namesOf(append(r.out, '}')), cell.plain) {
+		if bytes.Contains(r.out, cell.name) && slices.Contains(FieldNames(append(r.out, '}')), cell.plain) {
 			return nil, r.of.wrong(item, cell.plain, "two columns have this name; remove one")
 		}
 		value, err := r.cell(cell.value, nil)
@@ -278,7 +278,8 @@ func fieldsOf(object []byte) (all []field) {
 	return all
 }
 
-func namesOf(object []byte) (names []string) {
+// FieldNames returns the names in an object without spaces between its tokens, as payloads are.
+func FieldNames(object []byte) (names []string) {
 	for _, f := range fieldsOf(object) {
 		names = append(names, f.plain)
 	}

@@ -75,8 +75,9 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 }
 
 func (r *Reader) with(cfg Config) *Reader {
-	r.source = cfg.Source
-	r.shape = newShaper(cfg)
+	if r.format != Run { // those items were shaped before
+		r.source, r.shape = cfg.Source, newShaper(cfg)
+	}
 	if cfg.Sort != "" {
 		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
 	}

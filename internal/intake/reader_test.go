@@ -241,10 +241,6 @@ func TestBadInput(t *testing.T) {
 			`intake: Format "xml" is not known; use csv, ndjson or parquet`},
 		"an odd delimiter": {"id\n1\n", intake.Config{Delimiter: 'x'},
 			`intake: Delimiter 'x' cannot be used; use a comma, semicolon, tab or bar`},
-		"limits that clash": {"id\n1\n", intake.Config{MaxRowBytes: 5},
-			`intake: MaxRowBytes is 5, less than MaxFieldBytes, 1048576`},
-		"a negative maximum": {"id\n1\n", intake.Config{MaxDecompressed: -5},
-			`intake: MaxDecompressed is -5; it must not be negative`},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -154,22 +154,12 @@ func (s *shaper) missing(text []byte) error {
 			setting = "columns"
 		}
 		reason := fmt.Sprintf("%s: no column or field %s", setting, row.Quote(name))
-		if names := fieldNames(text); len(names) > 0 {
-			reason += "; there are: " + strings.Join(names, ", ")
+		if names := FieldNames(text); len(names) > 0 {
+			reason += "; there are: " + row.List(names)
 		}
 		return &row.InputError{Reason: reason}
 	}
 	return nil
-}
-
-// fieldNames returns the first fields of a payload.
-func fieldNames(text []byte) (names []string) {
-	for at := 1; at < len(text) && text[at] == '"' && len(names) < 30; {
-		after := itemschema.ValueEnd(text, at)
-		names = append(names, string(text[at+1:after-1]))
-		at = itemschema.ValueEnd(text, after+1) + 1
-	}
-	return names
 }
 
 func (s *shaper) row(r *Reader, item *row.Item) (bad error) {

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
-	"container/heap"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -39,8 +38,8 @@ type sorter struct {
 	size     int // of the rows in memory
 	file     *Kept
 	parts    []sortedPart
-	merging  partHeap
-	finished int // rows in memory already returned
+	merging  []*openPart // of the parts, the one with the least row first
+	finished int         // rows in memory already returned
 }
 
 type sortedPart struct{ begin, end int64 }
@@ -205,34 +204,39 @@ func (s *sorter) spill() (err error) {
 
 func (s *sorter) openParts() error {
 	s.rows = nil
-	s.merging.sorter = s
 	for i, p := range s.parts {
 		section := io.NewSectionReader(s.file, p.begin, p.end-p.begin)
 		open := &openPart{number: i, from: bufio.NewReaderSize(section, sortBuffer)}
 		if err := open.read(s); err != nil {
 			return err
 		}
-		s.merging.parts = append(s.merging.parts, open)
+		s.insert(open)
 	}
-	heap.Init(&s.merging)
 	return nil
 }
 
+func (s *sorter) insert(part *openPart) {
+	at, _ := slices.BinarySearchFunc(s.merging, part, func(a, b *openPart) int {
+		return cmp.Or(s.compare(&a.row.by, &b.row.by), cmp.Compare(a.number, b.number))
+	})
+	s.merging = slices.Insert(s.merging, at, part)
+}
+
 func (s *sorter) merge(item *row.Item) error {
-	if len(s.merging.parts) == 0 {
+	if len(s.merging) == 0 {
 		return io.EOF
 	}
-	least := s.merging.parts[0]
+	least := s.merging[0]
 	least.row.into(item)
-	switch err := least.read(s); {
-	case errors.Is(err, io.EOF):
-		heap.Pop(&s.merging)
-	case err != nil:
-		return err
-	default:
-		heap.Fix(&s.merging, 0)
+	s.merging = slices.Delete(s.merging, 0, 1)
+	err := least.read(s)
+	if errors.Is(err, io.EOF) {
+		return nil
 	}
-	return nil
+	if err == nil {
+		s.insert(least)
+	}
+	return err
 }
 
 func (s *sorter) Close() error {
@@ -266,29 +270,6 @@ func (p *openPart) read(s *sorter) error {
 	}
 	p.row = sortedRow{s.valueOf(texts[1]), string(texts[0]), texts[1], string(texts[2]), int(line)}
 	return nil
-}
-
-type partHeap struct {
-	sorter *sorter
-	parts  []*openPart
-}
-
-func (h *partHeap) Len() int { return len(h.parts) }
-
-func (h *partHeap) Less(i, j int) bool {
-	a, b := h.parts[i], h.parts[j]
-	return cmp.Or(h.sorter.compare(&a.row.by, &b.row.by), cmp.Compare(a.number, b.number)) < 0
-}
-
-func (h *partHeap) Swap(i, j int) { h.parts[i], h.parts[j] = h.parts[j], h.parts[i] }
-
-// Push implements heap.Interface. It is unused: no part is added during a merge.
-func (h *partHeap) Push(x any) { h.parts = append(h.parts, x.(*openPart)) }
-
-func (h *partHeap) Pop() any {
-	last := h.parts[len(h.parts)-1]
-	h.parts = h.parts[:len(h.parts)-1]
-	return last
 }
 
 // decimal is an exact number of any size: sign × 0.digits × 10^point. The zero value is zero. Its memory is that of

@@ -7,22 +7,18 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
-	"slices"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5/pgconn"
+	jsonv2 "github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/bitfield/tracker"
 	"github.com/tranchehq/tranche/endpoints/trackerclient"
 	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 const (
@@ -124,47 +120,11 @@ func ReadBody(body []byte, into any) error {
 	if len(bytes.TrimSpace(body)) == 0 {
 		body = []byte("{}")
 	}
-	if !utf8.Valid(body) {
-		return &trackerclient.Error{Code: trackerclient.CodeBadRequest, Message: "the request is not valid UTF-8"}
+	if err := jsonv2.Unmarshal(body, into, jsonv2.RejectUnknownMembers(true)); err != nil {
+		place, text := ingest.BadJSON("the request", err)
+		return &trackerclient.Error{Code: trackerclient.CodeBadRequest, Place: place, Message: text}
 	}
-	decoder := json.NewDecoder(bytes.NewReader(body))
-	decoder.DisallowUnknownFields()
-	err := decoder.Decode(into)
-	if err == nil {
-		if _, err := decoder.Token(); !errors.Is(err, io.EOF) {
-			return &trackerclient.Error{Code: trackerclient.CodeBadRequest, Message: "something follows the request's JSON"}
-		}
-		return nil
-	}
-	bad := &trackerclient.Error{Code: trackerclient.CodeBadRequest}
-	if wrong, ok := errors.AsType[*json.UnmarshalTypeError](err); ok && wrong.Field != "" {
-		bad.Place = memberOf(wrong.Field)
-		bad.Message = fmt.Sprintf("want %s, and there is a %s", jsonName(wrong.Type.Kind().String()), wrong.Value)
-		return bad
-	}
-	bad.Message = "the request cannot be read: " + echo(strings.TrimPrefix(err.Error(), "json: "))
-	return bad
-}
-
-func memberOf(field string) string {
-	names := strings.Split(field, ".")
-	return strings.Join(slices.DeleteFunc(names, func(name string) bool {
-		return name != "" && unicode.IsUpper(rune(name[0]))
-	}), ".")
-}
-
-func jsonName(kind string) string {
-	switch {
-	case strings.HasPrefix(kind, "int"):
-		return "a whole number"
-	case kind == "slice":
-		return "a list"
-	case kind == "struct" || kind == "ptr":
-		return "an object"
-	case kind == "bool":
-		return "true or false"
-	}
-	return "a text"
+	return nil
 }
 
 // refused converts an error for a caller over NATS; nil for nil. Errors that are not the caller's are logged.
@@ -175,25 +135,13 @@ func refused(log *zap.Logger, err error) *trackerclient.Error {
 	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		return bad
 	}
-	if away(err) {
+	if database.Away(err) || database.Contended(err) || errors.Is(err, context.Canceled) {
 		return &trackerclient.Error{Code: trackerclient.CodeUnavailable,
 			Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
 	}
 	log.Error("a request to the tracker service failed", zap.Error(err))
 	return &trackerclient.Error{Code: trackerclient.CodeInternal,
 		Message: "something went wrong inside; the log of tranche serve says what"}
-}
-
-// away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources
-// (53), or takes too long, also because of locks (55P03).
-func away(err error) bool {
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57") || said.Code == "55P03"
-	}
-	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err)
-	_, cut := errors.AsType[net.Error](err)
-	return cannotConnect || cut || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
-		errors.Is(err, net.ErrClosed) || errors.Is(err, context.Canceled)
 }
 
 // Status is the HTTP status of a code.

@@ -127,10 +127,10 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	client, nc := b.overNATS()
 	for _, c := range []struct{ subject, body, want string }{
 		{"open", `{`, `"code":"bad_request"`},
-		{"open", `{"owner":"o","colour":"red"}`, `unknown field \"colour\"`},
+		{"open", `{"owner":"o","colour":"red"}`, `unknown member \"colour\"`},
 		{"open", `{"owner":7}`, `"place":"owner"`},
-		{"open", `{"owner":"o"} {}`, "something follows"},
-		{"open", "{\"owner\":\"o\xff\"}", "not valid UTF-8"},
+		{"open", `{"owner":"o"} {}`, "after top-level value"},
+		{"open", "{\"owner\":\"o\xff\"}", "invalid UTF-8"},
 		{"open", ``, `"place":"owner"`},
 		{"add", `{"batch":"x","items":1}`, `"code":"bad_id","message":"\"x\" is no id of a batch`},
 		{"add", `{"batch":"x","items":1.5}`, `"place":"items"`},

@@ -5467,7 +5467,7 @@ type ExportRunParams struct {
 	// Raw CSV without the apostrophes that defuse formulas
 	Raw bool `form:"raw,omitempty" json:"raw,omitempty"`
 
-	// State done, failed or missing; repeatable; absent: all
+	// State repeatable; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
 	// Key only items with this key; repeatable
@@ -7307,4 +7307,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f1f40ffed97a8a847bdda14bbdda40b7, is af6245107340fae83cb56ad2e56c5877fe180150bba04481646d5d790438e202.
+// Of 60341ed16e5ab5004c733fe9b742cbc9, is 30e176c8f4e3f7690aa421f708f87327d8886a2d1be3ddefbc712392ea9d36eb.

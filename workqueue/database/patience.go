@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net"
 	"strings"
 	"time"
 
@@ -59,6 +61,18 @@ func Lost(err error) bool {
 	}
 	_, coming := Coming(err)
 	return coming || pgconn.SafeToRetry(err)
+}
+
+// Away reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of resources
+// (53), or takes too long.
+func Away(err error) bool {
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err) // whatever it says
+	if said, ok := errors.AsType[*pgconn.PgError](err); ok && !cannotConnect {
+		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
+	}
+	_, cut := errors.AsType[net.Error](err) // includes timeouts of a context
+	return cannotConnect || cut || Lost(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+		errors.Is(err, net.ErrClosed)
 }
 
 // Contended reports whether an error is due to other transactions.

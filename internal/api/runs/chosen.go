@@ -10,7 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json/jsontext"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
@@ -39,8 +39,8 @@ type Keys []string
 
 // UnmarshalJSONFrom enforces the limit per request.
 func (k *Keys) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
-	*k, err = kernel.ReadList(dec, maxKeys, func(place, key string) error {
-		return kernel.CheckText(place, key, intake.MaxKeyBytes)
+	*k, err = apicore.ReadList(dec, maxKeys, func(place, key string) error {
+		return apicore.CheckText(place, key, intake.MaxKeyBytes)
 	})
 	return err
 }
@@ -50,11 +50,11 @@ type Codes []string
 
 // UnmarshalJSONFrom enforces the limit per request.
 func (c *Codes) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
-	*c, err = kernel.ReadList(dec, maxCodes, func(place, code string) error {
+	*c, err = apicore.ReadList(dec, maxCodes, func(place, code string) error {
 		if code == "" {
-			return kernel.BadInput(place + " is empty; tranche run errors lists the codes and groups that there are")
+			return apicore.BadInput(place + " is empty; tranche run errors lists the codes and groups that there are")
 		}
-		return kernel.CheckText(place, code, kernel.MaxCodeBytes)
+		return apicore.CheckText(place, code, apicore.MaxCodeBytes)
 	})
 	return err
 }
@@ -64,9 +64,9 @@ type OrdinalRanges [][2]int32
 
 // UnmarshalJSONFrom enforces the limit per request.
 func (o *OrdinalRanges) UnmarshalJSONFrom(dec *jsontext.Decoder) (err error) {
-	*o, err = kernel.ReadList(dec, redo.MaxRanges, func(place string, ends [2]int32) error {
+	*o, err = apicore.ReadList(dec, redo.MaxRanges, func(place string, ends [2]int32) error {
 		if min(ends[0], ends[1]) < 0 {
-			return kernel.BadInput(fmt.Sprintf("%s is [%d,%d]; ordinals are whole numbers from 0", place, ends[0], ends[1]))
+			return apicore.BadInput(fmt.Sprintf("%s is [%d,%d]; ordinals are whole numbers from 0", place, ends[0], ends[1]))
 		}
 		return nil
 	})
@@ -101,11 +101,11 @@ func (e *Evidence) given() bool {
 
 // check requires exactly one selection. ways lists the ways that only some operations have, and keys.
 func (c *Chosen) check(ways string, all, failed bool) error {
-	err := cmp.Or(kernel.CheckText("service", c.Service, 2*kernel.MaxCodeBytes),
-		kernel.CheckText("where", c.Where, maxPathBytes), kernel.CheckText("where_result", c.WhereResult, maxPathBytes))
+	err := cmp.Or(apicore.CheckText("service", c.Service, 2*apicore.MaxCodeBytes),
+		apicore.CheckText("where", c.Where, maxPathBytes), apicore.CheckText("where_result", c.WhereResult, maxPathBytes))
 	for _, at := range []*time.Time{c.Since, c.Until} {
 		if at != nil && at.IsZero() {
-			err = cmp.Or(err, kernel.BadInput("since and until: 0001-01-01T00:00:00Z is too long ago; leave it out"))
+			err = cmp.Or(err, apicore.BadInput("since and until: 0001-01-01T00:00:00Z is too long ago; leave it out"))
 		}
 	}
 	narrowed := failed || len(c.Codes) > 0 || len(c.Groups) > 0
@@ -113,7 +113,7 @@ func (c *Chosen) check(ways string, all, failed bool) error {
 	if err != nil || c.given() && !slices.Contains(used, true) {
 		return err
 	}
-	return kernel.ChooseOne(ways+", codes, groups and ranges, or evidence: "+evidenceMembers, used...)
+	return apicore.ChooseOne(ways+", codes, groups and ranges, or evidence: "+evidenceMembers, used...)
 }
 
 func (c *Chosen) selection(step string) redo.Selection {
@@ -149,13 +149,13 @@ type EvidenceQuery struct {
 
 // Resolve refuses the zero time, which would mean none, and texts that the database cannot hold.
 func (q *EvidenceQuery) Resolve(ctx huma.Context) []error {
-	problems := kernel.ZeroTimes(ctx, "since", "until")
+	problems := apicore.ZeroTimes(ctx, "since", "until")
 	for field, values := range map[string][]string{
 		"key": q.Keys, "code": q.Codes, "group": q.Groups, "service": {q.Service}, "where": {q.Where},
 		"where_result": {q.WhereResult},
 	} {
 		for _, value := range values {
-			if err := kernel.CheckText(field, value, math.MaxInt); err != nil {
+			if err := apicore.CheckText(field, value, math.MaxInt); err != nil {
 				problems = append(problems, err)
 			}
 		}

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -59,7 +59,7 @@ func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contr
 	}
 	c, err := s.contractOf(ctx, plan)
 	if err == nil && len(c.without) > 0 && !c.warn {
-		err = kernel.BadInput(strings.Join(c.without, "; ") + ". Nothing was stored. Add item to its inputs; or start " +
+		err = apicore.BadInput(strings.Join(c.without, "; ") + ". Nothing was stored. Add item to its inputs; or start " +
 			"anyway: --contract warn")
 	}
 	return c, err
@@ -237,7 +237,7 @@ func (c *Comparison) verdict() error {
 		lacking = append(lacking, "nothing reads "+quoted(unread))
 	}
 	if len(missing) > 0 && !c.contract.warn {
-		return kernel.BadInput(strings.Join(lacking, "; ") + ". Nothing was stored. " + remedy(missing, unread))
+		return apicore.BadInput(strings.Join(lacking, "; ") + ". Nothing was stored. " + remedy(missing, unread))
 	}
 	c.Warnings = slices.Concat(c.contract.without, lacking, some)
 	return nil
@@ -267,7 +267,7 @@ func remedy(missing, unread []string) string {
 func quoted(names []string) string {
 	var all []string
 	for _, name := range names[:min(len(names), maxNamedFields)] {
-		all = append(all, "`"+kernel.Cut(name, kernel.MaxEchoed)+"`")
+		all = append(all, "`"+apicore.Echo(name)+"`")
 	}
 	if more := len(names) - len(all); more > 0 {
 		all = append(all, fmt.Sprintf("%d more", more))

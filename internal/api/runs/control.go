@@ -9,7 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
@@ -51,7 +51,7 @@ func (s changes) registerControl(api huma.API) {
 		{"cancel", "Cancel a run", "Cancel every run", s.cancelled},
 	}
 	for _, a := range all {
-		kernel.Register(s.Kernel, api, kernel.Post(a.action+"-run", "/runs/{run}/"+a.action,
+		apicore.Register(s.Core, api, apicore.Post(a.action+"-run", "/runs/{run}/"+a.action,
 			a.one, ""), func(ctx context.Context, in *runChange[*ControlSettings]) (Controlled, error) {
 			return s.control(ctx, a.action, in.ID, in.Name, cmp.Or(in.Body, &ControlSettings{}).Reason, a.do)
 		})
@@ -59,7 +59,7 @@ func (s changes) registerControl(api huma.API) {
 	}
 	s.registerGates(api)
 	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Engine.Approve)
-	kernel.Register(s.Kernel, api, kernel.Post("resume-run", "/runs/{run}/resume",
+	apicore.Register(s.Core, api, apicore.Post("resume-run", "/runs/{run}/resume",
 		"Resume a run", ""), s.resume)
 	s.registerAll(api, "resume", "Resume every paused run",
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
@@ -68,9 +68,9 @@ func (s changes) registerControl(api huma.API) {
 }
 
 func (s changes) registerAll(api huma.API, action, summary string, do control) {
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.Post(action+"-all-runs", "/runs/"+action,
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.Post(action+"-all-runs", "/runs/"+action,
 		summary, "")), func(ctx context.Context, in *struct {
-		kernel.Changer
+		apicore.Changer
 		Body ControlAll
 	},
 	) (Controlled, error) {
@@ -80,8 +80,8 @@ func (s changes) registerAll(api huma.API, action, summary string, do control) {
 }
 
 type runChange[B any] struct {
-	kernel.RunPath
-	kernel.Changer
+	apicore.RunPath
+	apicore.Changer
 	Body B
 }
 
@@ -153,17 +153,12 @@ type ChangedRun struct {
 	Warnings []string `json:"warnings,omitempty" doc:"like a done_by that it will miss by forecast"`
 }
 
-func (s changes) registerSet(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Post("set-run", "/runs/{run}/settings",
-		"Change settings of a run", ""), s.setRun)
-}
-
 func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (ChangedRun, error) {
 	change, err := in.Body.change()
 	if err != nil {
 		return ChangedRun{}, err
 	}
-	if err := kernel.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
+	if err := apicore.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
 		return ChangedRun{}, err
 	}
 	change.Run, change.Actor, change.IfWas = in.ID, in.Name, in.Body.IfWas
@@ -213,11 +208,11 @@ func maxFailed(text *string) (*string, error) {
 		return nil, nil //nolint:nilnil // not given
 	}
 	if *text == "" { // more likely a slip than a wish for no threshold
-		return nil, kernel.BadInput("max_failed is empty; none removes the threshold")
+		return nil, apicore.BadInput("max_failed is empty; none removes the threshold")
 	}
 	limit, err := workqueue.ParseMaxFailed(*text)
 	if err != nil {
-		return nil, kernel.BadInput(fmt.Sprintf("max_failed is %q: %v", kernel.Cut(*text, kernel.MaxEchoed), err))
+		return nil, apicore.BadInput(fmt.Sprintf("max_failed is %q: %v", apicore.Echo(*text), err))
 	}
 	return &limit, nil
 }
@@ -237,9 +232,9 @@ type GateDocument struct {
 }
 
 func (s changes) registerGates(api huma.API) {
-	show := kernel.Get("get-gate", "/runs/{run}/gate", "What waits for approval between two steps")
-	kernel.Register(s.Kernel, api, kernel.ScansRun(show), s.gate)
-	kernel.Register(s.Kernel, api, kernel.Post("approve-run", "/runs/{run}/approve",
+	show := apicore.Get("get-gate", "/runs/{run}/gate", "What waits for approval between two steps")
+	apicore.Register(s.Core, api, apicore.ScansRun(show), s.gate)
+	apicore.Register(s.Core, api, apicore.Post("approve-run", "/runs/{run}/approve",
 		"Release items held by a canary, or start a step",
 		"With a step, the one that waits at its gate (barrier: approve) begins. If its plan says approvers: "+
 			"other, users named in acts of the gate are refused with 403. With if_waiting_since, what is approved is what was "+
@@ -247,8 +242,8 @@ func (s changes) registerGates(api huma.API) {
 }
 
 type gateInput struct {
-	kernel.RunPath
-	kernel.Actor
+	apicore.RunPath
+	apicore.Actor
 	Step   string `query:"step" maxLength:"64" doc:"absent: the one that waits, or the only one that has a gate"`
 	Sample int    `query:"sample" minimum:"0" maximum:"100" default:"5" doc:"how many items, at random"`
 }
@@ -288,14 +283,6 @@ type RunDeleted struct {
 	Run    workqueue.RunID `json:"run"`
 	DryRun bool            `json:"dry_run" doc:"nothing was changed"`
 	retention.Deletion
-}
-
-func (s changes) registerDelete(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.FourEyes("delete", kernel.ByAdmin(kernel.Post("delete-run", "/runs/{run}/delete",
-		"Delete a finished run",
-		"It disappears from all lists; its ID answers 410. The leader "+
-			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
-			"less than a minute ago, is refused."))), s.deleteRun)
 }
 
 func (s changes) deleteRun(ctx context.Context, in *runChange[*DeleteSettings]) (RunDeleted, error) {

@@ -8,10 +8,8 @@ import (
 	"io"
 	"strings"
 
-	"github.com/danielgtaylor/huma/v2"
-
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
@@ -44,16 +42,9 @@ take the place of those that the run has for their keys: all of them or none. A 
 What was made of the items at steps that see payloads is taken back and done again, requests that are out included;
 what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
 
-func (s changes) registerCorrect(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("correct", "/runs/{run}/correct",
-		"Correct the data of items", correctDescription), kernel.Files(itemTypes()...)), s.correct)
-	kernel.Register(s.Kernel, api, kernel.Post("correct-item", "/runs/{run}/items/{key}/correct",
-		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
-}
-
 type correctInput struct {
-	kernel.RunPath
-	kernel.Changer
+	apicore.RunPath
+	apicore.Changer
 	Key     string `query:"key" doc:"the column or field that is the item's key"`
 	Format  string `query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`
 	Cascade bool   `query:"cascade" doc:"redo the dependent steps in any case, not only where a part changes"`
@@ -62,11 +53,11 @@ type correctInput struct {
 	ShapeQuery
 
 	Contract string `query:"contract" enum:"reject,warn,off" doc:"when no item has a field that a service requires"`
-	kernel.Stream
+	apicore.Stream
 }
 
 func (s changes) correct(ctx context.Context, in *correctInput) (out Corrected, err error) {
-	if err := kernel.CheckText("reason", in.Reason, kernel.MaxReasonBytes); err != nil {
+	if err := apicore.CheckText("reason", in.Reason, apicore.MaxReasonBytes); err != nil {
 		return out, err
 	}
 	kept, err := s.keep(ctx, in.Body())
@@ -114,8 +105,8 @@ func (s changes) contractOfRun(ctx context.Context, run workqueue.RunID, mode st
 }
 
 type correctItemInput struct {
-	kernel.RunPath
-	kernel.Changer
+	apicore.RunPath
+	apicore.Changer
 	Key  string `path:"key" doc:"the item's key"`
 	Body ItemCorrection
 }
@@ -127,7 +118,7 @@ func (s changes) correctItem(ctx context.Context, in *correctItemInput) (Correct
 	}
 	payload, err := intake.Object(in.Body.Payload, config)
 	if err != nil {
-		return Corrected{}, kernel.BadInput("payload: " + strings.TrimPrefix(err.Error(), "line 1: "))
+		return Corrected{}, apicore.BadInput("payload: " + strings.TrimPrefix(err.Error(), "line 1: "))
 	}
 	set := &in.Body
 	contract, err := s.contractOfRun(ctx, in.ID, set.Contract)

@@ -10,26 +10,26 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 func (s *Routes) registerExplain(api huma.API) {
-	run := kernel.ReadsMany(kernel.Get("explain-run", "/runs/{run}/explain", "Why a run is not done"))
+	run := apicore.ReadsMany(apicore.Get("explain-run", "/runs/{run}/explain", "Why a run is not done"))
 	run.Description = "The missing items in groups that add up, from one snapshot: how many, where they are, who they " +
 		"wait for, since when, what will happen next, and what an operator could do. With item, the same for the " +
 		"items of one key, with every attempt."
-	kernel.Register(s.Kernel, api, run, s.explainRun)
-	endpoint := kernel.ReadsMany(
-		kernel.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint makes no progress"))
+	apicore.Register(s.Core, api, run, s.explainRun)
+	endpoint := apicore.ReadsMany(
+		apicore.Get("explain-endpoint", "/endpoints/{name}/explain", "Why an endpoint makes no progress"))
 	endpoint.Description = "The items of running runs that wait for the endpoint, in groups that add up."
-	kernel.Register(s.Kernel, api, endpoint, s.explainEndpoint)
+	apicore.Register(s.Core, api, endpoint, s.explainEndpoint)
 }
 
 type explainInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Item string `query:"item" doc:"the key of an item"`
 }
 
@@ -56,8 +56,8 @@ func (s *Routes) explainRun(ctx context.Context, in *explainInput) (health.Expla
 	return *e, nil
 }
 
-func (s *Routes) explainEndpoint(ctx context.Context, in *kernel.EndpointPath) (health.EndpointExplanation, error) {
-	if err := kernel.CheckTarget(in.Endpoint); err != nil {
+func (s *Routes) explainEndpoint(ctx context.Context, in *apicore.EndpointPath) (health.EndpointExplanation, error) {
+	if err := apicore.CheckTarget(in.Endpoint); err != nil {
 		return health.EndpointExplanation{}, err
 	}
 	e, err := health.New(s.Store).ExplainEndpoint(ctx, in.Endpoint)
@@ -145,7 +145,7 @@ func (s *Routes) lookForUnheard(
 	ctx context.Context, flows []string, listeners map[string][]wire.Listener,
 ) map[string][]unheardAsk {
 	found := map[string][]unheardAsk{}
-	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)
+	ctx, cancel := context.WithTimeout(ctx, apicore.ListenWait)
 	defer cancel()
 	js, err := jetstream.New(s.NC)
 	if err != nil {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/health"
 )
@@ -53,11 +53,11 @@ func (s *Routes) lookAtServices(ctx context.Context, names []string, nodes int, 
 	if !seen.connected {
 		return seen
 	}
-	looking, cancel := context.WithTimeout(ctx, kernel.ListenWait)
+	looking, cancel := context.WithTimeout(ctx, apicore.ListenWait)
 	defer cancel()
 	consumers := make(chan map[string]consumerSeen, 1)
 	go func() { consumers <- s.lookAtConsumers(looking, names) }()
-	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+	listeners, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 	seen.asked, seen.heard = err == nil, listeners
 	seen.consumers = <-consumers
 	for _, l := range listeners {
@@ -202,7 +202,7 @@ func (v *servicesSeen) listening(endpoint string) string {
 		l := &there[i]
 		holds += l.InFlight
 		if i < maxNamed {
-			name := l.Service + " " + kernel.Cut(l.Instance, 8)
+			name := l.Service + " " + apicore.Cut(l.Instance, 8)
 			if l.Host != "" {
 				name += " on " + l.Host
 			}

@@ -17,11 +17,10 @@ import (
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -45,11 +44,11 @@ const (
 )
 
 type exportInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Format string   `query:"format" enum:"ndjson,csv,parquet,xlsx" default:"ndjson"`
 	Step   string   `query:"step" doc:"whose parts are the results; absent: the only step that no other needs"`
 	Raw    bool     `query:"raw" doc:"CSV without the apostrophes that defuse formulas"`
-	State  []string `query:"state,explode" doc:"done, failed or missing; repeatable; absent: all"`
+	State  []string `query:"state,explode" enum:"done,failed,missing" doc:"repeatable; absent: all"`
 	EvidenceQuery
 
 	With    []string `query:"with,explode" enum:"payload,parts" doc:"payload: what items carry, too; parts: the results and errors of all steps, in place of the result"`
@@ -58,7 +57,7 @@ type exportInput struct {
 }
 
 type errorsInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	All bool `query:"all" doc:"every failed item, as a stream in NDJSON"`
 }
 
@@ -70,7 +69,7 @@ func (s exports) register(api huma.API) {
 }
 
 func (s exports) registerExport(api huma.API) {
-	all := kernel.ReadsItems(kernel.ScansRun(kernel.Get("export-run", "/runs/{run}/export",
+	all := apicore.ReadsItems(apicore.ScansRun(apicore.Get("export-run", "/runs/{run}/export",
 		"All items with their outcomes")))
 	all.Description = "A stream with constant memory. CSV has the columns " +
 		strings.Join((&exportTable{columns: columnsIn(inTables, false)}).names(), ", ") +
@@ -82,25 +81,21 @@ func (s exports) registerExport(api huma.API) {
 		"as parts, an object by step. Where a cell of a workbook cannot hold what is exported, it says so or has " +
 		"U+FFFD for a character; the header " + notHeldHeader + " has the number of such cells. A stream that does not end " +
 		"properly is not whole."
-	kernel.RegisterAnswer(s.Kernel, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
-		states, err := outcomes(in.State)
-		if err != nil {
-			return nil, err
+	apicore.RegisterAnswer(s.Core, api, all, func(ctx context.Context, in *exportInput) (*huma.StreamResponse, error) {
+		var states []workqueue.Outcome
+		for _, state := range in.State {
+			states = append(states, workqueue.Outcome(state))
 		}
 		shape := exportShape{flat: in.Flat, columns: in.Columns}
 		return s.exportStream(ctx, export.Request{Run: in.ID, Step: in.Step, States: states,
 			Payload: slices.Contains(in.With, "payload"), Parts: slices.Contains(in.With, "parts"), Select: in.Selection()},
 			in.Format, in.Raw, shape)
 	})
-	failures := kernel.ScansRunIf("all",
-		kernel.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
-	failures.Responses = map[string]*huma.Response{"200": {
-		Description: "Groups; with all=true the lines of an export of the failed items.",
-		Content: map[string]*huma.MediaType{"application/json": {
-			Schema: kernel.SchemaOf[ErrorGroups](api),
-		}},
-	}}
-	kernel.RegisterAnswer(s.Kernel, api, failures, s.listErrors)
+	failures := apicore.ScansRunIf("all",
+		apicore.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
+	failures.Responses = apicore.Answers("Groups; with all=true the lines of an export of the failed items.",
+		"application/json", apicore.SchemaOf[ErrorGroups](api))
+	apicore.RegisterAnswer(s.Core, api, failures, s.listErrors)
 }
 
 func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
@@ -113,24 +108,10 @@ func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamR
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		hc.SetHeader("Content-Type", "application/json")
-		_ = kernel.SendJSON(hc.BodyWriter(), ErrorGroups{Run: in.ID, Errors: found})
-	}}, nil
-}
-
-func outcomes(states []string) ([]workqueue.Outcome, error) {
-	var all []workqueue.Outcome
-	for _, state := range states {
-		switch o := workqueue.Outcome(state); o {
-		case workqueue.OutcomeDone, workqueue.OutcomeFailed, workqueue.OutcomeMissing:
-			all = append(all, o)
-		default:
-			return nil, kernel.BadInput("state " + strconv.Quote(kernel.Cut(state, kernel.MaxEchoed)) +
-				" is not done, failed or missing")
-		}
-	}
-	return all, nil
+	return apicore.Raw(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_ = apicore.SendJSON(w, ErrorGroups{Run: in.ID, Errors: found})
+	}), nil
 }
 
 // exportStream opens the export first, so that errors are reported before it begins.
@@ -139,11 +120,11 @@ func (s exports) exportStream(
 ) (*huma.StreamResponse, error) {
 	found, err := export.New(s.Store).Open(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
-		err = kernel.BadInput("step: " + choice.Error())
+		err = apicore.BadInput("step: " + choice.Error())
 	}
-	err = kernel.Seen(err, "tranche run show "+req.Run.String())
+	err = apicore.Seen(err, "tranche run show "+req.Run.String())
 	if err == nil && format == formatXLSX && found.Items() > xlsxRows {
-		err = kernel.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
+		err = apicore.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
 			"parquet", found.Items(), xlsxRows))
 	}
 	shape.in, shape.payload = inTables, req.Payload
@@ -167,10 +148,9 @@ func (s exports) exportStream(
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
+	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 		s.export(w, r, found, exportForm{format: format, raw: raw, table: table, pieces: shape.in == inLines})
-	}}, nil
+	}), nil
 }
 
 type exportWriter interface {
@@ -191,7 +171,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 	err error) {
 	switch f.format {
 	case formatCSV:
-		return mimeCSV, newCSVExport(out, f.table, f.raw), nil
+		return mimeCSV, &csvExport{out: out, table: f.table, raw: f.raw}, nil
 	case formatXLSX:
 		book, err := newXLSXExport(out, f.table, dir, room)
 		if err != nil {
@@ -201,7 +181,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 	case formatParquet:
 		return MimeParquet, newParquetTable(out, f.table), nil
 	default:
-		return kernel.MimeNDJSON, newObjectExport(out, f.table, f.open), nil
+		return apicore.MimeNDJSON, newObjectExport(out, f.table, f.open), nil
 	}
 }
 
@@ -282,12 +262,17 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 	if closer, ok := out.(interface{ Close() error }); ok {
 		err = errors.Join(err, closer.Close())
 	}
+	s.complete(r, buffer, err)
+}
+
+// complete sends the rest of a stream, or breaks the connection off after an error.
+func (s exports) complete(r *http.Request, buffer *bufio.Writer, err error) {
 	if err == nil {
 		err = buffer.Flush()
 	}
 	if err != nil {
 		if r.Context().Err() == nil {
-			s.Log.Error("export was interrupted", zap.Error(err))
+			s.Log.Error("a stream was interrupted", zap.String("path", r.URL.Path), zap.Error(err))
 		}
 		panic(http.ErrAbortHandler) // net/http's way to end a connection abnormally
 	}

@@ -8,7 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -34,7 +34,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 	ask := func(want int, who, method, path, body string, parts ...string) []byte {
 		t.Helper()
 		code, text := b.Ask(method, api.Prefix+path, strings.NewReader(body), "Content-Type", "application/json",
-			"Authorization", who, kernel.ActorHeader, "bob")
+			"Authorization", who, apicore.ActorHeader, "bob")
 		testenv.Same(t, code, want, "%s %s: %s", method, path, text)
 		for _, part := range parts {
 			testenv.Has(t, string(text), part, "%s %s", method, path)

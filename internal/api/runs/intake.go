@@ -23,7 +23,7 @@ import (
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
@@ -61,18 +61,18 @@ func (f *ItemSource) Validate(set *RunSettings) error {
 	}
 	switch {
 	case len(f.FromStates) > 0:
-		return kernel.BadInput("from_state says which items of an earlier run; give from_run too")
+		return apicore.BadInput("from_state says which items of an earlier run; give from_run too")
 	case f.SQL != "" && f.Stream != "":
-		return kernel.BadInput("give either sql or stream: the items come from one place")
+		return apicore.BadInput("give either sql or stream: the items come from one place")
 	case (f.SQL == "") != (f.SQLSource == ""):
-		return kernel.BadInput("sql and sql_source go together: a query, and the name of the source to ask")
+		return apicore.BadInput("sql and sql_source go together: a query, and the name of the source to ask")
 	case f.Stream == "" && (f.StreamSubject != "" || f.StreamFrom != 0):
-		return kernel.BadInput("stream_subject and stream_from say which messages of a stream; give stream too")
+		return apicore.BadInput("stream_subject and stream_from say which messages of a stream; give stream too")
 	case len(f.SQL) > maxQueryBytes:
-		return kernel.BadInput(fmt.Sprintf("sql has %d bytes, and at most %d are allowed; make a view of it", len(f.SQL),
+		return apicore.BadInput(fmt.Sprintf("sql has %d bytes, and at most %d are allowed; make a view of it", len(f.SQL),
 			maxQueryBytes))
 	case f.elsewhere() && set.Format != "":
-		return kernel.BadInput("format is about items in the body; leave it out with sql and stream")
+		return apicore.BadInput("format is about items in the body; leave it out with sql and stream")
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (s *Starts) rowsOf(ctx context.Context, settings *RunSettings, look *gather
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
-			return nil, kernel.BadInput("there are items in the body, and a query or a stream to take them from; " +
+			return nil, apicore.BadInput("there are items in the body, and a query or a stream to take them from; " +
 				"send one of both")
 		}
 	}
@@ -154,7 +154,7 @@ func (s *Starts) OpenSQL(ctx context.Context, settings *RunSettings, config inta
 	}
 	source, err := s.config.Connections.Source(settings.SQLSource)
 	if err != nil {
-		return nil, kernel.BadInput(err.Error())
+		return nil, apicore.BadInput(err.Error())
 	}
 	return intake.OpenSQL(ctx, intake.SQLSource{
 		Name: source.Name, Explain: source.Explain,
@@ -188,8 +188,8 @@ func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
 
 // UnknownSource is the error of a server without sources.
 func UnknownSource(name string) error {
-	return kernel.BadInput(fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
-		"that defines them", kernel.Cut(name, kernel.MaxEchoed)))
+	return apicore.BadInput(fmt.Sprintf("this node knows no source %q: it was started without --connections, the file "+
+		"that defines them", apicore.Echo(name)))
 }
 
 // Limits on corrections of items carried over from an earlier run, which are held in memory.
@@ -200,12 +200,12 @@ const (
 
 func (f *ItemSource) validateCarried() error {
 	if f.SQL != "" || f.Stream != "" {
-		return kernel.BadInput("give one of from_run, sql and stream: the items come from one place")
+		return apicore.BadInput("give one of from_run, sql and stream: the items come from one place")
 	}
 	for _, s := range f.FromStates {
 		if !slices.Contains([]string{"failed", "missing", "cancelled"}, s) {
-			return kernel.BadInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled",
-				kernel.Cut(s, kernel.MaxEchoed)))
+			return apicore.BadInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled",
+				apicore.Echo(s)))
 		}
 	}
 	return nil
@@ -240,12 +240,10 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 		return run, nil, 0, err
 	}
 	if into := workqueue.Into(ctx); view.Namespace != into {
-		return run, nil, 0, kernel.BadInput(fmt.Sprintf(
+		return run, nil, 0, apicore.BadInput(fmt.Sprintf(
 			"from_run: run %s is in namespace %s, not in %s; add --namespace %[2]s", id, view.Namespace, into))
 	}
-	if set.Source == "" {
-		set.Source = "run " + set.FromRun
-	}
+	set.Source = cmp.Or(set.Source, "run "+set.FromRun)
 	if len(set.Params) == 0 {
 		set.Params = maps.Clone(view.Params)
 	}
@@ -295,7 +293,7 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
 		if fixed, ok := fixes[key]; ok {
 			if used[key] {
-				return kernel.BadInput(fmt.Sprintf("the correction has key %.80q, which several items of run %s have: "+
+				return apicore.BadInput(fmt.Sprintf("the correction has key %.80q, which several items of run %s have: "+
 					"it is ambiguous; nothing was started; leave it out", key, id))
 			}
 			item.Payload = append(item.Payload[:0], fixed...)
@@ -334,12 +332,12 @@ func notCarried(id workqueue.RunID, fixes map[string]string) error {
 	if n := len(keys) - len(shown); n > 0 {
 		more = fmt.Sprintf(" and %d more", n)
 	}
-	return kernel.BadInput(fmt.Sprintf("the correction has keys that are not among those taken from run %s: %s%s; "+
+	return apicore.BadInput(fmt.Sprintf("the correction has keys that are not among those taken from run %s: %s%s; "+
 		"nothing was started, leave them out", id, strings.Join(shown, ", "), more))
 }
 
 func wholeItems(from io.Reader) io.Reader {
-	return kernel.Whole(from, "the items", "nothing was stored")
+	return apicore.Whole(from, "the items", "nothing was stored")
 }
 
 // ExportOf says how to read an edited export of a run. Its columns have the payloads' names, so the plan's shape does
@@ -387,12 +385,12 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 			return nil, "", err
 		}
 		if _, twice := fixes[item.Key]; twice {
-			return nil, "", kernel.BadInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once",
+			return nil, "", apicore.BadInput(fmt.Sprintf("what corrects items has key %.80q twice; give each item once",
 				item.Key))
 		}
 		fixes[item.Key] = string(item.Payload)
 		if size += len(item.Key) + len(item.Payload); len(fixes) > maxCarriedFixes || size > maxCarriedFixesSize {
-			return nil, "", kernel.TooLarge(fmt.Sprintf("more than %d items or %d MiB correct items of the earlier run; start "+
+			return nil, "", apicore.TooLarge(fmt.Sprintf("more than %d items or %d MiB correct items of the earlier run; start "+
 				"without them, and correct the new run: tranche run correct", maxCarriedFixes, maxCarriedFixesSize>>20))
 		}
 	}

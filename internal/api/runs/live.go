@@ -15,11 +15,10 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -29,7 +28,7 @@ import (
 const maxViews = 32
 
 type runEventsInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Planes bool     `query:"planes" doc:"with the changes of items"`
 	Step   []string `query:"step,explode" doc:"whose items; repeatable; absent or empty: over all steps"`
 	Last   string   `header:"Last-Event-ID" doc:"of the last event seen, to continue there"`
@@ -39,12 +38,12 @@ func asker(ctx context.Context) string {
 	if who, ok := access.From(ctx); ok {
 		return who.Name
 	}
-	return kernel.Anonymous
+	return apicore.Anonymous
 }
 
 func stopping(err error) error {
 	if errors.Is(err, live.ErrClosed) {
-		return kernel.Away("this tranche serve is stopping; retry soon")
+		return apicore.Away("this tranche serve is stopping; retry soon")
 	}
 	return err
 }
@@ -77,40 +76,48 @@ func (s *Routes) Close() {
 }
 
 func (s *Routes) registerEvents(api huma.API) {
-	op := kernel.Get("watch-run", "/runs/{run}/events", "Follow a run")
+	op := apicore.Get("watch-run", "/runs/{run}/events", "Follow a run")
 	op.Description = "A stream of server-sent events. It continues after the run ends, as items may be rerun. To " +
 		"follow the items, open it with planes=true, then read the planes, then apply all changes that came since it was " +
 		"opened, in order. A comment comes at least every 15 seconds. Changes come up to four " +
 		"times a second, documents twice; for slow readers they are merged. Reconnecting with Last-Event-ID " +
 		"brings the missed events, or resync. It ends when its token is revoked, and when the server stops."
 	empty := &huma.Schema{Type: huma.TypeObject}
-	op.Responses = kernel.EventStream("Events, as they happen.",
-		kernel.Described(api, live.EventHello, "The first event.", live.Hello{}),
-		kernel.Described(api, live.EventRun, "The run, immediately and after each change.", RunDocument{}),
-		kernel.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
-		kernel.Described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
-		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
-		kernel.Described(api, live.EventEnd, "The run ended and every event was sent. A rerun sends further events.",
+	op.Responses = apicore.EventStream("Events, as they happen.",
+		apicore.Described(api, live.EventHello, "The first event.", live.Hello{}),
+		apicore.Described(api, live.EventRun, "The run, immediately and after each change.", RunDocument{}),
+		apicore.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
+		apicore.Described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
+		apicore.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
+		apicore.Described(api, live.EventEnd, "The run ended and every event was sent. A rerun sends further events.",
 			empty))
-	kernel.RegisterAnswer(s.Kernel, api, op, s.watchRun)
+	apicore.RegisterAnswer(s.Core, api, op, s.watchRun)
 }
 
 func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
+	return sendEvents(ctx, s, func() (*live.Watcher, error) { return s.watcher(ctx, in) })
+}
+
+type watcher interface {
+	Next(ctx context.Context) ([]live.Event, error)
+	Close()
+}
+
+func sendEvents[W watcher](ctx context.Context, s *Routes, open func() (W, error)) (*huma.StreamResponse, error) {
 	leave, err := s.Streams.Enter(asker(ctx))
 	if err != nil {
 		return nil, err
 	}
-	watcher, err := s.watcher(ctx, in)
+	watcher, err := open()
 	if err != nil {
 		leave()
-		return nil, err
+		return nil, stopping(err)
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
+	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 		defer leave()
 		defer watcher.Close()
-		r, w := humago.Unwrap(hc)
-		kernel.SendEvents(r, w, watcher)
-	}}, nil
+		apicore.SendEvents(r, w, watcher)
+	}), nil
 }
 
 func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
@@ -118,33 +125,21 @@ func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher
 	defer cancel()
 	var views []string
 	if in.Planes {
-		views = unique(in.Step)
+		views = slices.Compact(slices.Sorted(slices.Values(in.Step)))
+		if len(views) == 0 {
+			views = []string{""} // all of them together
+		}
 	} else if len(in.Step) > 0 {
-		return nil, kernel.BadInput("step chooses whose items are followed, so it needs planes=true")
+		return nil, apicore.BadInput("step chooses whose items are followed, so it needs planes=true")
 	}
 	if len(views) > maxViews {
-		return nil, kernel.BadInput("a stream follows up to 32 steps; open several")
+		return nil, apicore.BadInput("a stream follows up to 32 steps; open several")
 	}
 	watcher, err := s.hubs.Watch(ctx, in.ID, views, in.Last)
 	if errors.Is(err, live.ErrTooMuch) {
-		err = kernel.TooMany(err.Error())
+		err = apicore.TooMany(err.Error())
 	}
-	return watcher, kernel.Seen(stopping(err), "tranche run show "+in.ID.String())
-}
-
-// unique removes duplicate steps; without any it means all of them together.
-func unique(steps []string) (all []string) {
-	met := map[string]bool{}
-	for _, s := range steps {
-		if !met[s] {
-			met[s] = true
-			all = append(all, s)
-		}
-	}
-	if len(all) == 0 {
-		all = []string{""}
-	}
-	return all
+	return watcher, apicore.Seen(err, "tranche run show "+in.ID.String())
 }
 
 // Topics of GET /events.
@@ -169,15 +164,15 @@ type topicsInput struct {
 }
 
 func (s *Routes) registerTopics(api huma.API) {
-	op := kernel.In(kernel.Anywhere, kernel.ByWatcher(
-		kernel.Get("watch", "/events", "Follow the list of runs, or the system's health")))
+	op := apicore.In(apicore.Anywhere, apicore.ByWatcher(
+		apicore.Get("watch", "/events", "Follow the list of runs, or the system's health")))
 	op.Description = "A stream of server-sent events: each topic immediately, and after each change, at most " +
 		"once a second. Every event is whole, so there is nothing to resume. A comment comes at least every 15 seconds."
-	op.Responses = kernel.EventStream("The state of the system, as it changes.",
-		kernel.Described(api, topicRuns, "Topic runs.", RunsTopic{}),
-		kernel.Described(api, topicHealth, "Topic health; GET /health says what the conditions are.", HealthTopic{}),
-		kernel.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}))
-	kernel.RegisterAnswer(s.Kernel, api, op, s.watchTopics)
+	op.Responses = apicore.EventStream("The state of the system, as it changes.",
+		apicore.Described(api, topicRuns, "Topic runs.", RunsTopic{}),
+		apicore.Described(api, topicHealth, "Topic health; GET /health says what the conditions are.", HealthTopic{}),
+		apicore.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}))
+	apicore.RegisterAnswer(s.Core, api, op, s.watchTopics)
 }
 
 // topicsFor returns the topics of a context's scope, which all that have it share. Those without watchers cost nothing.
@@ -202,21 +197,7 @@ func (s *Routes) topicsFor(ctx context.Context) *live.Topics {
 }
 
 func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
-	leave, err := s.Streams.Enter(asker(ctx))
-	if err != nil {
-		return nil, err
-	}
-	watcher, err := s.topicsFor(ctx).Watch(in.Topic)
-	if err != nil {
-		leave()
-		return nil, stopping(err)
-	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		defer leave()
-		defer watcher.Close()
-		r, w := humago.Unwrap(hc)
-		kernel.SendEvents(r, w, watcher)
-	}}, nil
+	return sendEvents(ctx, s, func() (*live.TopicWatcher, error) { return s.topicsFor(ctx).Watch(in.Topic) })
 }
 
 func (s *Routes) lookAtRuns(ctx context.Context) ([]byte, error) {
@@ -258,7 +239,7 @@ func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
 const mimeBinary = "application/octet-stream"
 
 type planesInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Step   string `query:"step" doc:"its name; absent: the items over all steps"`
 	Layer  string `query:"layer" enum:"state,attempts,latency,age" default:"state" doc:"what the bytes mean"`
 	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
@@ -266,7 +247,7 @@ type planesInput struct {
 }
 
 func (s *Routes) registerPlanes(api huma.API) {
-	op := kernel.ReadsMany(kernel.ByWatcher(kernel.Get("get-planes", "/runs/{run}/planes",
+	op := apicore.ReadsMany(apicore.ByWatcher(apicore.Get("get-planes", "/runs/{run}/planes",
 		"The state of each item, as bytes")))
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
@@ -282,25 +263,22 @@ func (s *Routes) registerPlanes(api huma.API) {
 		"age is that of its latest move. To follow a run, open its events first, then read this, then apply what the " +
 		"events say."
 	op.Responses = planesResponses()
-	kernel.RegisterAnswer(s.Kernel, api, op, s.getPlanes)
+	apicore.RegisterAnswer(s.Core, api, op, s.getPlanes)
 }
 
 func planesResponses() map[string]*huma.Response {
 	header := func(text string) *huma.Param {
 		return &huma.Param{Description: text, Schema: &huma.Schema{Type: huma.TypeInteger}}
 	}
-	return map[string]*huma.Response{
-		"200": {
-			Description: "The bytes, in gzip if accepted.",
-			Headers: map[string]*huma.Param{
-				"Tranche-Items":  header("how many items the run has"),
-				"Tranche-Blocks": header("how many blocks that is"),
-				"ETag":           {Description: "of the bytes", Schema: &huma.Schema{Type: huma.TypeString}},
-			},
-			Content: map[string]*huma.MediaType{mimeBinary: {Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"}}},
-		},
-		"304": {Description: "They are those of the ETag in If-None-Match."},
+	all := apicore.Answers("The bytes, in gzip if accepted.", mimeBinary,
+		&huma.Schema{Type: huma.TypeString, Format: "binary"})
+	all["200"].Headers = map[string]*huma.Param{
+		"Tranche-Items":  header("how many items the run has"),
+		"Tranche-Blocks": header("how many blocks that is"),
+		"ETag":           {Description: "of the bytes", Schema: &huma.Schema{Type: huma.TypeString}},
 	}
+	all["304"] = &huma.Response{Description: "They are those of the ETag in If-None-Match."}
+	return all
 }
 
 func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
@@ -315,8 +293,7 @@ func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamRe
 
 func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 	sum := sha256.Sum256(planes.Bytes)
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
+	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Type", mimeBinary)
 		header.Set("Cache-Control", "private, no-cache") // to be cached, but revalidated each time
@@ -326,37 +303,28 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
 		})).ServeHTTP(w, r)
-	}}
+	})
 }
 
 func (s *Routes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
 	planes, err := inspect.New(s.Store).Planes(ctx, inspect.PlanesRequest{
 		Run: in.ID, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
 	})
-	return planes, kernel.Seen(err, "tranche run show "+in.ID.String())
+	return planes, apicore.Seen(err, "tranche run show "+in.ID.String())
 }
 
 type timelineInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Step    string `query:"step" doc:"its name; absent: every step"`
 	Buckets int    `query:"buckets" minimum:"1" maximum:"1000" default:"120" doc:"intervals to divide the time into"`
 	All     bool   `query:"all" doc:"from the start of the run, not only of its current generation"`
-}
-
-func (s *Routes) registerTimeline(api huma.API) {
-	op := kernel.ReadsMany(kernel.ByWatcher(
-		kernel.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time")))
-	op.Description = "Items done and failed, requests and their durations, in equal intervals, " +
-		"from the start of the current generation until now or the end of the run. Items count where their last request " +
-		"of the generation ended. It may be two seconds old."
-	kernel.Register(s.Kernel, api, op, s.getTimeline)
 }
 
 func (s *Routes) getTimeline(ctx context.Context, in *timelineInput) (*report.Timeline, error) {
 	req := report.TimelineRequest{Run: in.ID, Step: in.Step, Buckets: in.Buckets, All: in.All}
 	timeline, err := s.timelines.get(ctx, req, timelineAge,
 		func() (*report.Timeline, error) { return report.New(s.Store).Timeline(ctx, req) })
-	return timeline, kernel.Seen(err, "tranche run show "+in.ID.String())
+	return timeline, apicore.Seen(err, "tranche run show "+in.ID.String())
 }
 
 // timelineAge is the maximum age of a timeline: each page that shows a run polls it.

@@ -14,7 +14,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -68,30 +68,30 @@ it is a conflict.
 What is done with a key that the run has already was said when it was opened.`
 
 func (s *Starts) registerOpen(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Into, kernel.ReadsJSON[OpenSettings](api, kernel.Post(
+	apicore.Register(s.Core, api, apicore.In(apicore.Into, apicore.ReadsJSON[OpenSettings](api, apicore.Post(
 		"open-run", "/runs/open", "Open a run for items over time", openDescription), maxSettings)), s.openRun)
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("add-items", "/runs/{run}/items",
-		"Add items to an open run", addDescription), kernel.Files(itemTypes()...)), s.addItems)
-	kernel.Register(s.Kernel, api, kernel.Post("seal-run", "/runs/{run}/seal",
+	apicore.Register(s.Core, api, apicore.Streamed(apicore.Post("add-items", "/runs/{run}/items",
+		"Add items to an open run", addDescription), apicore.Files(itemTypes()...)), s.addItems)
+	apicore.Register(s.Core, api, apicore.Post("seal-run", "/runs/{run}/seal",
 		"Close an open run to new items", ""), s.sealRun)
 }
 
 type openInput struct {
-	kernel.Changer
-	kernel.JSON[OpenSettings]
+	apicore.Changer
+	apicore.JSON[OpenSettings]
 }
 
 func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	set := in.Sent()
 	var err error
 	if set.Key != "" || set.Format != "" || set.elsewhere() {
-		return Opened{}, kernel.BadInput("key, format, sql and stream are about items; an open run gets them later, by adds")
+		return Opened{}, apicore.BadInput("key, format, sql and stream are about items; an open run gets them later, by adds")
 	}
 	open := start.OpenRequest{OnOverdue: start.OnOverdue(set.OnOverdue)}
 	if set.SealWithin != "" {
 		if open.SealWithin, err = time.ParseDuration(set.SealWithin); err != nil || open.SealWithin <= 0 {
-			return Opened{}, kernel.BadInput(fmt.Sprintf("seal_within is %q; want a time like 6h or 90m",
-				kernel.Cut(set.SealWithin, kernel.MaxEchoed)))
+			return Opened{}, apicore.BadInput(fmt.Sprintf("seal_within is %q; want a time like 6h or 90m",
+				apicore.Echo(set.SealWithin)))
 		}
 	}
 	var look *gather.Items
@@ -99,7 +99,7 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 		return Opened{}, err
 	}
 	if look.OnInvalid != "" {
-		return Opened{}, kernel.BadInput("on_invalid: " + look.OnInvalid + " is for runs that are started with all their " +
+		return Opened{}, apicore.BadInput("on_invalid: " + look.OnInvalid + " is for runs that are started with all their " +
 			"items; " +
 			"what does not fit the schema of an open run is refused with its add: leave it out")
 	}
@@ -117,15 +117,15 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 }
 
 type addInput struct {
-	kernel.RunPath
-	kernel.Changer
+	apicore.RunPath
+	apicore.Changer
 	IdempotencyKey string `query:"idempotency_key" doc:"the same key with the same items is answered as before"`
 	Key            string `query:"key" doc:"the column or field that is the item's key"`
 	Format         string `query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`
 	Contract       string `query:"contract" enum:"reject,warn,off" doc:"when no item has a field that a service requires"`
 	ShapeQuery
 
-	kernel.Stream
+	apicore.Stream
 }
 
 // keep spools a body of items: a transaction must not wait for a sender, and may have to read the items twice.
@@ -136,7 +136,7 @@ func (s *Starts) keep(ctx context.Context, body io.Reader) (*intake.Kept, error)
 }
 
 func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, err error) {
-	if err := kernel.CheckText("idempotency_key", in.IdempotencyKey, maxIdempotencyBytes); err != nil {
+	if err := apicore.CheckText("idempotency_key", in.IdempotencyKey, maxIdempotencyBytes); err != nil {
 		return out, err
 	}
 	kept, err := s.keep(ctx, in.Body())

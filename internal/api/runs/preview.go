@@ -2,7 +2,7 @@ package runs
 
 import (
 	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,12 +14,11 @@ import (
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/gather"
 	"github.com/tranchehq/tranche/gather/itemschema"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
@@ -65,20 +64,20 @@ type previewInput struct {
 	ShapeQuery
 	Truncated bool `query:"truncated" doc:"the file continues: its last row may be cut, and is skipped"`
 
-	kernel.Stream
+	apicore.Stream
 }
 
 func (s *Starts) registerPreview(api huma.API) {
-	body := kernel.Files(append(itemTypes(), "application/octet-stream")...)
+	body := apicore.Files(append(itemTypes(), "application/octet-stream")...)
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartItems}, Properties: map[string]*huma.Schema{PartItems: body.Content[MimeParquet].Schema}}}
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere,
-		kernel.Streamed(kernel.Post("preview-items", "/items/preview",
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere,
+		apicore.Streamed(apicore.Post("preview-items", "/items/preview",
 			"Preview the first rows of a file", previewDescription), body)), s.previewItems)
 }
 
 func (s *Starts) previewItems(ctx context.Context, in *previewInput) (Preview, error) {
-	if err := kernel.CheckText("key", in.Key, intake.MaxKeyBytes); err != nil {
+	if err := apicore.CheckText("key", in.Key, intake.MaxKeyBytes); err != nil {
 		return Preview{}, err
 	}
 	items, err := in.items()
@@ -122,7 +121,7 @@ func (in *previewInput) items() (io.Reader, error) {
 		parts := multipart.NewReader(bounded, params["boundary"])
 		part, err := parts.NextPart()
 		if err != nil || part.FormName() != PartItems {
-			return nil, kernel.BadInput("the multipart body needs one part, called items: the beginning of the file")
+			return nil, apicore.BadInput("the multipart body needs one part, called items: the beginning of the file")
 		}
 		from = part
 	}
@@ -132,7 +131,7 @@ func (in *previewInput) items() (io.Reader, error) {
 	}
 	whole := bufio.NewReader(items)
 	if start, _ := whole.Peek(len(parquetMagic)); string(start) == parquetMagic {
-		return nil, kernel.BadInput("a Parquet file says at its end what is in it, so it can only be previewed whole")
+		return nil, apicore.BadInput("a Parquet file says at its end what is in it, so it can only be previewed whole")
 	}
 	return cutItems{whole}, nil
 }
@@ -145,7 +144,7 @@ type previewBody struct {
 func (b *previewBody) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, kernel.TooLarge(fmt.Sprintf("more than %d KiB came; send that much of the file, with truncated=true",
+		return 0, apicore.TooLarge(fmt.Sprintf("more than %d KiB came; send that much of the file, with truncated=true",
 			maxPreview>>10))
 	}
 	return n, err
@@ -155,10 +154,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
 	twins := duplicateFinder{first: map[string]int{}}
 	var guess itemschema.Guess
-	unit := rows.Unit()
-	if unit == "" {
-		unit = "line"
-	}
+	unit := cmp.Or(rows.Unit(), "line")
 	var item row.Item
 	for {
 		err := rows.Next(&item)
@@ -197,7 +193,7 @@ func (p *Preview) nameKey(found, wanted string) {
 	p.KeyColumn = found
 	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
 		p.Warnings = append(p.Warnings, fmt.Sprintf("keys are taken from the first column, %q, as there is no column "+
-			"called key or id", kernel.Cut(p.KeyColumn, kernel.MaxEchoed)))
+			"called key or id", apicore.Echo(p.KeyColumn)))
 	}
 }
 
@@ -217,24 +213,13 @@ func (t *duplicateFinder) add(item *row.Item) (twice bool) {
 
 func (t *duplicateFinder) warning(item *row.Item, unit string) string {
 	return fmt.Sprintf("%s %d: key %q is on %s %d already; a start refuses that unless told to skip or to "+
-		"allow duplicates", unit, item.Line, kernel.Cut(item.Key, kernel.MaxEchoed), unit, t.first[item.Key])
+		"allow duplicates", unit, item.Line, apicore.Echo(item.Key), unit, t.first[item.Key])
 }
 
 func addColumns(columns []string, object []byte) []string {
-	dec := jsontext.NewDecoder(bytes.NewReader(object))
-	if _, err := dec.ReadToken(); err != nil {
-		return columns
-	}
-	for dec.PeekKind() == '"' && len(columns) < maxColumns {
-		name, err := dec.ReadToken()
-		if err != nil {
-			return columns
-		}
-		if text := name.String(); !slices.Contains(columns, text) {
-			columns = append(columns, text)
-		}
-		if dec.SkipValue() != nil {
-			return columns
+	for _, name := range intake.FieldNames(object) {
+		if len(columns) < maxColumns && !slices.Contains(columns, name) {
+			columns = append(columns, name)
 		}
 	}
 	return columns
@@ -245,7 +230,7 @@ func explainCut(err error) error {
 	case err == nil:
 		return nil
 	case errors.Is(err, errCut):
-		return kernel.BadInput("what was sent ends before the first row does; send more of the file, up to 256 KiB")
+		return apicore.BadInput("what was sent ends before the first row does; send more of the file, up to 256 KiB")
 	default:
 		return err
 	}
@@ -324,7 +309,7 @@ func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 ) {
 	listeners := map[string]int{}
 	if len(servicesOf(specs)) > 0 && s.NC.IsConnected() {
-		found, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+		found, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 		if err != nil {
 			return nil, err
 		}
@@ -367,9 +352,9 @@ func oneByOne(spec *workqueue.StepSpec) bool {
 func (s *Starts) answerDryRun(w http.ResponseWriter, r *http.Request, in *startInput) {
 	found, err := s.dryRun(r, in)
 	if err != nil {
-		kernel.SendProblem(w, s.Problem(r.Context(), err))
+		apicore.SendProblem(w, s.Problem(r.Context(), err))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	_ = kernel.SendJSON(w, found) // nothing is lost with a caller that is gone
+	_ = apicore.SendJSON(w, found) // nothing is lost with a caller that is gone
 }

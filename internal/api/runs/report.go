@@ -7,15 +7,11 @@ import (
 	"errors"
 	"net/http"
 	"slices"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
-	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	reportstore "github.com/tranchehq/tranche/workqueue/report"
@@ -40,26 +36,22 @@ type Against struct {
 }
 
 func (s exports) registerReport(api huma.API) {
-	report := kernel.ScansRun(kernel.Get("report-run", "/runs/{run}/report",
+	report := apicore.ScansRun(apicore.Get("report-run", "/runs/{run}/report",
 		"Counts, times, requests and digests of a run"))
 	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
 		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
-	kernel.RegisterWithin(s.Kernel, api, report, reportTimeout, s.reportRun)
-	compare := kernel.ScansRun(kernel.Get("compare-runs", "/runs/{run}/comparison",
+	apicore.RegisterWithin(s.Core, api, report, reportTimeout, s.reportRun)
+	compare := apicore.ScansRun(apicore.Get("compare-runs", "/runs/{run}/comparison",
 		"Compare two runs, key by key"))
 	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
 		"whole."
-	compare.Responses = map[string]*huma.Response{"200": {
-		Description: "A line of JSON for each key.",
-		Content: map[string]*huma.MediaType{kernel.MimeNDJSON: {
-			Schema: kernel.SchemaOf[reportstore.Difference](api),
-		}},
-	}}
-	kernel.RegisterAnswer(s.Kernel, api, compare, s.compareRuns)
+	compare.Responses = apicore.Answers("A line of JSON for each key.", apicore.MimeNDJSON,
+		apicore.SchemaOf[reportstore.Difference](api))
+	apicore.RegisterAnswer(s.Core, api, compare, s.compareRuns)
 }
 
 type reportInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Against string `query:"against" doc:"an earlier run to compare with: ID, part of an ID, or name"`
 	Before  string `query:"before" maxLength:"64" doc:"with against: compare what waits before this step"`
 	Digests bool   `query:"digests" default:"true" doc:"false omits the digests, which read every item"`
@@ -93,7 +85,7 @@ func (s exports) digests(ctx context.Context, id workqueue.RunID) (*reportstore.
 func (s exports) against(ctx context.Context, here, there workqueue.RunID, in *reportInput) (*Against, error) {
 	found, err := reportstore.New(s.Store).CompareBefore(ctx, here, there, in.Before, nil)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
-		return nil, kernel.BadInput("before: " + choice.Error())
+		return nil, apicore.BadInput("before: " + choice.Error())
 	}
 	if err != nil {
 		return nil, err
@@ -106,71 +98,34 @@ func (s exports) against(ctx context.Context, here, there workqueue.RunID, in *r
 }
 
 type compareInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Against string   `query:"against" required:"true" doc:"an earlier run: ID, part of an ID, or name"`
-	Change  []string `query:"change,explode" doc:"only keys with this change; repeatable; absent: all"`
+	Change  []string `query:"change,explode" enum:"newly_failing,newly_fixed,changed,still_failing,unfinished,only_here,only_there,not_compared,unchanged" doc:"only keys with this change; repeatable; absent: all"`
 }
 
 func (s exports) compareRuns(ctx context.Context, in *compareInput) (*huma.StreamResponse, error) {
-	wanted, err := changesOf(in.Change)
-	if err != nil {
-		return nil, err
-	}
 	there, err := inspect.New(s.Store).Resolve(ctx, in.Against)
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
-		s.streamComparison(w, r, in.ID, there, wanted)
-	}}, nil
-}
-
-func changesOf(names []string) ([]reportstore.Change, error) {
-	all := reportstore.Changes()
-	if len(names) == 0 {
-		return all, nil
-	}
-	var wanted []reportstore.Change
-	for _, name := range names {
-		if !slices.Contains(all, reportstore.Change(name)) {
-			return nil, kernel.BadInput("change " + strconv.Quote(kernel.Cut(name, kernel.MaxEchoed)) + " is none; use one of " +
-				listed(all))
-		}
-		wanted = append(wanted, reportstore.Change(name))
-	}
-	return wanted, nil
-}
-
-func listed(all []reportstore.Change) string {
-	names := make([]string, len(all))
-	for i, c := range all {
-		names[i] = string(c)
-	}
-	return strings.Join(names, ", ")
+	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
+		s.streamComparison(w, r, in.ID, there, in.Change)
+	}), nil
 }
 
 // streamComparison streams the answer. After the first bytes, only breaking the connection can report a failure.
 func (s exports) streamComparison(
-	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []reportstore.Change,
+	w http.ResponseWriter, r *http.Request, here, there workqueue.RunID, wanted []string,
 ) {
-	w.Header().Set("Content-Type", kernel.MimeNDJSON)
+	w.Header().Set("Content-Type", apicore.MimeNDJSON)
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
 	encoder := json.NewEncoder(buffer)
 	encoder.SetEscapeHTML(false)
 	_, err := reportstore.New(s.Store).Compare(r.Context(), here, there, func(d *reportstore.Difference) error {
-		if !slices.Contains(wanted, d.Change) {
+		if len(wanted) > 0 && !slices.Contains(wanted, string(d.Change)) {
 			return nil
 		}
 		return encoder.Encode(d)
 	})
-	if err == nil {
-		err = buffer.Flush()
-	}
-	if err != nil {
-		if r.Context().Err() == nil {
-			s.Log.Error("comparison was interrupted", zap.Stringer("run", here), zap.Stringer("against", there), zap.Error(err))
-		}
-		panic(http.ErrAbortHandler) // net/http's way to end a connection abnormally
-	}
+	s.complete(r, buffer, err)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -74,7 +74,7 @@ func TestRunsAreFound(t *testing.T) {
 	first := b.Start("name=Year+End&source=bank.csv")
 	b.Start("name=" + url.QueryEscape(`100%_done\'"<b>`))
 	if code, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=other&name=Ünder", strings.NewReader(apitest.Three),
-		kernel.ActorHeader, "ann"); code != 201 {
+		apicore.ActorHeader, "ann"); code != 201 {
 		t.Fatalf("%s", text)
 	}
 	found := func(query string) (names []string, next string) {

@@ -9,7 +9,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/bitfield"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
@@ -44,20 +44,34 @@ type Rerun struct {
 type changes struct{ *Starts }
 
 func (s changes) register(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[RerunSettings](api, kernel.Post("rerun", "/runs/{run}/rerun",
+	apicore.Register(s.Core, api, apicore.ReadsJSON[RerunSettings](api, apicore.Post("rerun", "/runs/{run}/rerun",
 		"Rerun items", "The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.rerun)
-	s.registerReset(api)
-	s.registerAccept(api)
-	s.registerCorrect(api)
-	s.registerDelete(api)
+	apicore.Register(s.Core, api, apicore.ReadsJSON[ResetSettings](api, apicore.Post("reset", "/runs/{run}/reset",
+		"Discard a step's results and recompute them",
+		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
+	apicore.Register(s.Core, api, apicore.ReadsJSON[AcceptSettings](api, apicore.Post("accept", "/runs/{run}/accept",
+		"Accept failures",
+		"They stay failed and are shown as accepted, and health ignores them. Items that are rerun "+
+			"or reset are no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
+		s.accept)
+	apicore.Register(s.Core, api, apicore.Streamed(apicore.Post("correct", "/runs/{run}/correct",
+		"Correct the data of items", correctDescription), apicore.Files(itemTypes()...)), s.correct)
+	apicore.Register(s.Core, api, apicore.Post("correct-item", "/runs/{run}/items/{key}/correct",
+		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
+	apicore.Register(s.Core, api, apicore.Post("set-run", "/runs/{run}/settings",
+		"Change settings of a run", ""), s.setRun)
+	apicore.Register(s.Core, api, apicore.FourEyes("delete", apicore.ByAdmin(apicore.Post("delete-run",
+		"/runs/{run}/delete", "Delete a finished run",
+		"It disappears from all lists; its ID answers 410. The leader "+
+			"deletes its rows in small pieces, for which the answer does not wait. A run that is in progress, or ended "+
+			"less than a minute ago, is refused."))), s.deleteRun)
 	s.registerControl(api)
-	s.registerSet(api)
 }
 
 type selectInput[T any] struct {
-	kernel.RunPath
-	kernel.Changer
-	kernel.JSON[T]
+	apicore.RunPath
+	apicore.Changer
+	apicore.JSON[T]
 }
 
 func (s changes) rerun(ctx context.Context, in *selectInput[RerunSettings]) (Rerun, error) {
@@ -75,23 +89,23 @@ func (s changes) rerun(ctx context.Context, in *selectInput[RerunSettings]) (Rer
 func (set *RerunSettings) check() error {
 	sized := func(field string, size Sizing, most int) error {
 		if size.Value < 0 || size.Value > most {
-			return kernel.BadInput(fmt.Sprintf("%s is %d; it must be auto, or a whole number from 0, which keeps it, to %d",
+			return apicore.BadInput(fmt.Sprintf("%s is %d; it must be auto, or a whole number from 0, which keeps it, to %d",
 				field, size.Value, most))
 		}
 		return nil
 	}
 	if set.Canary < 0 {
-		return kernel.BadInput(fmt.Sprintf("canary is %d; it must be a whole number from 0, which is none", set.Canary))
+		return apicore.BadInput(fmt.Sprintf("canary is %d; it must be a whole number from 0, which is none", set.Canary))
 	}
 	if set.Endpoint != "" {
-		if err := kernel.CheckEndpoint(set.Endpoint); err != nil {
+		if err := apicore.CheckEndpoint(set.Endpoint); err != nil {
 			return err
 		}
 	}
-	return cmp.Or(set.Chosen.check("failed, keys", false, set.Failed), kernel.CheckText("step", set.Step, maxStepName),
-		kernel.CheckText("failed_at", set.FailedAt, maxStepName), sized("chunk", set.Chunk, bitfield.Size),
+	return cmp.Or(set.Chosen.check("failed, keys", false, set.Failed), apicore.CheckText("step", set.Step, maxStepName),
+		apicore.CheckText("failed_at", set.FailedAt, maxStepName), sized("chunk", set.Chunk, bitfield.Size),
 		sized("in_flight", set.InFlight, workqueue.MaxInFlight),
-		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+		apicore.CheckText("reason", set.Reason, apicore.MaxReasonBytes))
 }
 
 func (set *RerunSettings) request(run workqueue.RunID, actor string) redo.RerunRequest {
@@ -108,7 +122,7 @@ func unchanged(err error, see string) error {
 	if _, ok := errors.AsType[*redo.UnknownKeysError](err); ok {
 		err = fmt.Errorf("%w; nothing was changed", err)
 	}
-	return kernel.Seen(err, see)
+	return apicore.Seen(err, see)
 }
 
 // ResetSettings selects items whose results of a step are discarded, by exactly one of All, Keys, Codes, Groups and
@@ -136,17 +150,11 @@ type Reset struct {
 	Warnings []string `json:"warnings"`
 }
 
-func (s changes) registerReset(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[ResetSettings](api, kernel.Post("reset", "/runs/{run}/reset",
-		"Discard a step's results and recompute them",
-		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
-}
-
 func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Reset, error) {
 	set := in.Sent()
-	err := cmp.Or(set.Chosen.check("all, keys", set.All, false), kernel.CheckText("step", set.Step, maxStepName),
-		kernel.CheckText("failed_at", set.FailedAt, maxStepName),
-		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+	err := cmp.Or(set.Chosen.check("all, keys", set.All, false), apicore.CheckText("step", set.Step, maxStepName),
+		apicore.CheckText("failed_at", set.FailedAt, maxStepName),
+		apicore.CheckText("reason", set.Reason, apicore.MaxReasonBytes))
 	if err != nil {
 		return Reset{}, err
 	}
@@ -183,19 +191,11 @@ type Accepted struct {
 	redo.Acceptance
 }
 
-func (s changes) registerAccept(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[AcceptSettings](api, kernel.Post("accept", "/runs/{run}/accept",
-		"Accept failures",
-		"They stay failed and are shown as accepted, and health ignores them. Items that are rerun "+
-			"or reset are no longer accepted. The body is 16 MiB at most; send more keys in several requests."), maxSelection),
-		s.accept)
-}
-
 func (s changes) accept(ctx context.Context, in *selectInput[AcceptSettings]) (Accepted, error) {
 	set := in.Sent()
 	err := cmp.Or(set.Chosen.check("failed, keys", false, set.Failed),
-		kernel.CheckText("step", set.Step, maxStepName),
-		kernel.CheckText("reason", set.Reason, kernel.MaxReasonBytes))
+		apicore.CheckText("step", set.Step, maxStepName),
+		apicore.CheckText("reason", set.Reason, apicore.MaxReasonBytes))
 	if err != nil {
 		return Accepted{}, err
 	}

@@ -13,17 +13,16 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"go.uber.org/zap"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
 type resultInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	Key     string `path:"key" doc:"the item's key"`
 	Step    string `query:"step" maxLength:"64" doc:"whose result; absent: of the only step that no other needs"`
 	Ordinal int32  `query:"ordinal" minimum:"-1" maximum:"2147483647" default:"-1" doc:"of several items with the key"`
@@ -35,24 +34,18 @@ application/octet-stream, and Tranche-Content-Type says what the service called 
 bytes can be asked for.`
 
 func (s *Routes) registerResult(api huma.API) {
-	op := kernel.ReadsItems(kernel.Held(kernel.Get("get-result", "/runs/{run}/items/{key}/result",
+	op := apicore.ReadsItems(apicore.Held(apicore.Get("get-result", "/runs/{run}/items/{key}/result",
 		"The result of an item, unchanged")))
 	op.Description = resultDescription
-	op.Responses = map[string]*huma.Response{"200": {
-		Description: "The result.",
-		Content: map[string]*huma.MediaType{octets: {
-			Schema: &huma.Schema{Type: huma.TypeString, Format: "binary"},
-		}},
-	}}
-	kernel.RegisterAnswer(s.Kernel, api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
+	op.Responses = apicore.Answers("The result.", mimeBinary, &huma.Schema{Type: huma.TypeString, Format: "binary"})
+	apicore.RegisterAnswer(s.Core, api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
 		ctx, cancel := s.Looking(ctx)
 		defer cancel()
 		found, err := s.result(ctx, in)
 		if err != nil {
 			return nil, err
 		}
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
+		return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 			if !found.Large.Valid {
 				sendResult(w, r, in.Key, &found, bytes.NewReader(found.Body))
 				return
@@ -64,7 +57,7 @@ func (s *Routes) registerResult(api huma.API) {
 				return
 			}
 			sendResult(w, r, in.Key, &found, body)
-		}}, nil
+		}), nil
 	})
 }
 
@@ -76,16 +69,13 @@ func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, er
 	}
 	found, err := export.New(s.Store).Result(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
-		return found, kernel.BadInput("step: " + choice.Error())
+		return found, apicore.BadInput("step: " + choice.Error())
 	}
 	if twins, ok := errors.AsType[*export.AmbiguousKeyError](err); ok {
-		return found, kernel.BadInput("ordinal: " + twins.Error())
+		return found, apicore.BadInput("ordinal: " + twins.Error())
 	}
-	return found, kernel.Seen(err, "tranche run item "+in.ID.String()+" KEY")
+	return found, apicore.Seen(err, "tranche run item "+in.ID.String()+" KEY")
 }
-
-// octets is the content type of untrusted bytes.
-const octets = "application/octet-stream"
 
 // inertTypes are content types that execute nothing, with their file extensions.
 func inertTypes() map[string]string {
@@ -105,7 +95,7 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *expor
 	}
 	extension, inert := inertTypes()[kind]
 	if err != nil || !inert {
-		kind, extension = octets, ".bin"
+		kind, extension = mimeBinary, ".bin"
 	}
 	if strings.HasPrefix(kind, "text/") {
 		charset := strings.ToLower(params["charset"])
@@ -116,7 +106,7 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *expor
 	}
 	h := w.Header()
 	h.Set("Content-Type", kind)
-	if kind == octets && found.ContentType != "" {
+	if kind == mimeBinary && found.ContentType != "" {
 		h.Set("Tranche-Content-Type", printable(found.ContentType))
 	}
 	name := map[string]string{"filename": fileName(key) + extension}
@@ -140,46 +130,46 @@ func fileName(key string) string {
 }
 
 func printable(text string) string {
-	clean := slices.DeleteFunc([]byte(kernel.Cut(text, kernel.MaxEchoed)), func(c byte) bool { return c < ' ' || c > '~' })
+	clean := slices.DeleteFunc([]byte(apicore.Echo(text)), func(c byte) bool { return c < ' ' || c > '~' })
 	return string(clean)
 }
 
 type groupsInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	By string `query:"by" maxLength:"200" doc:"a top-level field of the payloads; absent: only list the fields"`
 
 	Lanes bool `query:"lanes" doc:"by lane of a run in order instead: the number of a partition, or of a value's lane"`
 }
 
 type groupsMapInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	By     string `query:"by" required:"true" minLength:"1" maxLength:"200" doc:"a top-level field of the payloads"`
 	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
 	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
 }
 
 func (s *Routes) registerGroups(api huma.API) {
-	op := kernel.ReadsItems(kernel.ReadsMany(kernel.Get("get-groups", "/runs/{run}/groups",
+	op := apicore.ReadsItems(apicore.ReadsMany(apicore.Get("get-groups", "/runs/{run}/groups",
 		"Items by a payload field, or by lane")))
 	op.Description = "How many items have each value, and their states over all steps: the 50 most frequent values, " +
 		"and the rest together. The first query of a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
-	kernel.Register(s.Kernel, api, op, s.getGroups)
-	op = kernel.ReadsMany(kernel.Get("get-groups-map", "/runs/{run}/groups/map",
+	apicore.Register(s.Core, api, op, s.getGroups)
+	op = apicore.ReadsMany(apicore.Get("get-groups-map", "/runs/{run}/groups/map",
 		"The group of each item, as bytes"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
 		"its value in the groups of /runs/{run}/groups, from 0, and 50 for the rest."
 	op.Responses = planesResponses()
-	kernel.RegisterAnswer(s.Kernel, api, op, s.getGroupsMap)
+	apicore.RegisterAnswer(s.Core, api, op, s.getGroupsMap)
 }
 
 func (s *Routes) getGroups(ctx context.Context, in *groupsInput) (*inspect.PayloadGroups, error) {
-	if err := kernel.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
+	if err := apicore.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
 		return nil, err
 	}
 	switch {
 	case in.By != "" && in.Lanes:
-		return nil, kernel.BadInput("lanes: it does not go with by; give one of them")
+		return nil, apicore.BadInput("lanes: it does not go with by; give one of them")
 	case in.By == "" && !in.Lanes:
 		return inspect.New(s.Store).PayloadFields(ctx, in.ID)
 	}
@@ -189,7 +179,7 @@ func (s *Routes) getGroups(ctx context.Context, in *groupsInput) (*inspect.Paylo
 func (s *Routes) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
 	look, cancel := s.Looking(ctx)
 	defer cancel()
-	if err := kernel.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
+	if err := apicore.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
 		return nil, err
 	}
 	planes, err := inspect.New(s.Store).GroupPlane(look, in.ID, in.By, workqueue.Block(in.From), in.Blocks)

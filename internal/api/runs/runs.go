@@ -1,7 +1,7 @@
 // Package runs has the API's operations on runs: start and open, show and follow, explain, export and compare, pause,
 // cancel, approve, rerun, reset, accept, correct and delete.
 //
-// Errors name the input, the place and the remedy; [kernel.Register] turns them into answers. A [Starts] is safe for
+// Errors name the input, the place and the remedy; [apicore.Register] turns them into answers. A [Starts] is safe for
 // concurrent use.
 package runs
 
@@ -21,7 +21,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/live"
@@ -76,7 +76,7 @@ type Engine interface {
 	Cancel(ctx context.Context, c controlstore.Control) (controlstore.Cancelled, error)
 }
 
-// Config is what the operations on runs need in addition to the kernel.
+// Config is what the operations on runs need in addition to the core.
 type Config struct {
 	Engine Engine
 
@@ -94,7 +94,7 @@ type Config struct {
 
 // Routes show and follow runs.
 type Routes struct {
-	*kernel.Kernel
+	*apicore.Core
 
 	config Config
 	hubs   *live.Hubs // of followed runs
@@ -107,8 +107,8 @@ type Routes struct {
 }
 
 // New returns the operations on runs.
-func New(k *kernel.Kernel, config Config) (*Starts, error) {
-	s := &Routes{Kernel: k, config: config}
+func New(k *apicore.Core, config Config) (*Starts, error) {
+	s := &Routes{Core: k, config: config}
 	return &Starts{Routes: s, Spool: newSpoolRoom(config.SpoolDir)}, s.watchRuns()
 }
 
@@ -119,10 +119,7 @@ func (s *Starts) Register(api huma.API) {
 	s.registerGroups(api)
 	s.registerEvents(api)
 	s.registerTopics(api)
-	s.registerTimeline(api)
-	s.registerHistory(api)
-	s.registerSlices(api)
-	s.registerItemsList(api)
+	s.registerItems(api)
 	s.registerStart(api)
 	s.registerOpen(api)
 	exports{s}.register(api)
@@ -130,23 +127,23 @@ func (s *Starts) Register(api huma.API) {
 }
 
 func (s *Routes) registerRuns(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.In(kernel.Anywhere, kernel.ByWatcher(kernel.BroadIf(
-		kernel.Get("list-runs", "/runs", "List runs"), "q", "endpoint"))), s.listRuns)
-	kernel.RegisterTagged(s.Kernel, api, kernel.ByWatcher(kernel.Get("get-run", "/runs/{run}",
+	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.ByWatcher(apicore.BroadIf(
+		apicore.Get("list-runs", "/runs", "List runs"), "q", "endpoint"))), s.listRuns)
+	apicore.RegisterTagged(s.Core, api, apicore.ByWatcher(apicore.Get("get-run", "/runs/{run}",
 		"Everything about a run")), s.getRun, runTag)
-	kernel.RegisterTagged(s.Kernel, api, kernel.ReadsItems(kernel.Held(kernel.Get("get-item",
+	apicore.RegisterTagged(s.Core, api, apicore.ReadsItems(apicore.Held(apicore.Get("get-item",
 		"/runs/{run}/items/{key}", "An item, with every attempt"))), s.getItem, itemsTag)
-	op := kernel.ScansRun(kernel.Get("get-forecast", "/runs/{run}/forecast",
+	op := apicore.ScansRun(apicore.Get("get-forecast", "/runs/{run}/forecast",
 		"Forecast the end of a run, unchanged and with changes"))
 	op.Description = "The first variant is the run unchanged; then each change alone, and all of them together. " +
 		"Nothing is changed. The service is assumed to keep its speed with more requests in flight, unless " +
 		"requests wait for it already. A change is STEP.in_flight=32, STEP.chunk=200, STEP.rate=50, STEP.budget=16 (of its " +
 		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
-	kernel.Register(s.Kernel, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
+	apicore.Register(s.Core, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
 		if workqueue.Namespaces(ctx) != nil && slices.ContainsFunc(in.Change, func(change string) bool {
 			return strings.HasPrefix(change, "without=") // it tells of other runs
 		}) {
-			return out, kernel.BadInput("change: without=RUN needs a role in the whole installation; leave it out")
+			return out, apicore.BadInput("change: without=RUN needs a role in the whole installation; leave it out")
 		}
 		found, err := inspect.New(s.Store).Suppose(ctx, in.ID, in.Change)
 		if err != nil {
@@ -169,8 +166,8 @@ func (s *Routes) registerRuns(api huma.API) {
 }
 
 type forecastInput struct {
-	kernel.RunPath
-	kernel.Known
+	apicore.RunPath
+	apicore.Known
 	Change []string `query:"change,explode" maxItems:"10" doc:"what to suppose, like send.in_flight=32"`
 }
 
@@ -201,7 +198,7 @@ type listInput struct {
 
 // Resolve refuses the zero time, which would mean none.
 func (in *listInput) Resolve(ctx huma.Context) []error {
-	return kernel.ZeroTimes(ctx, "since", "until")
+	return apicore.ZeroTimes(ctx, "since", "until")
 }
 
 // Limits on a search.
@@ -217,11 +214,11 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 		filter.Sort = inspect.Sort(in.Sort)
 	}
 	if filter.Sort != inspect.SortNewest && (in.Attention || in.Fold) {
-		return filter, kernel.BadInput("sort does not go with attention or fold: both are newest first; leave it out")
+		return filter, apicore.BadInput("sort does not go with attention or fold: both are newest first; leave it out")
 	}
 	if plain := (listInput{Fold: true, Sort: in.Sort, Before: in.Before, Limit: in.Limit}); in.Fold &&
 		!reflect.DeepEqual(*in, plain) {
-		return filter, kernel.BadInput("fold goes with before and limit only; leave out fold, or the rest")
+		return filter, apicore.BadInput("fold goes with before and limit only; leave out fold, or the rest")
 	}
 	if err := in.checkTexts(len(filter.Words)); err != nil {
 		return filter, err
@@ -234,11 +231,11 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 		filter.Plan, filter.Version = name, version
 	}
 	if !in.Since.IsZero() && !in.Until.IsZero() && !in.Since.Before(in.Until) {
-		return filter, kernel.BadInput("since is not before until; give the earlier time first")
+		return filter, apicore.BadInput("since is not before until; give the earlier time first")
 	}
 	if in.Before != "" {
 		if err := filter.Before.UnmarshalText([]byte(in.Before)); err != nil {
-			return filter, kernel.BadInput("before is not the id of a run; use the value of next of the page before")
+			return filter, apicore.BadInput("before is not the id of a run; use the value of next of the page before")
 		}
 	}
 	return filter, nil
@@ -247,12 +244,12 @@ func (in *listInput) filter() (inspect.RunFilter, error) {
 func (in *listInput) checkTexts(words int) error {
 	for _, t := range []struct{ field, value string }{{"q", in.Search}, {"plan", in.Plan}, {"endpoint", in.Endpoint},
 		{"schedule", in.Schedule}} {
-		if err := kernel.CheckText(t.field, t.value, maxSearch+kernel.MaxTarget); err != nil {
+		if err := apicore.CheckText(t.field, t.value, maxSearch+apicore.MaxTarget); err != nil {
 			return err
 		}
 	}
 	if len(in.Search) > maxSearch || words > maxWords {
-		return kernel.BadInput(fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
+		return apicore.BadInput(fmt.Sprintf("q has %d words in %d bytes; give %d words in %d bytes at most",
 			words, len(in.Search), maxWords, maxSearch))
 	}
 	return nil
@@ -270,7 +267,7 @@ func (s *Routes) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 	}
 	runs, more, err := inspect.New(s.Store).RunsPage(ctx, filter)
 	if errors.Is(err, workqueue.ErrNotFound) {
-		err = kernel.BadInput("before: the run " + in.Before + " was deleted; start with the first page")
+		err = apicore.BadInput("before: the run " + in.Before + " was deleted; start with the first page")
 	}
 	if err != nil {
 		return RunList{}, err
@@ -286,13 +283,13 @@ func (s *Routes) listRuns(ctx context.Context, in *listInput) (RunList, error) {
 }
 
 type runInput struct {
-	kernel.RunPath
-	kernel.Known
+	apicore.RunPath
+	apicore.Known
 }
 
 func (s *Routes) getRun(ctx context.Context, in *runInput) (RunDocument, error) {
 	run, err := s.runDocument(ctx, in.ID)
-	if !kernel.Allows(ctx, access.Viewer) { // what may hold data
+	if !apicore.Allows(ctx, access.Viewer) { // what may hold data
 		run.Params, run.Spec, run.IdempotencyKey, run.Warnings = map[string]string{}, json.RawMessage("{}"), "", []string{}
 	}
 	return run, err
@@ -315,8 +312,8 @@ func (s *Routes) runDocument(ctx context.Context, id workqueue.RunID) (RunDocume
 }
 
 type itemInput struct {
-	kernel.RunPath
-	kernel.Known
+	apicore.RunPath
+	apicore.Known
 	Key   string `path:"key" doc:"the item's key"`
 	After int32  `query:"after" minimum:"-1" maximum:"2147483647" default:"-1" doc:"next of the previous page"`
 }
@@ -327,7 +324,7 @@ func (s *Routes) getItem(ctx context.Context, in *itemInput) (KeyItems, error) {
 	if more {
 		out.Next = &items[len(items)-1].Ordinal
 	}
-	return out, kernel.Seen(err, "tranche run items "+in.ID.String())
+	return out, apicore.Seen(err, "tranche run items "+in.ID.String())
 }
 
 // RunHistory is the history of a run.
@@ -338,16 +335,6 @@ type RunHistory struct {
 // RunNote is a note on a run.
 type RunNote struct {
 	Text string `json:"text" minLength:"1" maxLength:"2000"`
-}
-
-func (s *Routes) registerHistory(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("get-history", "/runs/{run}/history", "What happened to a run"))
-	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
-		"closed, versions of services that first answered, and alerts sent about it."
-	kernel.Register(s.Kernel, api, op, s.getHistory)
-	kernel.Register(s.Kernel, api, kernel.Post("note-run", "/runs/{run}/notes",
-		"Add a note to a run",
-		"Shown with the run, and in the audit log as the reason of its entry."), s.note)
 }
 
 func (s *Routes) getHistory(ctx context.Context, in *runInput) (RunHistory, error) {
@@ -364,7 +351,7 @@ func (s *Routes) note(ctx context.Context, in *runChange[RunNote]) (RunHistory, 
 }
 
 type itemsInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	From  int32    `query:"from" minimum:"0" doc:"the first ordinal"`
 	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
 	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
@@ -383,45 +370,56 @@ func (in *itemsInput) Resolve(ctx huma.Context) []error {
 	return nil
 }
 
-func (s *Routes) registerItemsList(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
+// registerItems adds what reads much of one run.
+func (s *Routes) registerItems(api huma.API) {
+	op := apicore.ReadsMany(apicore.Get("list-items", "/runs/{run}/items", "Items of a range, in order"))
 	op.Description = "The items from one ordinal to another, with their states as in the planes. An item's history " +
 		"is at /runs/{run}/items/{key}."
-	kernel.Register(s.Kernel, api, op, s.listItems)
+	apicore.Register(s.Core, api, op, s.listItems)
+	op = apicore.ReadsMany(apicore.Get("list-slices", "/runs/{run}/slices",
+		"In-flight and scheduled requests, and who holds each"))
+	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
+		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They are sorted by ID, " +
+		"which has no meaning."
+	apicore.Register(s.Core, api, op, s.listSlices)
+	op = apicore.ReadsMany(apicore.ByWatcher(
+		apicore.Get("get-timeline", "/runs/{run}/timeline", "The progress of a run over time")))
+	op.Description = "Items done and failed, requests and their durations, in equal intervals, " +
+		"from the start of the current generation until now or the end of the run. Items count where their last request " +
+		"of the generation ended. It may be two seconds old."
+	apicore.Register(s.Core, api, op, s.getTimeline)
+	op = apicore.ReadsMany(apicore.Get("get-history", "/runs/{run}/history", "What happened to a run"))
+	op.Description = "What people and nodes did to it, its ends, notes, breakers of its endpoints that opened and " +
+		"closed, versions of services that first answered, and alerts sent about it."
+	apicore.Register(s.Core, api, op, s.getHistory)
+	apicore.Register(s.Core, api, apicore.Post("note-run", "/runs/{run}/notes",
+		"Add a note to a run",
+		"Shown with the run, and in the audit log as the reason of its entry."), s.note)
 }
 
 func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRows, error) {
 	if in.To < in.From {
-		return nil, kernel.BadInput("to lies before from; both are ordinals, and both are included")
+		return nil, apicore.BadInput("to lies before from; both are ordinals, and both are included")
 	}
 	rows, err := inspect.New(s.Store).ItemsIn(ctx, inspect.ItemRange{
 		Run: in.ID, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
 		States: in.State, After: workqueue.Ordinal(in.After), Limit: in.Limit,
 	})
-	return rows, kernel.Seen(err, "tranche run show "+in.ID.String())
+	return rows, apicore.Seen(err, "tranche run show "+in.ID.String())
 }
 
 type slicesInput struct {
-	kernel.RunPath
+	apicore.RunPath
 	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"repeatable; absent: all"`
 	After string   `query:"after" doc:"the ID of a slice: only those after it"`
 	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
-}
-
-func (s *Routes) registerSlices(api huma.API) {
-	op := kernel.ReadsMany(kernel.Get("list-slices", "/runs/{run}/slices",
-		"In-flight and scheduled requests, and who holds each"))
-	op.Description = "A slice is one request for a chunk of items. claimed: a node makes the request, or does the work " +
-		"itself; sent: it is with a service, or on its way; scheduled: it waits to be retried. They are sorted by ID, " +
-		"which has no meaning."
-	kernel.Register(s.Kernel, api, op, s.listSlices)
 }
 
 func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {
 	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
 	if in.After != "" {
 		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
-			return nil, kernel.BadInput("after is not the id of a slice; use the value of next of the page before")
+			return nil, apicore.BadInput("after is not the id of a slice; use the value of next of the page before")
 		}
 	}
 	filter.Run = in.ID
@@ -432,11 +430,11 @@ func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.Live
 func runTag(run *RunDocument) (string, error) {
 	still := *run
 	still.At, still.Seconds, still.Forecast = time.Time{}, 0, nil
-	sum, err := kernel.PrintOf(&still)
+	sum, err := apicore.PrintOf(&still)
 	return `W/"` + sum + `"`, err
 }
 
 func itemsTag(items *KeyItems) (string, error) {
-	sum, err := kernel.PrintOf(items)
+	sum, err := apicore.PrintOf(items)
 	return `"` + sum + `"`, err
 }

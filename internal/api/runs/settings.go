@@ -16,7 +16,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -83,11 +83,11 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 	for _, p := range in.Param {
 		name, value, ok := strings.Cut(p, "=")
 		if !ok || name == "" {
-			return settings, kernel.BadInput(fmt.Sprintf("param %q is not name=value", kernel.Cut(p, kernel.MaxEchoed)))
+			return settings, apicore.BadInput(fmt.Sprintf("param %q is not name=value", apicore.Echo(p)))
 		}
 		if _, twice := settings.Params[name]; twice {
-			return settings, kernel.BadInput(fmt.Sprintf("param: %q is given twice; give it once",
-				kernel.Cut(name, kernel.MaxEchoed)))
+			return settings, apicore.BadInput(fmt.Sprintf("param: %q is given twice; give it once",
+				apicore.Echo(name)))
 		}
 		settings.Params[name] = value
 	}
@@ -112,7 +112,7 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 // BadSetting returns the caller's error for a setting of a run, not of its plan.
 func BadSetting(err error) error {
 	if field, ok := errors.AsType[*gather.FieldError](err); ok {
-		return kernel.BadInput(field.Field + ": " + field.Problem)
+		return apicore.BadInput(field.Field + ": " + field.Problem)
 	}
 	return err
 }
@@ -182,7 +182,7 @@ func (s *Starts) PlanOf(ctx context.Context, set *RunSettings) (plan *gather.Pla
 	}
 	switch {
 	case chosen != 1:
-		return nil, 0, kernel.BadInput("give either an endpoint or a plan: one of endpoint, plan (in YAML) and plan_ref")
+		return nil, 0, apicore.BadInput("give either an endpoint or a plan: one of endpoint, plan (in YAML) and plan_ref")
 	case set.Plan != "":
 		plan, err = gather.Parse(cmp.Or(set.PlanName, "plan"), []byte(set.Plan))
 		return plan, 0, err
@@ -221,12 +221,12 @@ func (s *Starts) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 	}
 	view, err := inspect.New(s.Store).Plan(workqueue.Within(ctx), name, version)
 	if err != nil {
-		return nil, 0, kernel.Seen(err, kernel.SeePlans)
+		return nil, 0, apicore.Seen(err, apicore.SeePlans)
 	}
 	plan := &gather.Plan{}
 	if err := json.Unmarshal(view.Spec, plan); err != nil {
-		return nil, 0, kernel.BadInput(fmt.Sprintf("plan %s@%d is not one that this version of tranche can run: %v; use the "+
-			"version that it was applied with, or apply it again", name, view.Version, err))
+		return nil, 0, apicore.BadInput(fmt.Sprintf("plan %s@%d is not one that this version of tranche can run: %v; use "+
+			"the version that it was applied with, or apply it again", name, view.Version, err))
 	}
 	return plan, view.Version, nil
 }
@@ -235,7 +235,7 @@ func (s *Starts) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 func ParsePlanRef(ref string) (name string, version int, err error) {
 	name, number, versioned := strings.Cut(ref, "@")
 	if err := gather.CheckName(name); err != nil {
-		return "", 0, kernel.BadInput(fmt.Sprintf("plan_ref: %s", problemOf(err)))
+		return "", 0, apicore.BadInput(fmt.Sprintf("plan_ref: %s", problemOf(err)))
 	}
 	if !versioned {
 		return name, 0, nil
@@ -246,9 +246,9 @@ func ParsePlanRef(ref string) (name string, version int, err error) {
 
 func planVersion(field, name, number string) (int, error) {
 	version, err := strconv.Atoi(number)
-	if err != nil || version < 1 || version > kernel.MaxPlanVersion {
-		return 0, kernel.BadInput(fmt.Sprintf("%s: invalid version %q; want 1 or more, for example %s@1", field,
-			kernel.Cut(number, kernel.MaxEchoed), kernel.Cut(name, kernel.MaxEchoed)))
+	if err != nil || version < 1 || version > apicore.MaxPlanVersion {
+		return 0, apicore.BadInput(fmt.Sprintf("%s: invalid version %q; want 1 or more, for example %s@1", field,
+			apicore.Echo(number), apicore.Echo(name)))
 	}
 	return version, nil
 }
@@ -256,25 +256,25 @@ func planVersion(field, name, number string) (int, error) {
 // Validate refuses invalid settings.
 func (set *RunSettings) Validate() error {
 	if set.Name == inspect.LastRun {
-		return kernel.BadInput(`a run cannot be called "last", which always means the newest; choose another name`)
+		return apicore.BadInput(`a run cannot be called "last", which always means the newest; choose another name`)
 	}
 	for _, t := range []struct {
 		field, value string
 		most         int
 	}{
-		{"name", set.Name, kernel.MaxNameBytes}, {"source", set.Source, MaxSourceBytes},
-		{"plan_name", set.PlanName, kernel.MaxNameBytes},
+		{"name", set.Name, apicore.MaxNameBytes}, {"source", set.Source, MaxSourceBytes},
+		{"plan_name", set.PlanName, apicore.MaxNameBytes},
 		{"idempotency_key", set.IdempotencyKey, maxIdempotencyBytes}, {"key", set.Key, intake.MaxKeyBytes},
 	} {
-		if err := kernel.CheckText(t.field, t.value, t.most); err != nil {
+		if err := apicore.CheckText(t.field, t.value, t.most); err != nil {
 			return err
 		}
 	}
 	switch start.OnDuplicate(set.OnDuplicate) {
 	case "", start.DuplicateError, start.DuplicateSkip, start.DuplicateAllow:
 	default:
-		return kernel.BadInput(fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
-			kernel.Cut(set.OnDuplicate, kernel.MaxEchoed)))
+		return apicore.BadInput(fmt.Sprintf("on_duplicate is %q; it must be error, skip or allow",
+			apicore.Echo(set.OnDuplicate)))
 	}
 	if err := set.ItemSource.Validate(set); err != nil {
 		return err
@@ -283,8 +283,8 @@ func (set *RunSettings) Validate() error {
 	case intake.Recognise, intake.CSV, intake.NDJSON, intake.Parquet:
 		return BadSetting(set.Overrides.Validate())
 	default:
-		return kernel.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet",
-			kernel.Cut(set.Format, kernel.MaxEchoed)))
+		return apicore.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet",
+			apicore.Echo(set.Format)))
 	}
 }
 
@@ -309,7 +309,7 @@ func (q *ShapeQuery) Over(look *gather.Items) (*gather.Items, error) {
 	case "true", "false":
 		set.Header = new(q.Header == "true")
 	default:
-		return nil, kernel.BadInput(fmt.Sprintf("header is %q; want true or false", kernel.Cut(q.Header, kernel.MaxEchoed)))
+		return nil, apicore.BadInput(fmt.Sprintf("header is %q; want true or false", apicore.Echo(q.Header)))
 	}
 	if q.Delimiter != "" {
 		set.Delimiter = &q.Delimiter

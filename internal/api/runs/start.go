@@ -17,11 +17,10 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue"
@@ -67,7 +66,7 @@ func StartedOf(run *inspect.RunView) any {
 }
 
 type startInput struct {
-	kernel.Actor
+	apicore.Actor
 	StartQuery
 	DryRun bool `query:"dry_run" doc:"store nothing; show what would be started, or what is wrong"`
 }
@@ -110,36 +109,28 @@ type Starts struct {
 	heard heard
 }
 
-func itemTypes() []string { return []string{"text/csv", kernel.MimeNDJSON, MimeParquet} }
+func itemTypes() []string { return []string{"text/csv", apicore.MimeNDJSON, MimeParquet} }
 
 func (s *Starts) registerStart(api huma.API) {
 	s.registerPreview(api)
-	body := kernel.Files(itemTypes()...)
+	body := apicore.Files(itemTypes()...)
 	body.Required = false
 	body.Content["multipart/form-data"] = &huma.MediaType{Schema: &huma.Schema{Type: huma.TypeObject,
 		Required: []string{PartRun, PartItems}, Properties: map[string]*huma.Schema{
-			PartRun: kernel.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
-	kernel.RegisterAnswer(s.Kernel, api, kernel.In(kernel.Into, kernel.Streamed(kernel.ByOperator(huma.Operation{
+			PartRun: apicore.SchemaOf[RunSettings](api), PartItems: body.Content[MimeParquet].Schema}}}
+	started := apicore.SchemaOf[Started](api)
+	answers := apicore.Answers(
+		"The run that the idempotency key had started before; or, with dry_run=true, what would be started.",
+		"application/json", &huma.Schema{AnyOf: []*huma.Schema{started, apicore.SchemaOf[DryRun](api)}})
+	answers["201"] = apicore.Answers("The run is in progress; 200 when the idempotency key had started it before.",
+		"application/json", started)["200"]
+	apicore.RegisterAnswer(s.Core, api, apicore.In(apicore.Into, apicore.Streamed(apicore.ByOperator(huma.Operation{
 		OperationID: "start-run", Method: http.MethodPost, Path: "/runs", Summary: "Start a run",
 		Parameters: overridesQuery(), SkipValidateParams: true, // startInput.Resolve checks them
 		Description: startDescription, DefaultStatus: http.StatusCreated,
-		Responses: map[string]*huma.Response{"201": {
-			Description: "The run is in progress; 200 when the idempotency key had started it before.",
-			Content: map[string]*huma.MediaType{"application/json": {
-				Schema: kernel.SchemaOf[Started](api),
-			}},
-		}, "200": {
-			Description: "The run that the idempotency key had started before; or, with dry_run=true, what would be started.",
-			Content: map[string]*huma.MediaType{"application/json": {Schema: &huma.Schema{AnyOf: []*huma.Schema{
-				kernel.SchemaOf[Started](api),
-				kernel.SchemaOf[DryRun](api),
-			}}}},
-		}},
+		Responses: answers,
 	}), body)), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
-		return &huma.StreamResponse{Body: func(ctx huma.Context) {
-			r, w := humago.Unwrap(ctx)
-			s.start(w, r, in)
-		}}, nil
+		return apicore.Raw(func(w http.ResponseWriter, r *http.Request) { s.start(w, r, in) }), nil
 	})
 }
 
@@ -150,17 +141,17 @@ func (s *Starts) start(w http.ResponseWriter, r *http.Request, in *startInput) {
 	}
 	started, err := s.load(r, in)
 	if err != nil {
-		kernel.SendProblem(w, s.Problem(r.Context(), err))
+		apicore.SendProblem(w, s.Problem(r.Context(), err))
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Location", s.config.BasePath+kernel.Prefix+"/runs/"+started.Run.String())
+	w.Header().Set("Location", s.config.BasePath+apicore.Prefix+"/runs/"+started.Run.String())
 	code := http.StatusCreated
 	if started.Existing {
 		code = http.StatusOK
 	}
 	w.WriteHeader(code)
-	_ = kernel.SendJSON(w, started) // a lost caller can repeat the start with its idempotency key
+	_ = apicore.SendJSON(w, started) // a lost caller can repeat the start with its idempotency key
 }
 
 func (s *Starts) load(r *http.Request, in *startInput) (Started, error) {
@@ -198,7 +189,7 @@ func (s *Starts) StartTx(ctx context.Context, tx pgx.Tx, settings RunSettings, i
 		return Started{}, err
 	}
 	if settings.elsewhere() {
-		return Started{}, kernel.BadInput("a run in a transaction takes the given items; leave out sql, stream and from_run")
+		return Started{}, apicore.BadInput("a run in a transaction takes the given items; leave out sql, stream and from_run")
 	}
 	intent, err := s.intentOf(ctx, settings, items, actor)
 	if err != nil {
@@ -235,7 +226,7 @@ func (s *Starts) intend(r *http.Request, in *startInput) (*intent, error) {
 
 func (s *Starts) intentOf(ctx context.Context, settings RunSettings, items io.Reader, actor string) (*intent, error) {
 	if strings.HasPrefix(settings.IdempotencyKey, schedule.ScheduleKeys) {
-		return nil, kernel.BadInput("idempotency_key: keys that begin with " + schedule.ScheduleKeys +
+		return nil, apicore.BadInput("idempotency_key: keys that begin with " + schedule.ScheduleKeys +
 			" are those of schedules; choose another one")
 	}
 	req, look, err := s.Request(ctx, settings, actor)
@@ -266,7 +257,7 @@ func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error)
 	if err != nil {
 		return settings, nil, err
 	}
-	if err := kernel.ReadJSON(part, maxSettings, "part run", &settings); err != nil {
+	if err := apicore.ReadJSON(part, maxSettings, "part run", &settings); err != nil {
 		return settings, nil, err
 	}
 	items, err := parts.NextPart()
@@ -294,7 +285,7 @@ func (o onlyItems) Read(p []byte) (int, error) {
 	switch more, next := o.parts.NextPart(); {
 	case next == nil:
 		return n, &row.InputError{Reason: fmt.Sprintf("the multipart body goes on with part %q after items, which ends it; "+
-			"send all items in one part", kernel.Cut(more.FormName(), kernel.MaxEchoed))}
+			"send all items in one part", apicore.Echo(more.FormName()))}
 	case errors.Is(next, io.EOF):
 		return n, err
 	default:
@@ -311,7 +302,7 @@ func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
 }
 
 func missingPart(name string) error {
-	return kernel.BadInput("the multipart body needs the parts run and items, in this order; " + name + " is missing")
+	return apicore.BadInput("the multipart body needs the parts run and items, in this order; " + name + " is missing")
 }
 
 func stepSpecs(plan *gather.Plan) ([]workqueue.StepSpec, error) {

@@ -11,7 +11,7 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
@@ -307,7 +307,7 @@ func (f *fieldNames) meet(fields map[string]json.RawMessage, doc []byte) error {
 	}
 	f.names = append(f.names, news...)
 	if len(f.names) > maxFields {
-		return kernel.BadInput(fmt.Sprintf("the items have more than %d fields, too many for columns; export them "+
+		return apicore.BadInput(fmt.Sprintf("the items have more than %d fields, too many for columns; export them "+
 			"without flat",
 			maxFields))
 	}
@@ -390,13 +390,11 @@ func (t *exportTable) choose(wanted []string) error {
 	for i, name := range wanted {
 		at := slices.Index(names, name)
 		if at < 0 {
-			return kernel.BadInput(fmt.Sprintf("columns: there is no column %s; there are %s", strconv.Quote(kernel.Cut(name,
-				kernel.MaxEchoed)),
-				kernel.Cut(strings.Join(names, ", "), 20*kernel.MaxEchoed)))
+			return apicore.BadInput(fmt.Sprintf("columns: there is no column %q; there are %s", apicore.Echo(name),
+				apicore.Cut(strings.Join(names, ", "), 20*apicore.MaxEchoed)))
 		}
 		if slices.Contains(wanted[:i], name) { // Parquet files and objects have each name once
-			return kernel.BadInput(fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(kernel.Cut(name,
-				kernel.MaxEchoed))))
+			return apicore.BadInput(fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(apicore.Echo(name))))
 		}
 		chosen[i] = t.columns[at]
 	}

@@ -9,7 +9,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -58,15 +58,15 @@ func strays(run *inspect.RunView) []string {
 	var strays []string
 	if run.Quarantined > 0 {
 		strays = append(strays, fmt.Sprintf("%d messages about it are in quarantine; see: %s --run %s",
-			run.Quarantined, kernel.SeeQuarantine, run.ID))
+			run.Quarantined, apicore.SeeQuarantine, run.ID))
 	}
 	if run.DeadLetters > 0 {
 		strays = append(strays, fmt.Sprintf("%d of its dead letters wait for an operator; see: %s", run.DeadLetters,
-			kernel.SeeLetters))
+			apicore.SeeLetters))
 	}
 	if run.GivenUp > 0 {
 		strays = append(strays, fmt.Sprintf("%d requests of it were given up, and their items went on in smaller ones; "+
-			"see: %s", run.GivenUp, kernel.SeeLetters))
+			"see: %s", run.GivenUp, apicore.SeeLetters))
 	}
 	return strays
 }
@@ -140,7 +140,7 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 	if len(names) == 0 {
 		return warnings
 	}
-	listeners, err := wire.Discover(ctx, s.NC, kernel.ListenWait)
+	listeners, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 	if err != nil {
 		return append(warnings, noNATSWarning)
 	}
@@ -162,7 +162,7 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 // pulled reports whether a service is pulling requests for an endpoint now. It is much faster than discovery, but
 // misses a service between two pulls.
 func (s *Routes) pulled(ctx context.Context, name string) bool {
-	ctx, cancel := context.WithTimeout(ctx, kernel.ListenWait)
+	ctx, cancel := context.WithTimeout(ctx, apicore.ListenWait)
 	defer cancel()
 	js, err := jetstream.New(s.NC)
 	if err != nil {

@@ -1,7 +1,6 @@
 package admin
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -74,16 +73,12 @@ func examine[T any](ctx context.Context, term *cli.Console, place *checkPlace, a
 }
 
 func asSent[T any](term *cli.Console, found any, err error) (document T, _ error) {
+	if err == nil {
+		err = term.Keep(found)
+	}
 	if err != nil {
 		return document, err
 	}
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	if err := encoder.Encode(found); err != nil {
-		return document, fmt.Errorf("write what was found: %w", err)
-	}
-	term.Answer = bytes.TrimSpace(text.Bytes())
 	return document, json.Unmarshal(term.Answer, &document)
 }
 

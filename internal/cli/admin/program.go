@@ -2,6 +2,7 @@ package admin
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"io"
 	"os"
@@ -176,10 +177,7 @@ func (configSample) Run(line *kong.Context, term *cli.Console) error {
 		for _, env := range flag.Envs {
 			b.WriteString("\n# $" + env)
 		}
-		value := flag.Default
-		if value == "" {
-			value = flag.PlaceHolder
-		}
+		value := cmp.Or(flag.Default, flag.PlaceHolder)
 		if flag.IsBool() {
 			value = "true"
 		}

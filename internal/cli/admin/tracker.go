@@ -210,17 +210,10 @@ func (m *trackerMissing) Run(ctx context.Context, term *cli.Console, cl *client.
 		if err != nil {
 			return err
 		}
-		if !term.JSON {
-			err = term.Printf("%s", cli.Each(page.Ranges, func(r *string) string {
-				return cli.Text("%v:%v\n", page.Batch, r)
-			}))
-		}
-		for i := range page.Ranges {
-			if term.JSON {
-				all = append(all, page.Batch+":"+page.Ranges[i])
-			}
-		}
-		if err != nil {
+		lines := cli.Each(page.Ranges, func(r *string) string { return cli.Text("%v:%v\n", page.Batch, r) })
+		if term.JSON {
+			all = append(all, strings.Fields(lines)...)
+		} else if err := term.Printf("%s", lines); err != nil {
 			return err
 		}
 		left -= len(page.Ranges)

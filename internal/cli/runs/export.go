@@ -113,7 +113,7 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	}
 	size, err := writeWhole(r.Out, stream)
 	if err != nil {
-		return err
+		return fmt.Errorf("--out %s: %w", r.Out, err)
 	}
 	if term.JSON {
 		return term.Document(map[string]any{"file": r.Out, "bytes": size})
@@ -130,21 +130,15 @@ func writeWhole(name string, from io.Reader) (size int64, err error) {
 	}
 	file, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*")
 	if err != nil {
-		return 0, fmt.Errorf("--out %s: %w", name, err)
+		return 0, err
 	}
-	defer func() {
-		if err != nil {
-			err = errors.Join(err, file.Close(), os.Remove(file.Name()))
-		}
-	}()
 	if size, err = io.Copy(file, from); err != nil {
-		return size, cli.BrokenOff(err)
+		err = cli.BrokenOff(err)
+	} else if err = file.Sync(); err == nil {
+		err = os.Rename(file.Name(), name)
 	}
-	if err := file.Sync(); err != nil {
-		return size, fmt.Errorf("--out %s: %w", name, err)
-	}
-	if err := os.Rename(file.Name(), name); err != nil {
-		return size, fmt.Errorf("--out %s: %w", name, err)
+	if err != nil {
+		return size, errors.Join(err, file.Close(), os.Remove(file.Name()))
 	}
 	return size, file.Close()
 }
@@ -152,13 +146,10 @@ func writeWhole(name string, from io.Reader) (size int64, err error) {
 func writeTo(name string, from io.Reader) (size int64, err error) {
 	file, err := os.OpenFile(name, os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
-		return 0, fmt.Errorf("--out %s: %w", name, err)
+		return 0, err
 	}
 	size, err = io.Copy(file, from)
-	if err = errors.Join(err, file.Close()); err != nil {
-		return size, fmt.Errorf("--out %s: %w", name, err)
-	}
-	return size, nil
+	return size, errors.Join(err, file.Close())
 }
 
 type indexedFile struct {
@@ -307,9 +298,7 @@ func (e *fileExport) item(item *client.ExportedItem) error {
 	name := e.names.of(&named{item.Key, item.Step, item.ContentType, int(item.Ordinal)})
 	sum := sha256.Sum256(data)
 	line := indexedFile{item.Key, int(item.Ordinal), name, len(data), item.ContentType, hex.EncodeToString(sum[:])}
-	if line.ContentType == "" {
-		line.ContentType = "application/json"
-	}
+	line.ContentType = cmp.Or(line.ContentType, "application/json")
 	e.files++
 	e.bytes += int64(len(data))
 	if e.resume && e.has(name, len(data), sum) {

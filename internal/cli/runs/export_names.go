@@ -1,6 +1,7 @@
 package runs
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
@@ -129,9 +130,7 @@ func escapeName(text string) string {
 }
 
 func safeName(part string) string {
-	if part == "" {
-		part = "%00"
-	}
+	part = cmp.Or(part, "%00")
 	if c := part[0]; c == '.' || c == ' ' || isDevice(part) {
 		part = escapeFirst(part)
 	}

@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/buildinfo"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -95,7 +95,7 @@ func (e StoreEngine) Start(
 }
 
 type Whole interface {
-	kernel.Node
+	apicore.Node
 	runs.Engine
 	api.CollectorEngine
 	api.Setter

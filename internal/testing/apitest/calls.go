@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -63,7 +63,7 @@ func (b *Bench) Get(path string, header ...string) (Head, string) {
 // SendKeyed posts with an idempotency key.
 func (b *Bench) SendKeyed(key, path string, body io.Reader, header ...string) (Head, string) {
 	b.Helper()
-	return whole(b, http.MethodPost, api.Prefix+path, body, append(header, kernel.IdempotencyHeader, key)...)
+	return whole(b, http.MethodPost, api.Prefix+path, body, append(header, apicore.IdempotencyHeader, key)...)
 }
 
 func whole(b *Bench, method, path string, body io.Reader, header ...string) (Head, string) {
@@ -76,7 +76,7 @@ func whole(b *Bench, method, path string, body io.Reader, header ...string) (Hea
 // JSON sends a request as ann, wants a status, and parses the answer into out unless it is nil.
 func (b *Bench) JSON(method, path, body string, status int, out any, header ...string) string {
 	b.Helper()
-	header = append([]string{"Content-Type", ContentTypeOf(body), kernel.ActorHeader, "ann"}, header...)
+	header = append([]string{"Content-Type", ContentTypeOf(body), apicore.ActorHeader, "ann"}, header...)
 	code, text := b.Ask(method, api.Prefix+path, strings.NewReader(body), header...)
 	if code != status {
 		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
@@ -132,7 +132,7 @@ func (b *Bench) Apply(plan, query string) (out workqueue.AppliedDocument) {
 func (b *Bench) Schedule(path, text string) (int, string) {
 	b.Helper()
 	code, body := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "Content-Type", "application/yaml",
-		kernel.ActorHeader, "ann")
+		apicore.ActorHeader, "ann")
 	return code, string(body)
 }
 
@@ -145,7 +145,7 @@ func (b *Bench) Want(path, body string, status int, parts ...string) []byte {
 // Says posts JSON as ann, and wants a status and texts in the answer.
 func (b *Bench) Says(status int, path, body string, parts ...string) {
 	b.Helper()
-	b.wants(path, body, status, parts, "Content-Type", "application/json", kernel.ActorHeader, "ann")
+	b.wants(path, body, status, parts, "Content-Type", "application/json", apicore.ActorHeader, "ann")
 }
 
 func (b *Bench) wants(path, body string, status int, parts []string, header ...string) []byte {
@@ -167,7 +167,7 @@ func (b *Bench) Sent(status int, replayed bool, want, key, path, body string, he
 	b.Helper()
 	answer, text := b.SendKeyed(key, path, strings.NewReader(body), header...)
 	if answer.StatusCode != status || !strings.Contains(text, want) ||
-		(answer.Header.Get(kernel.ReplayedHeader) == "true") != replayed {
+		(answer.Header.Get(apicore.ReplayedHeader) == "true") != replayed {
 		b.Errorf("%s %s: %d %v %s; want %d, replayed %t, %s", key, path, answer.StatusCode, answer.Header, text, status,
 			replayed, want)
 	}

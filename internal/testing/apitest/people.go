@@ -17,7 +17,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api"
-	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -141,7 +141,7 @@ func (b *Bench) Identified(p *Provider, config access.OIDCConfig) *LockedBench {
 func (b *Bench) IdentifiedWith(p *Provider, config access.OIDCConfig, how access.Config) *LockedBench {
 	b.Helper()
 	config.Issuer, config.ClientID, config.ClientSecret = p.URL, "tranche", "s3cret"
-	config.RedirectURL = "https://tranche.example.com" + kernel.OIDCCallback
+	config.RedirectURL = "https://tranche.example.com" + apicore.OIDCCallback
 	login := testenv.Must(access.NewOIDC(config))(b)
 	b.Oidc = login
 	return b.LockedWith(api.Config{OIDC: login}, how)
@@ -166,7 +166,7 @@ func (b *Bench) Begin(p *Provider, next string) (back string, cookie []string) {
 // BeginIn is Begin in a browser with other logins in progress, whose cookies it keeps.
 func (b *Bench) BeginIn(has *[]*http.Cookie, p *Provider, next string) (back string, cookie []string) {
 	b.Helper()
-	page := b.Send(http.MethodGet, kernel.OIDCLogin+"?next="+url.QueryEscape(next), "", SentBy(has)...)
+	page := b.Send(http.MethodGet, apicore.OIDCLogin+"?next="+url.QueryEscape(next), "", SentBy(has)...)
 	Keep(has, page)
 	to := page.Header.Get("Location")
 	cookie = CookieOf(page, "tranche_login")
@@ -174,7 +174,7 @@ func (b *Bench) BeginIn(has *[]*http.Cookie, p *Provider, next string) (back str
 		b.Fatalf("a login begins with %d, %s, %v", page.StatusCode, to, page.Cookies())
 	}
 	code, state := p.agree(to)
-	return kernel.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
+	return apicore.OIDCCallback + "?" + url.Values{"code": {code}, "state": {state}}.Encode(), cookie
 }
 
 func SentBy(has *[]*http.Cookie) []string {

@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"cmp"
@@ -60,20 +60,21 @@ func (e *deniedError) Error() string { return e.detail }
 func Denied(status int, detail string) error { return &deniedError{status, detail} }
 
 // authorised serves a request if its caller has the route's role. A route without a role is closed to all.
-func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
+func (s *Core) authorised(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
-	noteRoute(w, route.Pattern, s.Access == nil)
+	timed := timedOf(w)
+	timed.route, timed.role = route.Pattern, map[bool]access.Role{true: access.Admin}[s.Access == nil]
 	if err := checkSite(r); err != nil {
 		s.Deny(w, r, err)
 		return
 	}
 	if route.Role == "" {
-		s.Deny(w, r, &deniedError{http.StatusForbidden, "no one may do this: " + Cut(r.URL.Path, MaxEchoed) +
+		s.Deny(w, r, &deniedError{http.StatusForbidden, "no one may do this: " + Echo(r.URL.Path) +
 			" does not say which role it needs, which is a mistake in this version of tranche"})
 		return
 	}
-	if route.streamed {
-		streamBody(r)
+	if route.streamed != nil {
+		timed.body.until = time.Time{}
 	}
 	user := ""
 	if s.Access != nil && route.anonymous {
@@ -88,11 +89,10 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 		if r = r.WithContext(scoped); who != nil {
 			ctx, done := s.Access.Admit(r.Context(), *who)
 			defer done()
-			allow := refuseBody(ctx, r)
+			allow := timed.body.refuse(ctx)
 			defer allow()
 			r, user = madeBy(ctx, r, who), who.Name
-			noteRole(w, who.Role)
-			makeKnown(w)
+			timed.role, timed.known = who.Role, true
 		} else {
 			r.Header.Del(ActorHeader)
 		}
@@ -122,7 +122,7 @@ func (s *Kernel) authorised(w http.ResponseWriter, r *http.Request) {
 }
 
 // admitted applies the limits on rates, slots and bulk data to a request. leave ends an admitted one.
-func admitted(s *Kernel, w http.ResponseWriter, r *http.Request, route *Route, user string) (leave func(), err error) {
+func admitted(s *Core, w http.ResponseWriter, r *http.Request, route *Route, user string) (leave func(), err error) {
 	if s.Access != nil && user == "" && belowPrefix(r.URL.Path) { // not pages and probes
 		if err := s.Access.TryRequest("", s.CallerAddress(r), r.Method != http.MethodGet); err != nil {
 			return nil, err
@@ -140,7 +140,7 @@ func admitted(s *Kernel, w http.ResponseWriter, r *http.Request, route *Route, u
 	return func() { leaveBulk(); giveBack() }, nil
 }
 
-func (s *Kernel) takeSlot(
+func (s *Core) takeSlot(
 	w http.ResponseWriter, r *http.Request, route *Route, user string,
 ) (giveBack func(), err error) {
 	if err := s.countStranger(w, r); err != nil {
@@ -190,7 +190,7 @@ const RequestHeader = "X-Request-Id"
 // maxRequestID limits a caller's ID of a request.
 const maxRequestID = 64
 
-func (s *Kernel) withOrigin(w http.ResponseWriter, r *http.Request) *http.Request {
+func (s *Core) withOrigin(w http.ResponseWriter, r *http.Request) *http.Request {
 	var o workqueue.Origin
 	if who, ok := access.From(r.Context()); ok {
 		o = who.Origin()
@@ -205,7 +205,7 @@ func (s *Kernel) withOrigin(w http.ResponseWriter, r *http.Request) *http.Reques
 		o.Address = address.String()
 	}
 	caller := Cut(r.Header.Get(ActorHeader), MaxActorBytes)
-	noteCaller(w, caller)
+	timedOf(w).caller = caller
 	ctx := context.WithValue(workqueue.WithOrigin(r.Context(), o), requestKey{}, r)
 	return r.WithContext(context.WithValue(ctx, callerKey{}, caller))
 }
@@ -213,8 +213,8 @@ func (s *Kernel) withOrigin(w http.ResponseWriter, r *http.Request) *http.Reques
 type callerKey struct{}
 
 // noteRead counts a read of payloads or results in the audit log.
-func (s *Kernel) noteRead(ctx context.Context, op *huma.Operation, in any) {
-	if !IsSet(op, metaReadsItems) {
+func (s *Core) noteRead(ctx context.Context, op *huma.Operation, in any) {
+	if !RouteOf(op).readsItems {
 		return
 	}
 	caller, _ := ctx.Value(callerKey{}).(string)
@@ -226,7 +226,7 @@ func (s *Kernel) noteRead(ctx context.Context, op *huma.Operation, in any) {
 }
 
 // noteRefused counts a refused request in the audit log.
-func (s *Kernel) noteRefused(t *timedWriter, r *http.Request) {
+func (s *Core) noteRefused(t *timedWriter, r *http.Request) {
 	if t.status == http.StatusUnauthorized || t.status == http.StatusForbidden {
 		s.refusals.Refused(s.CallerAddress(r), t.caller, cmp.Or(t.route, noRoute), strconv.Itoa(t.status))
 	}
@@ -234,7 +234,7 @@ func (s *Kernel) noteRefused(t *timedWriter, r *http.Request) {
 
 // permitted returns the caller if permitted, and the context of the request; no caller for an anonymous one of a public
 // route.
-func (s *Kernel) permitted(
+func (s *Core) permitted(
 	w http.ResponseWriter, r *http.Request, route *Route,
 ) (*access.Principal, context.Context, error) {
 	who, err := s.whoAsks(r)
@@ -244,7 +244,7 @@ func (s *Kernel) permitted(
 		}
 		return nil, r.Context(), err
 	}
-	noteCaller(w, who.Name)
+	timedOf(w).caller = who.Name
 	scoped := r.Context()
 	if err = s.Access.TryRequest(who.Name, s.CallerAddress(r), r.Method != http.MethodGet); err == nil {
 		scoped, err = s.limitToNamespaces(r, route, &who) // asks the database
@@ -255,7 +255,7 @@ func (s *Kernel) permitted(
 	return &who, scoped, err
 }
 
-func (s *Kernel) whoAsks(r *http.Request) (access.Principal, error) {
+func (s *Core) whoAsks(r *http.Request) (access.Principal, error) {
 	if header := r.Header.Get("Authorization"); header != "" {
 		scheme, secret, _ := strings.Cut(header, " ")
 		if !strings.EqualFold(scheme, "Bearer") {
@@ -305,7 +305,7 @@ func checkCookieUse(r *http.Request, who *access.Principal) error {
 }
 
 // Deny answers a request that was not permitted.
-func (s *Kernel) Deny(w http.ResponseWriter, r *http.Request, err error) {
+func (s *Core) Deny(w http.ResponseWriter, r *http.Request, err error) {
 	p := s.Problem(r.Context(), err)
 	if r.ContentLength != 0 {
 		w.Header().Set("Connection", "close") // else the server would wait for the rest of the body
@@ -372,7 +372,7 @@ const howToLogIn = "send a token in the header Authorization: Bearer (--token-fi
 
 // CallerAddress returns the address of the caller. A trusted proxy gives it as the last part of X-Forwarded-For;
 // earlier parts come from the caller and are ignored. If unreadable, it is the proxy's address.
-func (s *Kernel) CallerAddress(r *http.Request) netip.Addr {
+func (s *Core) CallerAddress(r *http.Request) netip.Addr {
 	address, _ := addressIn(r.RemoteAddr) // invalid addresses share one throttle
 	if chain := r.Header.Values("X-Forwarded-For"); len(chain) > 0 && isAmong(s.config.TrustedProxies, address) {
 		last := chain[len(chain)-1]
@@ -402,7 +402,7 @@ const (
 )
 
 // CookieName returns the name of the session cookie.
-func (s *Kernel) CookieName() string {
+func (s *Core) CookieName() string {
 	if s.config.SecureCookies {
 		return secureSessionCookie
 	}
@@ -416,7 +416,7 @@ const maxStrangers = 512
 
 // countStranger counts a request without a known caller until it ends, or returns a BusyError if its address has too
 // many. Without authentication none are counted.
-func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
+func (s *Core) countStranger(w http.ResponseWriter, r *http.Request) error {
 	timed, ok := w.(*timedWriter)
 	if s.Access == nil || !ok || timed.known || timed.leave != nil || isProbe(r) {
 		return nil
@@ -434,12 +434,6 @@ func (s *Kernel) countStranger(w http.ResponseWriter, r *http.Request) error {
 // address with unauthenticated callers.
 func isProbe(r *http.Request) bool {
 	return (r.URL.Path == "/healthz" || r.URL.Path == "/readyz") && r.ContentLength == 0
-}
-
-func makeKnown(w http.ResponseWriter) {
-	if timed, ok := w.(*timedWriter); ok {
-		timed.known = true
-	}
 }
 
 func (t *timedWriter) left() {

@@ -1,18 +1,16 @@
-package kernel
+package apicore
 
 import (
 	"cmp"
-	"encoding"
 	"errors"
 	"fmt"
 	"io"
-	"reflect"
-	"strings"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/go-json-experiment/json"
 	"github.com/go-json-experiment/json/jsontext"
+
+	"github.com/tranchehq/tranche/internal/ingest"
 )
 
 // JSON is a JSON request body, parsed while it is read into a T, whose lists bound themselves by [ReadList]. huma
@@ -48,77 +46,17 @@ func ReadJSON(from io.Reader, most int64, name string, into any) error {
 	if limited.N <= 0 {
 		return TooLarge(fmt.Sprintf("%s is larger than %d MiB; send it in several requests", name, most>>20))
 	}
-	wrong, syntax := &json.SemanticError{}, &jsontext.SyntacticError{}
+	said, ok := errors.AsType[*InputError](err)
+	_, text := ingest.BadJSON(name, err)
 	switch {
-	case errors.As(err, &wrong):
-		return wrongValue(name, wrong)
-	case errors.As(err, &syntax) && syntax.ByteOffset == 0 && errors.Is(err, io.ErrUnexpectedEOF):
-		return BadInput(name + " is empty; send one JSON object")
-	case errors.As(err, &syntax):
-		return BadInput(fmt.Sprintf("%s is not valid JSON at byte %d: %v", name, syntax.ByteOffset+1, syntax.Err))
-	}
-	return err //nolint:wrapcheck // says where
-}
-
-func wrongValue(name string, wrong *json.SemanticError) error {
-	place := placeOf(wrong.JSONPointer)
-	if said, ok := errors.AsType[*InputError](wrong.Err); ok {
+	case ok:
 		return said
+	case text == "":
+		return err //nolint:wrapcheck // none, or not about the JSON
+	case errors.Is(err, json.ErrUnknownName):
+		text += ", or see " + Prefix + "/openapi.json for those that there are"
 	}
-	if errors.Is(wrong.Err, json.ErrUnknownName) {
-		return BadInput(fmt.Sprintf("%s has an unknown member %q; leave it out, or see %s/openapi.json for those that there "+
-			"are", name, Cut(place, MaxEchoed), Prefix))
-	}
-	if place == "" {
-		place = name
-	}
-	if wrong.GoType == reflect.TypeFor[time.Time]() {
-		return BadInput(Cut(place, MaxEchoed) + " must be a time as in RFC 3339, like 2026-11-24T20:15:00Z")
-	}
-	if _, own := reflect.TypeAssert[encoding.TextUnmarshaler](reflect.New(wrong.GoType)); own && wrong.Err != nil {
-		return BadInput(Cut(place, MaxEchoed) + ": " + Cut(wrong.Err.Error(), 2*MaxEchoed))
-	}
-	but := ""
-	if len(wrong.JSONValue) > 0 {
-		but = ", not " + Cut(string(wrong.JSONValue), MaxEchoed)
-	}
-	return BadInput(Cut(place, MaxEchoed) + " must be " + wanted(wrong.GoType) + but)
-}
-
-func wanted(t reflect.Type) string {
-	switch t.Kind() {
-	case reflect.Bool:
-		return "true or false"
-	case reflect.String:
-		return "a string"
-	case reflect.Slice:
-		return "an array"
-	case reflect.Array:
-		return fmt.Sprintf("an array of %d values", t.Len())
-	case reflect.Struct, reflect.Map:
-		return "a JSON object"
-	case reflect.Pointer:
-		return wanted(t.Elem())
-	case reflect.Float64:
-		return "a number"
-	default:
-		return fmt.Sprintf("a whole number up to %d", uint64(1)<<(t.Bits()-1)-1)
-	}
-}
-
-func placeOf(at jsontext.Pointer) string {
-	place := ""
-	for name := range at.Tokens() {
-		switch {
-		case strings.Trim(name, "0123456789") == "" && name != "" && place != "":
-			place += "[" + name + "]"
-		case place != "":
-			place += "." + name
-		default:
-			place = name
-		}
-	}
-	return place
+	return BadInput(text)
 }
 
 // ReadList reads an array of 1 to most values and stops at the first that check refuses. An empty list is an error:
@@ -138,9 +76,9 @@ func ReadList[T any](dec *jsontext.Decoder, most int, check func(place string, o
 		at := dec.StackPointer()
 		if len(all) == most {
 			return nil, BadInput(fmt.Sprintf("there are more than %d %s; send them in several requests", most,
-				placeOf(at.Parent())))
+				ingest.PlaceOf(at.Parent())))
 		}
-		if err := check(placeOf(at), one); err != nil {
+		if err := check(ingest.PlaceOf(at), one); err != nil {
 			return nil, err
 		}
 		all = append(all, one)
@@ -152,5 +90,5 @@ func ReadList[T any](dec *jsontext.Decoder, most int, check func(place string, o
 }
 
 func emptyList(at jsontext.Pointer) error {
-	return BadInput(placeOf(at) + " is empty: leave it out, or list what is meant")
+	return BadInput(ingest.PlaceOf(at) + " is empty: leave it out, or list what is meant")
 }

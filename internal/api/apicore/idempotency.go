@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"bytes"
@@ -43,16 +43,13 @@ const (
 // idempotent executes requests with the same key once and replays the first answer to repeats. Only successes are
 // stored: a refused request may be retried with the same key. An answer with a secret is not stored, so its key is
 // ignored.
-func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Request, unstored bool) {
+func (s *Core) idempotent(next http.Handler, w http.ResponseWriter, r *http.Request, unstored bool) {
 	keys := r.Header.Values(IdempotencyHeader)
 	if len(keys) == 0 || unstored || r.Method == http.MethodGet || r.Method == http.MethodHead {
 		next.ServeHTTP(w, r)
 		return
 	}
-	user := r.Header.Get(ActorHeader)
-	if user == "" {
-		user = Anonymous
-	}
+	user := cmp.Or(r.Header.Get(ActorHeader), Anonymous)
 	if err := checkRequestKey(keys, user); err != nil {
 		SendProblem(w, s.Problem(r.Context(), err))
 		return
@@ -69,7 +66,7 @@ func (s *Kernel) idempotent(next http.Handler, w http.ResponseWriter, r *http.Re
 func operationOf(r *http.Request) string {
 	operation := r.Method + " " + Cut(r.URL.Path, maxDetail)
 	if in := r.Header.Get(NamespaceHeader); in != "" {
-		operation += " in " + Cut(in, MaxEchoed)
+		operation += " in " + Echo(in)
 	}
 	return operation
 }
@@ -92,7 +89,7 @@ func refuseUnderWay(w http.ResponseWriter) {
 		" is in progress; ask again with the same key for its answer")
 }
 
-func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
+func (s *Core) once(next http.Handler, w http.ResponseWriter, r *http.Request, key workqueue.RequestKey) {
 	body := newPrintedBody(r)
 	claim, known, err := session.New(s.Store).ClaimRequest(r.Context(), key, operationOf(r), body.head, s.Node.Session())
 	switch {
@@ -119,7 +116,7 @@ func (s *Kernel) once(next http.Handler, w http.ResponseWriter, r *http.Request,
 
 // settleRequest stores the answer of a success before it is sent, because its reader may repeat the request
 // immediately.
-func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClaim, body *printedBody, kept *keptWriter,
+func (s *Core) settleRequest(ctx context.Context, claim *workqueue.RequestClaim, body *printedBody, kept *keptWriter,
 	ended bool,
 ) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), keepTimeout)
@@ -135,7 +132,7 @@ func (s *Kernel) settleRequest(ctx context.Context, claim *workqueue.RequestClai
 	}
 }
 
-func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *session.KeptRequest) {
+func (s *Core) repeat(w http.ResponseWriter, r *http.Request, body *printedBody, known *session.KeptRequest) {
 	same := known.Operation == operationOf(r)
 	if same {
 		var err error
@@ -148,7 +145,7 @@ func (s *Kernel) repeat(w http.ResponseWriter, r *http.Request, body *printedBod
 	case !same:
 		WriteProblem(w, http.StatusUnprocessableEntity, fmt.Sprintf("the %s was used at %s for another request (%s); use a "+
 			"new key for each request", IdempotencyHeader, known.At.UTC().Format(time.RFC3339),
-			Cut(known.Operation, MaxEchoed)))
+			Echo(known.Operation)))
 	case known.Answer != nil && known.Answer.Headers[truncatedHeader] == "":
 		replay(w, known.Answer)
 	case known.Answer == nil && known.CarriedOut == nil:
@@ -172,7 +169,7 @@ func replay(w http.ResponseWriter, answer *session.Answer) {
 
 // answerCommitted answers a request that was committed but whose answer is lost, because the node died in between.
 // For a start, the run has all that the answer had.
-func (s *Kernel) answerCommitted(w http.ResponseWriter, r *http.Request, known *session.KeptRequest) {
+func (s *Core) answerCommitted(w http.ResponseWriter, r *http.Request, known *session.KeptRequest) {
 	what := "its effects are in: tranche audit"
 	if done := known.CarriedOut; done != nil {
 		if done.Action == "start" && done.Run != nil {
@@ -184,14 +181,14 @@ func (s *Kernel) answerCommitted(w http.ResponseWriter, r *http.Request, known *
 		case done.Run != nil:
 			what += ", of run " + done.Run.String() + "; see: tranche audit --run " + done.Run.String()
 		case done.Subject != "":
-			what += ", of " + Cut(done.Subject, MaxEchoed) + "; see: tranche audit"
+			what += ", of " + Echo(done.Subject) + "; see: tranche audit"
 		}
 	}
 	WriteProblem(w, http.StatusConflict, "the request was carried out, at least in part, and its answer was not kept; "+
 		"nothing is repeated; "+what)
 }
 
-func (s *Kernel) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {
+func (s *Core) answerStarted(w http.ResponseWriter, r *http.Request, run workqueue.RunID) {
 	view, err := inspect.New(s.Store).Run(r.Context(), run)
 	if err != nil {
 		SendProblem(w, s.Problem(r.Context(), err))

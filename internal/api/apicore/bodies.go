@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"bytes"
@@ -29,7 +29,7 @@ const (
 
 // timed limits how long a caller may be silent while a body is read and while an answer is written. In between a
 // request may work without a limit: a deadline passing then would end it or lose its answer.
-func (s *Kernel) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
+func (s *Core) timed(w http.ResponseWriter, r *http.Request) (*timedWriter, *http.Request) {
 	control := http.NewResponseController(w)
 	body := &timedBody{body: r.Body, control: control, silence: s.Silence, whole: r.Body == http.NoBody,
 		drain: drainTimeout, until: time.Now().Add(s.Silence)}
@@ -191,19 +191,6 @@ func (b *timedBody) refuse(ctx context.Context) (allow func()) {
 	}
 }
 
-func refuseBody(ctx context.Context, r *http.Request) (allow func()) {
-	if body, ok := r.Body.(*timedBody); ok {
-		return body.refuse(ctx)
-	}
-	return func() {}
-}
-
-func streamBody(r *http.Request) {
-	if body, ok := r.Body.(*timedBody); ok {
-		body.until = time.Time{}
-	}
-}
-
 // HurryBody limits the time for the whole body to d.
 func HurryBody(r *http.Request, d time.Duration) {
 	if body, ok := r.Body.(*timedBody); ok {
@@ -299,25 +286,12 @@ func (t *timedWriter) Unwrap() http.ResponseWriter { return t.ResponseWriter }
 
 const noRoute = "(none)"
 
-func noteRoute(w http.ResponseWriter, pattern string, open bool) {
+// timedOf returns the writer of a request, or else one that no one reads.
+func timedOf(w http.ResponseWriter) *timedWriter {
 	if timed, ok := w.(*timedWriter); ok {
-		timed.route = pattern
+		return timed
 	}
-	if open {
-		noteRole(w, access.Admin)
-	}
-}
-
-func noteRole(w http.ResponseWriter, role access.Role) {
-	if timed, ok := w.(*timedWriter); ok {
-		timed.role = role
-	}
-}
-
-func noteCaller(w http.ResponseWriter, name string) {
-	if timed, ok := w.(*timedWriter); ok {
-		timed.caller = name
-	}
+	return &timedWriter{body: &timedBody{whole: true}}
 }
 
 func (t *timedWriter) measure(to Meter) {
@@ -337,7 +311,7 @@ const (
 // Bulky limits the body of an operation to most bytes, held in memory, within the shared limit maxBulk.
 func Bulky(op huma.Operation, most int64) huma.Operation {
 	op.MaxBodyBytes = most
-	return noted(op, metaBulk, most)
+	return marked(op, func(r *Route) { r.bulk = most })
 }
 
 // bulkRoom shares maxBulk among the bodies of bulky requests. Only received bytes count, not a claimed length. Room

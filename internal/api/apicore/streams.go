@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"github.com/danielgtaylor/huma/v2/adapters/humago"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/live"
@@ -110,6 +111,21 @@ func pass(ctx context.Context, out *eventWriter, source eventSource) error {
 	}
 }
 
+// Raw is an answer that is written by hand.
+func Raw(write func(w http.ResponseWriter, r *http.Request)) *huma.StreamResponse {
+	return &huma.StreamResponse{Body: func(ctx huma.Context) {
+		r, w := humago.Unwrap(ctx)
+		write(w, r)
+	}}
+}
+
+// Answers describes an answer in one content type.
+func Answers(doc, mime string, schema *huma.Schema) map[string]*huma.Response {
+	return map[string]*huma.Response{
+		"200": {Description: doc, Content: map[string]*huma.MediaType{mime: {Schema: schema}}},
+	}
+}
+
 // Described returns the schema of one event of a stream.
 func Described(api huma.API, name, doc string, data any) *huma.Schema {
 	schema, is := data.(*huma.Schema)
@@ -128,9 +144,6 @@ func Described(api huma.API, name, doc string, data any) *huma.Schema {
 
 // EventStream describes a streamed answer.
 func EventStream(doc string, events ...*huma.Schema) map[string]*huma.Response {
-	return map[string]*huma.Response{
-		"200": {Description: doc, Content: map[string]*huma.MediaType{mimeEvents: {Schema: &huma.Schema{
-			Type: huma.TypeArray, Description: "Server-sent events; data is JSON.", Items: &huma.Schema{OneOf: events},
-		}}}},
-	}
+	return Answers(doc, mimeEvents, &huma.Schema{Type: huma.TypeArray, Description: "Server-sent events; data is JSON.",
+		Items: &huma.Schema{OneOf: events}})
 }

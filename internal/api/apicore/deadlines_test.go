@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"net/http"
@@ -15,7 +15,7 @@ import (
 // What is said of an answer after it has begun, as huma does when the caller has gone, is no mistake for the log.
 func TestAnAnswerBeginsOnce(t *testing.T) {
 	t.Parallel()
-	s := &Kernel{Silence: time.Minute}
+	s := &Core{Silence: time.Minute}
 	core, logged := observer.New(zap.DebugLevel)
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer, _ := s.timed(w, r)

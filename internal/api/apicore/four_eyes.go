@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"bytes"
@@ -29,28 +29,27 @@ func FourEyes(kind string, op huma.Operation) huma.Operation {
 	}
 	op.Responses["202"] = &huma.Response{
 		Description: "Nothing was done: another administrator must confirm it (list-acts)."}
-	return noted(op, metaFourEyes, kind)
+	return marked(op, func(r *Route) { r.fourEyes = kind })
 }
 
 // Previewed adds to a FourEyes operation what look returns: what a confirmer must know besides the request. look may
 // replace a name in the request by an ID. If its result differs at the confirmation, that is refused.
 func Previewed[In any](op huma.Operation, look func(ctx context.Context, in *In) (any, error)) huma.Operation {
-	return noted(op, metaPreview, func(ctx context.Context, in any) (json.RawMessage, error) {
-		given, _ := in.(*In)
-		seen, err := look(ctx, given)
-		if err != nil {
-			return nil, err
+	return marked(op, func(r *Route) {
+		r.preview = func(ctx context.Context, in any) (json.RawMessage, error) {
+			given, _ := in.(*In)
+			seen, err := look(ctx, given)
+			if err != nil {
+				return nil, err
+			}
+			return json.Marshal(seen)
 		}
-		return json.Marshal(seen)
 	})
 }
 
-type lookFunc = func(ctx context.Context, in any) (json.RawMessage, error)
-
 // unchanged refuses an act that is confirmed, if what its operation shows of what it changes is no longer what it was.
 func unchanged(ctx context.Context, op *huma.Operation, in any) error {
-	act := identity.ActOf(ctx)
-	look, _ := op.Metadata[metaPreview].(lookFunc)
+	act, look := identity.ActOf(ctx), RouteOf(op).preview
 	if act == nil || look == nil {
 		return nil
 	}
@@ -65,7 +64,7 @@ func unchanged(ctx context.Context, op *huma.Operation, in any) error {
 type requestKey struct{}
 
 // Eyes returns the names that count as the same person as the caller (identity.Store.Eyes); in a confirmed act both.
-func (s *Kernel) Eyes(ctx context.Context, name string) ([]string, error) {
+func (s *Core) Eyes(ctx context.Context, name string) ([]string, error) {
 	if both := identity.ActEyes(ctx); both != nil {
 		return both, nil
 	}
@@ -74,8 +73,8 @@ func (s *Kernel) Eyes(ctx context.Context, name string) ([]string, error) {
 }
 
 // asksFirst reports whether an operation must be confirmed: not a dry run, and not what a confirmation carries out.
-func asksFirst(ctx context.Context, s *Kernel, op *huma.Operation, in any) bool {
-	kind, _ := op.Metadata[metaFourEyes].(string)
+func asksFirst(ctx context.Context, s *Core, op *huma.Operation, in any) bool {
+	kind := RouteOf(op).fourEyes
 	if kind == "" || !slices.Contains(s.config.FourEyes, kind) || identity.ActEyes(ctx) != nil {
 		return false
 	}
@@ -107,21 +106,21 @@ func (*unconfirmedError) Error() string { return "another administrator must con
 func (*unconfirmedError) GetStatus() int { return http.StatusAccepted }
 
 // ask saves the request of an operation, after a dry run if it has one: what would be refused is refused now.
-func ask(ctx context.Context, s *Kernel, op *huma.Operation, in any, handle func() (any, error)) error {
+func ask(ctx context.Context, s *Core, op *huma.Operation, in any, handle func() (any, error)) error {
 	r, _ := ctx.Value(requestKey{}).(*http.Request)
 	who, _ := access.From(ctx)
 	if err := mayAsk(ctx, r, &who); err != nil {
 		return s.failure(ctx, err)
 	}
-	kind, _ := op.Metadata[metaFourEyes].(string)
-	act := identity.Act{Kind: kind, What: op.Summary, Method: op.Method, Path: r.URL.EscapedPath(),
+	route := RouteOf(op)
+	act := identity.Act{Kind: route.fourEyes, What: op.Summary, Method: op.Method, Path: r.URL.EscapedPath(),
 		AskedBy: r.Header.Get(ActorHeader)}
 	if of, ok := in.(interface{ run() workqueue.RunID }); ok { // last, or a name, may be another run later
 		act.Path = Prefix + strings.Replace(op.Path, "{run}", of.run().String(), 1)
 	}
 	var err error
-	if look, ok := op.Metadata[metaPreview].(lookFunc); ok {
-		act.Preview, err = look(ctx, in)
+	if route.preview != nil {
+		act.Preview, err = route.preview(ctx, in)
 	}
 	if of, ok := in.(interface{ Pinned() string }); ok {
 		act.Path = Prefix + strings.Replace(op.Path, "{id}", of.Pinned(), 1)
@@ -169,7 +168,7 @@ func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
 
 // Confirm carries out an act in the name of who asked, and returns its answer. It is done once: what it changes settles
 // it. If it is refused, it stays pending; an erasure that was done in part stays running.
-func Confirm(ctx context.Context, s *Kernel, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
+func Confirm(ctx context.Context, s *Core, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
 	if err := act.Pending(); err != nil {
 		return nil, err
 	}

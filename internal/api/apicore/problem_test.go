@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"context"
@@ -49,7 +49,7 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			mux := http.NewServeMux()
-			s := &Kernel{Log: zap.NewNop(), config: Config{QueryTimeout: time.Minute}}
+			s := &Core{Log: zap.NewNop(), config: Config{QueryTimeout: time.Minute}}
 			api := humago.New(mux, huma.DefaultConfig("a test", "1"))
 			Register(s, api, huma.Operation{OperationID: "ask", Method: http.MethodPost, Path: "/ask"},
 				func(context.Context, *struct{}) (string, error) { return "", tc.err })

@@ -1,8 +1,8 @@
-// Package kernel is the shared part of the API's packages: authorisation, idempotent requests, error answers,
+// Package apicore is the shared part of the API's packages: authorisation, idempotent requests, error answers,
 // deadlines of bodies and answers, event streams, and registering and describing routes.
 //
-// It knows no resource: what one package alone needs belongs there. A [Kernel] is safe for concurrent use.
-package kernel
+// It knows no resource: what one package alone needs belongs there. A [Core] is safe for concurrent use.
+package apicore
 
 import (
 	"context"
@@ -51,7 +51,7 @@ type Meter interface {
 	Asked(route, role string, code int)
 }
 
-// Config configures a Kernel.
+// Config configures a Core.
 type Config struct {
 	Log   *zap.Logger
 	Hosts []string // allowed in the Host header
@@ -78,8 +78,8 @@ type Config struct {
 	Connections int
 }
 
-// Kernel is the shared part of an API server.
-type Kernel struct {
+// Core is the shared part of an API server.
+type Core struct {
 	Store  *database.DB
 	Node   Node
 	NC     *nats.Conn
@@ -101,9 +101,9 @@ type Kernel struct {
 	active          sync.WaitGroup // requests in progress
 }
 
-// New returns the Kernel of a server.
-func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
-	return &Kernel{
+// New returns the Core of a server.
+func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Core {
+	return &Core{
 		Store: store, Node: node, NC: nc, Log: config.Log, Access: config.Access, config: config, Silence: config.ReadTimeout,
 		Turn:  broadTimeout,
 		heavy: slotsOf(config.Access, config.Connections/heavyShare),
@@ -117,14 +117,14 @@ func New(store *database.DB, node Node, nc *nats.Conn, config Config) *Kernel {
 }
 
 // Wake makes the leader run a leader task now, if it can be reached; else it runs at its next interval.
-func (s *Kernel) Wake(task string) {
+func (s *Core) Wake(task string) {
 	if s.config.WakeLeaderTask != nil {
 		s.config.WakeLeaderTask(task)
 	}
 }
 
 // Looking limits the time of a read.
-func (s *Kernel) Looking(ctx context.Context) (context.Context, context.CancelFunc) {
+func (s *Core) Looking(ctx context.Context) (context.Context, context.CancelFunc) {
 	return context.WithTimeoutCause(ctx, s.config.QueryTimeout, errTooSlow)
 }
 
@@ -133,14 +133,14 @@ type answer[T any] struct{ Body T }
 // Register adds an operation and converts its errors to problems. Reads have a time limit. Before the handler it
 // prepares what the input embeds: Actor, Changer, RunPath and JSON.
 func Register[In, Out any](
-	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
+	k *Core, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 ) {
 	RegisterWithin(k, api, op, k.config.QueryTimeout, handle)
 }
 
 // RegisterWithin is Register with another time limit for reads.
 func RegisterWithin[In, Out any](
-	k *Kernel, api huma.API, op huma.Operation, limit time.Duration,
+	k *Core, api huma.API, op huma.Operation, limit time.Duration,
 	handle func(ctx context.Context, in *In) (Out, error),
 ) {
 	RegisterAnswer(k, api, op, func(ctx context.Context, in *In) (*answer[Out], error) {
@@ -156,7 +156,7 @@ func RegisterWithin[In, Out any](
 
 // RegisterAnswer is Register for an operation that builds the answer and limits its time itself.
 func RegisterAnswer[In, Out any](
-	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (*Out, error),
+	k *Core, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (*Out, error),
 ) {
 	op.BodyReadTimeout = -1 // timedBody does it
 	huma.Register(api, op, func(ctx context.Context, in *In) (out *Out, err error) {
@@ -177,7 +177,7 @@ func RegisterAnswer[In, Out any](
 	})
 }
 
-func (s *Kernel) prepare(ctx context.Context, in any) error {
+func (s *Core) prepare(ctx context.Context, in any) error {
 	if who, ok := in.(interface{ Check() error }); ok {
 		if err := who.Check(); err != nil {
 			return err
@@ -194,7 +194,7 @@ func (s *Kernel) prepare(ctx context.Context, in any) error {
 		}
 	}
 	if of, ok := in.(interface {
-		find(ctx context.Context, k *Kernel) error
+		find(ctx context.Context, k *Core) error
 	}); ok {
 		return of.find(ctx, s)
 	}
@@ -203,7 +203,7 @@ func (s *Kernel) prepare(ctx context.Context, in any) error {
 
 // Get describes a read, open to viewers.
 func Get(id, path, summary string) huma.Operation {
-	return byViewer(huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
+	return by(access.Viewer, huma.Operation{OperationID: id, Method: http.MethodGet, Path: path, Summary: summary})
 }
 
 // Post describes an operators' action. more may be empty.
@@ -226,7 +226,7 @@ type RunPath struct {
 	ID workqueue.RunID // set by Register
 }
 
-func (r *RunPath) find(ctx context.Context, k *Kernel) (err error) {
+func (r *RunPath) find(ctx context.Context, k *Core) (err error) {
 	ctx, cancel := k.Looking(ctx)
 	defer cancel()
 	r.ID, err = inspect.New(k.Store).Resolve(ctx, r.Run)
@@ -236,7 +236,7 @@ func (r *RunPath) find(ctx context.Context, k *Kernel) (err error) {
 func (r *RunPath) run() workqueue.RunID { return r.ID }
 
 // FindRun resolves a reference to a run; the zero ID for an empty reference.
-func (s *Kernel) FindRun(ctx context.Context, ref string) (id workqueue.RunID, err error) {
+func (s *Core) FindRun(ctx context.Context, ref string) (id workqueue.RunID, err error) {
 	if ref == "" {
 		return id, nil
 	}
@@ -346,7 +346,7 @@ type taggedAnswer[T any] struct {
 // RegisterTagged is Register for documents that callers poll: the input embeds a Known. tag returns a document's
 // ETag.
 func RegisterTagged[In, Out any](
-	k *Kernel, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
+	k *Core, api huma.API, op huma.Operation, handle func(ctx context.Context, in *In) (Out, error),
 	tag func(*Out) (string, error),
 ) {
 	op.Responses = map[string]*huma.Response{"304": {Description: "It is as the caller knows it."}}
@@ -401,7 +401,7 @@ func CheckIfWas(body any, values map[string]string) error {
 	for name := range values {
 		if _, ok := sets[name]; !ok && err == nil {
 			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; use only settings that it sets",
-				Cut(name, MaxEchoed)))
+				Echo(name)))
 		}
 	}
 	return err

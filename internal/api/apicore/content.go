@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"bytes"
@@ -51,8 +51,11 @@ func ContentOf(body []byte, encoding string, full bool) Content {
 	c.Size = len(body)
 	if !full && len(body) > maxContent {
 		body, c.Truncated = body[:maxContent], true
-		if whole := lastWhole(body); utf8.Valid(body[:whole]) {
-			body = body[:whole]
+		for cut := range utf8.UTFMax { // a character may have been cut
+			if whole := body[:len(body)-cut]; utf8.Valid(whole) {
+				body = whole
+				break
+			}
 		}
 	}
 	switch {
@@ -65,18 +68,6 @@ func ContentOf(body []byte, encoding string, full bool) Content {
 		c.Base64 = body
 	}
 	return c
-}
-
-func lastWhole(text []byte) int {
-	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
-		if start := len(text) - back; utf8.RuneStart(text[start]) {
-			if !utf8.FullRune(text[start:]) {
-				return start
-			}
-			break
-		}
-	}
-	return len(text)
 }
 
 func unpack(body []byte, encoding string) ([]byte, bool) {

@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"context"
@@ -45,18 +45,10 @@ var owned = map[string]string{ //nolint:gochecknoglobals // constants
 	"/trackers/{id}": "tracker",
 }
 
-// scopeOf returns the scope of an operation, and the kind of the object in its path.
-func scopeOf(path string, op *huma.Operation) (scope RoleScope, kind string) {
-	parts := strings.SplitN(path, "/", 4)
-	if kind = owned[strings.Join(parts[:min(len(parts), 3)], "/")]; kind != "" {
-		return OfObject, kind
-	}
-	scope, _ = op.Metadata[metaScope].(RoleScope)
-	return scope, ""
-}
-
 // In sets the scope of an operation that names no object in its path.
-func In(scope RoleScope, op huma.Operation) huma.Operation { return noted(op, metaScope, scope) }
+func In(scope RoleScope, op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.Scope = scope })
+}
 
 type roleKey struct{}
 
@@ -68,7 +60,7 @@ func Allows(ctx context.Context, needed access.Role) bool {
 
 // limitToNamespaces returns the context of a request, limited to what its caller may see, or why they may not use the
 // route. A nil caller may do everything.
-func (s *Kernel) limitToNamespaces(r *http.Request, route *Route, who *access.Principal) (context.Context, error) {
+func (s *Core) limitToNamespaces(r *http.Request, route *Route, who *access.Principal) (context.Context, error) {
 	ctx, asked := r.Context(), r.Header.Get(NamespaceHeader)
 	if who != nil {
 		ctx = context.WithValue(ctx, roleKey{}, who.Role)
@@ -137,7 +129,7 @@ func chooseInto(scope *workqueue.Scope) error {
 }
 
 // inOwner limits a request to the namespace that owns its object, in which the caller needs the route's role.
-func inOwner(ctx context.Context, s *Kernel, r *http.Request, route *Route, who *access.Principal) (
+func inOwner(ctx context.Context, s *Core, r *http.Request, route *Route, who *access.Principal) (
 	context.Context, error,
 ) {
 	owner, err := ownerOf(ctx, s, r, route)
@@ -150,7 +142,7 @@ func inOwner(ctx context.Context, s *Kernel, r *http.Request, route *Route, who 
 		workqueue.Scope{Namespaces: []string{owner}, Into: owner}), err
 }
 
-func checkNamespace(ctx context.Context, s *Kernel, name string) error {
+func checkNamespace(ctx context.Context, s *Core, name string) error {
 	if name == "" || name == workqueue.DefaultNamespace {
 		return nil
 	}
@@ -167,7 +159,7 @@ func checkNamespace(ctx context.Context, s *Kernel, name string) error {
 }
 
 // ownerOf returns the namespace of the object in a path. One out of the context's scope does not exist.
-func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (owner string, err error) {
+func ownerOf(ctx context.Context, s *Core, r *http.Request, route *Route) (owner string, err error) {
 	ctx, cancel := s.Looking(ctx)
 	defer cancel()
 	isWildcard := func(part string) bool { return strings.HasPrefix(part, "{") }
@@ -193,7 +185,7 @@ func ownerOf(ctx context.Context, s *Kernel, r *http.Request, route *Route) (own
 		err = workqueue.ErrNotFound
 	}
 	if errors.Is(err, workqueue.ErrNotFound) {
-		err = Seen(fmt.Errorf("%s %q: %w", kind, Cut(ref, MaxEchoed), err), "tranche "+kind+" list")
+		err = Seen(fmt.Errorf("%s %q: %w", kind, Echo(ref), err), "tranche "+kind+" list")
 	}
 	return owner, err
 }

@@ -1,6 +1,8 @@
-package kernel
+package apicore
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"maps"
 	"net"
@@ -16,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
-// Route is a route of the server and the role it requires.
+// Route is a route of the server and the role it requires. The marks of an operation are those of its route.
 type Route struct {
 	Pattern string      // as in http.ServeMux
 	Role    access.Role // empty: closed to all
@@ -25,17 +27,19 @@ type Route struct {
 	kind string // of the object in the path, with OfObject
 
 	heavy       bool
-	heavyIf     string // a parameter; empty: none makes it heavy
-	broad       bool
+	heavyIf     string   // a parameter that makes it heavy; empty: none
+	broad       bool     // reads much; others wait
 	broadIf     []string // parameters that make it broad
-	held        bool     // the answer is held whole
-	credentials bool     // about access
-	streamed    bool     // the body is a stream
-	fourEyes    string   // the kind of act; empty: none
-	bulk        int64    // bytes of a body held whole; 0: not held
-	unstored    bool     // the answer holds a secret
-	anonymous   bool     // the caller is not looked up
-	anyHost     bool     // probes and scrapes use addresses that are not configured
+	held        bool     // the answer may be large and is held whole; others wait
+	credentials bool     // about access; works even while everything else is stalled
+	readsItems  bool     // shows payloads or results, which the audit log counts
+	fourEyes    string   // the kind of act that --four-eyes names; empty: none
+	preview     func(ctx context.Context, in any) (json.RawMessage, error)
+	bulk        int64             // bytes of a body held whole; 0: not held
+	streamed    *huma.RequestBody // read as a stream, without a time limit while bytes arrive
+	unstored    bool              // the answer holds a secret
+	anonymous   bool              // the caller is not looked up
+	anyHost     bool              // probes and scrapes use addresses that are not configured
 }
 
 // RouteMux is a mux that remembers its patterns.
@@ -82,18 +86,13 @@ func (m *RouteMux) Assign(described *huma.OpenAPI) {
 	known := plainRoutes()
 	for path, item := range described.Paths {
 		for _, op := range DescribedOf(item) {
-			role, _ := op.Metadata[MetaRole].(access.Role)
-			bulk, _ := op.Metadata[metaBulk].(int64)
-			heavyIf, _ := op.Metadata[metaScansRunIf].(string)
-			broadIf, _ := op.Metadata[metaBroadIf].([]string)
-			fourEyes, _ := op.Metadata[metaFourEyes].(string)
-			scope, kind := scopeOf(path, op)
-			known = append(known, Route{
-				Pattern: op.Method + " " + Prefix + path, Role: role, Scope: scope, kind: kind, heavy: IsSet(op, MetaScansRun),
-				heavyIf: heavyIf, broad: IsSet(op, metaReadsMany), broadIf: broadIf, credentials: IsSet(op, metaCredent),
-				streamed: op.Metadata[MetaStreamed] != nil, held: IsSet(op, metaHeld),
-				unstored: IsSet(op, metaUnstored), bulk: bulk, fourEyes: fourEyes,
-			})
+			r := *RouteOf(op)
+			r.Pattern = op.Method + " " + Prefix + path
+			parts := strings.SplitN(path, "/", 4)
+			if r.kind = owned[strings.Join(parts[:min(len(parts), 3)], "/")]; r.kind != "" {
+				r.Scope = OfObject
+			}
+			known = append(known, r)
 		}
 	}
 	for _, r := range known {
@@ -117,13 +116,10 @@ func belowPrefix(path string) bool { return path == Prefix || strings.HasPrefix(
 func (r *Route) Bounded() bool { return r.heavy || r.broad || r.held }
 
 // Routes lists all routes.
-func (s *Kernel) Routes() []Route {
-	routes := make([]Route, 0, len(s.mux.routes))
-	for _, r := range s.mux.routes {
-		routes = append(routes, r)
-	}
-	slices.SortFunc(routes, func(a, b Route) int { return strings.Compare(a.Pattern, b.Pattern) })
-	return routes
+func (s *Core) Routes() []Route {
+	return slices.SortedFunc(maps.Values(s.mux.routes), func(a, b Route) int {
+		return strings.Compare(a.Pattern, b.Pattern)
+	})
 }
 
 // DescribedOf lists the operations of a path.
@@ -164,8 +160,8 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 		return false
 	}
 	w.Header().Set("Allow", strings.Join(takes, ", "))
-	WriteProblem(w, http.StatusMethodNotAllowed, Cut(r.URL.Path, MaxEchoed)+" takes "+strings.Join(takes, " and ")+
-		", not "+Cut(r.Method, MaxEchoed))
+	WriteProblem(w, http.StatusMethodNotAllowed, Echo(r.URL.Path)+" takes "+strings.Join(takes, " and ")+
+		", not "+Echo(r.Method))
 	return true
 }
 
@@ -173,7 +169,7 @@ func WrongMethod(mux *http.ServeMux, w http.ResponseWriter, r *http.Request) boo
 const lookTimeout = time.Second
 
 // Guard wraps the mux: it refuses foreign hosts and origins and callers without permission, and limits silence.
-func (s *Kernel) Guard(mux *RouteMux) http.Handler {
+func (s *Core) Guard(mux *RouteMux) http.Handler {
 	s.mux = mux
 	origins := http.NewCrossOriginProtection()
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
@@ -203,20 +199,20 @@ func (s *Kernel) Guard(mux *RouteMux) http.Handler {
 
 // admit checks that the request names one of the server's hosts, unless its route takes any, and has a clean path.
 // The mux would redirect a request for a run without a name to the operation on all runs.
-func (s *Kernel) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
+func (s *Core) admit(w http.ResponseWriter, r *http.Request, protected http.Handler) {
 	named := func(host string) bool { return strings.EqualFold(host, hostOnly(r.Host)) }
 	if route := s.mux.route(r); !route.anyHost && !slices.ContainsFunc(s.config.Hosts, named) {
-		WriteProblem(w, http.StatusForbidden, "the host "+Cut(r.Host, MaxEchoed)+" is not one of this server's; "+
+		WriteProblem(w, http.StatusForbidden, "the host "+Echo(r.Host)+" is not one of this server's; "+
 			"use 127.0.0.1 or localhost, or name it with --allow-host")
 		return
 	}
 	at := r.URL.EscapedPath()
 	if belowPrefix(r.URL.Path) && !belowPrefix(at) { // the mux would serve it, and nothing else would know it
-		WriteProblem(w, http.StatusNotFound, Cut(at, MaxEchoed)+" is no path: write "+Prefix+" without escapes")
+		WriteProblem(w, http.StatusNotFound, Echo(at)+" is no path: write "+Prefix+" without escapes")
 		return
 	}
 	if belowPrefix(at) && path.Clean(at) != at {
-		WriteProblem(w, http.StatusNotFound, Cut(at, MaxEchoed)+" is no path: a part of it is empty, . or ..; "+
+		WriteProblem(w, http.StatusNotFound, Echo(at)+" is no path: a part of it is empty, . or ..; "+
 			"write a name that is . or .. as %2E or %2E%2E")
 		return
 	}
@@ -239,13 +235,13 @@ func hostOnly(host string) string {
 }
 
 // Close writes what was counted for the audit log.
-func (s *Kernel) Close() {
+func (s *Core) Close() {
 	s.reads.Close()
 	s.refusals.Close()
 }
 
 // AwaitRequests waits for the handlers still running after Close: a load discards what it has written.
-func (s *Kernel) AwaitRequests(patience time.Duration) error {
+func (s *Core) AwaitRequests(patience time.Duration) error {
 	ended := make(chan struct{})
 	go func() { s.active.Wait(); close(ended) }()
 	select {
@@ -261,82 +257,85 @@ func (s *Kernel) AwaitRequests(patience time.Duration) error {
 	}
 }
 
-// Keys of an operation's metadata.
-const (
-	MetaRole       = "role"        // the required access.Role; without it the operation is closed
-	metaScope      = "scope"       // in which namespaces; see RoleScope
-	MetaScansRun   = "heavy"       // true: limited concurrency
-	metaScansRunIf = "heavy if"    // string: limited concurrency if this parameter is true
-	metaReadsMany  = "broad"       // true: limited concurrency, others wait
-	metaBroadIf    = "broad if"    // []string: broad if one of these parameters is present
-	metaHeld       = "held"        // true: the answer may be large and is held whole; limited concurrency, others wait
-	metaCredent    = "credent"     // true: about access; works even while everything else is stalled
-	metaBulk       = "bulk"        // int64: the body is held whole, up to this size; limited total
-	MetaStreamed   = "streamed"    // *huma.RequestBody: read as a stream, without a time limit while bytes arrive
-	metaReadsItems = "reads items" // true: shows payloads or results, which the audit log counts
-	metaFourEyes   = "four eyes"   // string: the kind of act that --four-eyes names
-	metaPreview    = "preview"     // lookFunc: what the confirmer of an act sees; see Previewed
-	metaUnstored   = "unstored"    // true: the answer holds a secret and is never stored
-)
+const metaRoute = "route"
+
+// RouteOf returns the marks of an operation.
+func RouteOf(op *huma.Operation) *Route {
+	r, _ := op.Metadata[metaRoute].(Route)
+	return &r
+}
+
+// Scans reports whether an operation reads a whole run or more.
+func (r *Route) Scans() bool { return r.heavy }
+
+// Streamed describes a body that is read as a stream; nil: it is not.
+func (r *Route) Streamed() *huma.RequestBody { return r.streamed }
+
+func marked(op huma.Operation, mark func(*Route)) huma.Operation {
+	r := RouteOf(&op)
+	mark(r)
+	op.Metadata = map[string]any{metaRoute: *r}
+	return op
+}
+
+func by(role access.Role, op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.Role = role })
+}
 
 // ByAnyone opens an operation to callers that are not logged in.
-func ByAnyone(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.None) }
+func ByAnyone(op huma.Operation) huma.Operation { return by(access.None, op) }
 
 // ByWatcher requires the lowest role: the answer has no keys, payloads or results.
-func ByWatcher(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Watcher) }
-
-func byViewer(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Viewer) }
+func ByWatcher(op huma.Operation) huma.Operation { return by(access.Watcher, op) }
 
 // ByOperator requires the operator role.
-func ByOperator(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Operator) }
+func ByOperator(op huma.Operation) huma.Operation { return by(access.Operator, op) }
 
 // ByAdmin requires the admin role.
-func ByAdmin(op huma.Operation) huma.Operation { return noted(op, MetaRole, access.Admin) }
+func ByAdmin(op huma.Operation) huma.Operation { return by(access.Admin, op) }
 
 // ScansRun marks an operation that reads a whole run or more, to limit its concurrency.
-func ScansRun(op huma.Operation) huma.Operation { return noted(op, MetaScansRun, true) }
+func ScansRun(op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.heavy = true })
+}
 
 // ScansRunIf marks an operation as heavy if a parameter is true, and as broad otherwise.
 func ScansRunIf(parameter string, op huma.Operation) huma.Operation {
-	return noted(ReadsMany(op), metaScansRunIf, parameter)
+	return marked(op, func(r *Route) { r.broad, r.heavyIf = true, parameter })
 }
 
 // ReadsMany marks an operation that reads much of a run, to limit its concurrency.
-func ReadsMany(op huma.Operation) huma.Operation { return noted(op, metaReadsMany, true) }
+func ReadsMany(op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.broad = true })
+}
 
 // BroadIf marks an operation as broad if one of the parameters is present, since it then searches everything.
 func BroadIf(op huma.Operation, parameters ...string) huma.Operation {
-	return noted(op, metaBroadIf, parameters)
+	return marked(op, func(r *Route) { r.broadIf = parameters })
 }
 
 // Held marks an operation whose large answer is held until its reader has taken it, to limit the concurrency.
-func Held(op huma.Operation) huma.Operation { return noted(op, metaHeld, true) }
+func Held(op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.held = true })
+}
 
 // ReadsItems marks an operation that shows payloads or results: the audit log counts its uses.
-func ReadsItems(op huma.Operation) huma.Operation { return noted(op, metaReadsItems, true) }
+func ReadsItems(op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.readsItems = true })
+}
 
 // AboutCredentials marks an operation that uses separate database connections.
-func AboutCredentials(op huma.Operation) huma.Operation { return noted(op, metaCredent, true) }
+func AboutCredentials(op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.credentials = true })
+}
 
 // Streamed marks and describes a body that is read as a stream; other bodies must arrive within a time. huma must not
 // see the body, or it would hold all of it.
 func Streamed(op huma.Operation, body *huma.RequestBody) huma.Operation {
-	return noted(op, MetaStreamed, body)
+	return marked(op, func(r *Route) { r.streamed = body })
 }
 
 // Unstored marks an operation whose answer holds a secret.
-func Unstored(op huma.Operation) huma.Operation { return noted(op, metaUnstored, true) }
-
-// IsSet reports whether an operation has a mark.
-func IsSet(op *huma.Operation, name string) bool {
-	set, _ := op.Metadata[name].(bool)
-	return set
-}
-
-func noted(op huma.Operation, name string, value any) huma.Operation {
-	all := map[string]any{}
-	maps.Copy(all, op.Metadata)
-	all[name] = value
-	op.Metadata = all
-	return op
+func Unstored(op huma.Operation) huma.Operation {
+	return marked(op, func(r *Route) { r.unstored = true })
 }

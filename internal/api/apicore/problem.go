@@ -1,12 +1,10 @@
-package kernel
+package apicore
 
 import (
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"net/http"
 	"slices"
 	"strconv"
@@ -32,7 +30,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/erasure"
 	"github.com/tranchehq/tranche/workqueue/identity"
@@ -70,7 +67,7 @@ func Seen(err error, see string) error {
 
 // Problem converts an error to an answer. Errors that are not the caller's are logged here and answered without
 // internal details.
-func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
+func (s *Core) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	if revoked := access.Recheck(ctx); revoked != nil {
 		err = revoked
 	}
@@ -91,7 +88,7 @@ func (s *Kernel) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	return bounded(p)
 }
 
-func (s *Kernel) failure(ctx context.Context, err error) error {
+func (s *Core) failure(ctx context.Context, err error) error {
 	p := s.Problem(ctx, err)
 	return huma.ErrorWithHeaders(p, problemHeaders(p, err))
 }
@@ -109,65 +106,48 @@ func problemHeaders(p *huma.ErrorModel, err error) http.Header {
 }
 
 // Told returns the part of an error made for the caller, without the wrapping operations, and its status; nil if
-// none.
+// none. Of several the first in this list counts.
 func Told(err error) (status int, found error) {
 	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		return trackers.Status(bad.Code), bad
 	}
-	kinds := []struct {
-		find   func(error) error
+	for _, of := range []struct {
 		status int
+		kinds  []func(error) error
 	}{
-		{as[*row.LineError], http.StatusUnprocessableEntity}, {as[*row.InputError], http.StatusUnprocessableEntity},
-		{as[*intake.InvalidError], http.StatusUnprocessableEntity},
-		{as[*row.RecordError], http.StatusUnprocessableEntity},
-		{as[*intake.QueryError], http.StatusUnprocessableEntity},
-		{as[*intake.NoRoomError], http.StatusServiceUnavailable},
-		{as[*intake.TooLargeError], http.StatusRequestEntityTooLarge},
-		{as[*start.AddTooLargeError], http.StatusRequestEntityTooLarge},
-		{as[*start.TooManyInvalidError], http.StatusUnprocessableEntity},
-		{as[*start.ContentError], http.StatusConflict}, {as[*start.AddConflictError], http.StatusConflict},
-		{as[*start.ExpectError], http.StatusConflict},
-		{as[*InputError], http.StatusUnprocessableEntity},
-		{as[*inspect.GroupingError], http.StatusUnprocessableEntity},
-		{as[*gather.FieldError], http.StatusUnprocessableEntity},
-		{as[*workqueue.DuplicateKeyError], http.StatusUnprocessableEntity},
-		{as[*start.ItemOrderError], http.StatusUnprocessableEntity},
-		{as[*workqueue.ParamsError], http.StatusUnprocessableEntity},
-		{as[*workqueue.SettingError], http.StatusUnprocessableEntity},
-		{as[*strictyaml.Error], http.StatusUnprocessableEntity},
-		{as[*ingest.OpError], http.StatusUnprocessableEntity},
-		{as[*ingest.TooManyError], http.StatusRequestEntityTooLarge},
-		{as[*ingest.OverloadedError], http.StatusTooManyRequests},
-		{as[*ingest.EnrichError], http.StatusServiceUnavailable},
-		{as[*collector.NotEmptyError], http.StatusConflict}, {as[*collector.MovedError], http.StatusConflict},
-		{as[*workqueue.MovedError], http.StatusPreconditionFailed},
-		{as[*workqueue.ChangedError], http.StatusConflict}, {as[*workqueue.AmbiguousError], http.StatusConflict},
-		{as[*deadletter.AmbiguousLetterError], http.StatusConflict},
-		{as[*deadletter.LetterStateError], http.StatusConflict},
-		{as[*identity.AmbiguousTokenError], http.StatusConflict},
-		{as[*identity.RevokedTokenError], http.StatusConflict},
-		{as[*identity.NameTakenError], http.StatusConflict},
-		{said("TRQ01"), http.StatusConflict}, {said("TRQ02"), http.StatusForbidden},
-		{as[*identity.NamespaceUsedError], http.StatusConflict}, {as[*workqueue.ElsewhereError], http.StatusConflict},
-		{as[*workqueue.UnknownNamespaceError], http.StatusUnprocessableEntity},
-		{as[*workqueue.StateError], http.StatusConflict}, {as[*workqueue.ActError], http.StatusConflict},
-		{as[*erasure.UnderWayError], http.StatusConflict},
-		{as[*controlstore.FourEyesError], http.StatusForbidden},
-		{as[*controlstore.NoGateError], http.StatusNotFound},
-		{as[*inspect.GoneError], http.StatusGone},
-		{as[*redo.NothingToRerunError], http.StatusConflict}, {as[*redo.NothingToResetError], http.StatusConflict},
-		{as[*redo.NothingToAcceptError], http.StatusConflict}, {as[*redo.NothingToCorrectError], http.StatusConflict},
-		{as[*redo.CorrectionError], http.StatusUnprocessableEntity},
-		{as[*redo.TooManyCorrectionsError], http.StatusRequestEntityTooLarge},
-		{as[*tooLargeError], http.StatusRequestEntityTooLarge},
-		{as[*http.MaxBytesError], http.StatusRequestEntityTooLarge},
-		{as[*tooManyError], http.StatusTooManyRequests},
-		{as[*live.OutageError], http.StatusServiceUnavailable},
-	}
-	for _, k := range kinds {
-		if found := k.find(err); found != nil {
-			return k.status, found
+		{http.StatusUnprocessableEntity, []func(error) error{
+			as[*row.LineError], as[*row.InputError], as[*intake.InvalidError], as[*row.RecordError], as[*intake.QueryError],
+			as[*start.TooManyInvalidError], as[*InputError], as[*inspect.GroupingError], as[*gather.FieldError],
+			as[*workqueue.DuplicateKeyError], as[*start.ItemOrderError], as[*workqueue.ParamsError],
+			as[*workqueue.SettingError], as[*strictyaml.Error], as[*ingest.OpError], as[*workqueue.UnknownNamespaceError],
+			as[*redo.CorrectionError],
+		}},
+		{http.StatusServiceUnavailable, []func(error) error{
+			as[*intake.NoRoomError], as[*ingest.EnrichError], as[*live.OutageError],
+		}},
+		{http.StatusRequestEntityTooLarge, []func(error) error{
+			as[*intake.TooLargeError], as[*start.AddTooLargeError], as[*ingest.TooManyError],
+			as[*redo.TooManyCorrectionsError], as[*tooLargeError], as[*http.MaxBytesError],
+		}},
+		{http.StatusConflict, []func(error) error{
+			as[*start.ContentError], as[*start.AddConflictError], as[*start.ExpectError], as[*collector.NotEmptyError],
+			as[*collector.MovedError], as[*workqueue.ChangedError], as[*workqueue.AmbiguousError],
+			as[*deadletter.AmbiguousLetterError], as[*deadletter.LetterStateError], as[*identity.AmbiguousTokenError],
+			as[*identity.RevokedTokenError], as[*identity.NameTakenError], said("TRQ01"), as[*identity.NamespaceUsedError],
+			as[*workqueue.ElsewhereError], as[*workqueue.StateError], as[*workqueue.ActError], as[*erasure.UnderWayError],
+			as[*redo.NothingToRerunError], as[*redo.NothingToResetError], as[*redo.NothingToAcceptError],
+			as[*redo.NothingToCorrectError],
+		}},
+		{http.StatusTooManyRequests, []func(error) error{as[*ingest.OverloadedError], as[*tooManyError]}},
+		{http.StatusPreconditionFailed, []func(error) error{as[*workqueue.MovedError]}},
+		{http.StatusForbidden, []func(error) error{said("TRQ02"), as[*controlstore.FourEyesError]}},
+		{http.StatusNotFound, []func(error) error{as[*controlstore.NoGateError]}},
+		{http.StatusGone, []func(error) error{as[*inspect.GoneError]}},
+	} {
+		for _, kind := range of.kinds {
+			if found := kind(err); found != nil {
+				return of.status, found
+			}
 		}
 	}
 	return 0, nil
@@ -190,7 +170,7 @@ func as[T error](err error) error {
 	return nil
 }
 
-func (s *Kernel) status(err error) int {
+func (s *Core) status(err error) int {
 	if status, _ := accessProblem(err); status != 0 {
 		return status
 	}
@@ -208,7 +188,7 @@ func (s *Kernel) status(err error) int {
 }
 
 // Detail returns the text of an error for a caller.
-func (s *Kernel) Detail(err error) string {
+func (s *Core) Detail(err error) string {
 	if _, detail := accessProblem(err); detail != "" {
 		return detail
 	}
@@ -227,18 +207,6 @@ func (s *Kernel) Detail(err error) string {
 	default:
 		return "something went wrong inside; the log of this tranche serve says what"
 	}
-}
-
-// fromPostgres reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of
-// resources (53), or takes too long.
-func fromPostgres(err error) bool {
-	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err) // whatever it says
-	if said, ok := errors.AsType[*pgconn.PgError](err); ok && !cannotConnect {
-		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
-	}
-	_, cut := errors.AsType[net.Error](err) // includes timeouts of a context
-	return cannotConnect || cut || database.Lost(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
-		errors.Is(err, net.ErrClosed)
 }
 
 func fromNATS(err error) bool {
@@ -311,7 +279,7 @@ func places(err error) []*huma.ErrorDetail {
 		var all []*huma.ErrorDetail
 		for i := range bad.Places {
 			p := &bad.Places[i]
-			all = append(all, &huma.ErrorDetail{Message: fmt.Sprintf("key %q, %s", Cut(p.Key, MaxEchoed), p.What()),
+			all = append(all, &huma.ErrorDetail{Message: fmt.Sprintf("key %q, %s", Echo(p.Key), p.What()),
 				Location: "items." + p.Unit, Value: p.Line})
 		}
 		return all
@@ -380,7 +348,7 @@ func echo(value any) any {
 	case nil, bool, int, int64, float64:
 		return v
 	case string:
-		return Cut(access.Redact(v), MaxEchoed)
+		return Echo(access.Redact(v))
 	}
 	text, err := json.Marshal(value)
 	if err == nil && strings.Contains(string(text), access.Prefix) {
@@ -389,8 +357,11 @@ func echo(value any) any {
 	if err != nil || len(text) <= MaxEchoed {
 		return value
 	}
-	return Cut(string(text), MaxEchoed)
+	return Echo(string(text))
 }
+
+// Echo shortens a text of the request to repeat it in an error.
+func Echo(s string) string { return Cut(s, MaxEchoed) }
 
 // Cut shortens a text to limit characters, the last of them an ellipsis.
 func Cut(s string, limit int) string {
@@ -422,9 +393,9 @@ func CheckText(field, value string, most int) error {
 	const fix = "; leave that out"
 	switch {
 	case !utf8.ValidString(value):
-		return BadInput(fmt.Sprintf("%s is not valid UTF-8: %q%s", field, Cut(value, MaxEchoed), fix))
+		return BadInput(fmt.Sprintf("%s is not valid UTF-8: %q%s", field, Echo(value), fix))
 	case strings.IndexByte(value, 0) >= 0:
-		return BadInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, Cut(value, MaxEchoed),
+		return BadInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, Echo(value),
 			fix))
 	case len(value) > most:
 		return BadInput(fmt.Sprintf("%s has %d bytes, and at most %d are allowed; shorten it", field, len(value), most))

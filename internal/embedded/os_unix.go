@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/user"
 	"strconv"
 	"syscall"
@@ -94,3 +95,17 @@ func ownerOf(info os.FileInfo) (uid int, ok bool) {
 
 // kill signals a process that is not a child; signal 0 checks its existence.
 func kill(pid int, sig syscall.Signal) error { return syscall.Kill(pid, sig) }
+
+const errTaken = syscall.EWOULDBLOCK
+
+func lockFile(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) }
+
+func unlockFile(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LOCK_UN) }
+
+// ownGroup makes a command that starts then the leader of a process group.
+func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
+
+// signalGroup signals a command and its descendants.
+func signalGroup(cmd *exec.Cmd, s syscall.Signal) {
+	_ = syscall.Kill(-cmd.Process.Pid, s) // it may have ended, which is fine
+}

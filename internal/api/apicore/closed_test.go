@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"context"
@@ -23,12 +23,12 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	t.Parallel()
 	mux := NewRouteMux()
 	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
-	s := &Kernel{Log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1), broad: access.NewSlots(1, 1)}
+	s := &Core{Log: zap.NewNop(), mux: mux, heavy: access.NewSlots(1, 1), broad: access.NewSlots(1, 1)}
 	touched := false
 	touch := func() { touched = true }
 	for _, op := range []huma.Operation{
 		{OperationID: "new", Method: http.MethodGet, Path: "/new"},
-		{OperationID: "new-too", Method: http.MethodPost, Path: "/new", Metadata: map[string]any{MetaRole: "admin"}},
+		{OperationID: "new-too", Method: http.MethodPost, Path: "/new", Metadata: map[string]any{metaRoute: "admin"}},
 		ByOperator(huma.Operation{OperationID: "hidden", Method: http.MethodPost, Path: "/hidden", Hidden: true}),
 	} {
 		Register(s, v1, op, func(context.Context, *struct{}) (string, error) { touch(); return "", nil })
@@ -53,7 +53,7 @@ func TestAnOperationIsOneRegister(t *testing.T) {
 	t.Parallel()
 	mux := NewRouteMux()
 	v1 := humago.NewWithPrefix(mux, Prefix, huma.DefaultConfig("a test", "1"))
-	s := &Kernel{Log: zap.NewNop(), mux: mux, config: Config{QueryTimeout: time.Minute}}
+	s := &Core{Log: zap.NewNop(), mux: mux, config: Config{QueryTimeout: time.Minute}}
 	Register(s, v1, Post("fake", "/fakes", "Make a fake", "It is none."),
 		func(context.Context, *struct{}) (string, error) { return "made", nil })
 	mux.Assign(v1.OpenAPI())

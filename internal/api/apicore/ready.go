@@ -1,4 +1,4 @@
-package kernel
+package apicore
 
 import (
 	"context"
@@ -38,7 +38,7 @@ var (
 )
 
 // MayChange returns why nothing can be started or changed here: a node that is not ready keeps no session alive.
-func (s *Kernel) MayChange() error {
+func (s *Core) MayChange() error {
 	switch {
 	case s.isReady():
 		return nil
@@ -51,14 +51,14 @@ func (s *Kernel) MayChange() error {
 	return errNotReady
 }
 
-func (s *Kernel) noNATS() *UnavailableError {
+func (s *Core) noNATS() *UnavailableError {
 	if refused := stream.UserRefused(s.NC); refused != "" {
 		return Away(refused + "; " + health.NATS.Advice("refused").Do)
 	}
 	return ErrNoNATS
 }
 
-func (s *Kernel) isReady() bool {
+func (s *Core) isReady() bool {
 	select {
 	case <-s.Node.Ready():
 		return true
@@ -70,7 +70,7 @@ func (s *Kernel) isReady() bool {
 type lack struct{ reason, text string }
 
 // Unready reports for each reason why a node may be unready whether it applies, for metrics.
-func (s *Kernel) Unready(ctx context.Context) map[string]bool {
+func (s *Core) Unready(ctx context.Context) map[string]bool {
 	ctx, cancel := context.WithTimeout(ctx, PingTimeout)
 	defer cancel()
 	reasons := map[string]bool{}
@@ -85,7 +85,7 @@ func (s *Kernel) Unready(ctx context.Context) map[string]bool {
 	return reasons
 }
 
-func (s *Kernel) lacks(ctx context.Context) (all []lack) {
+func (s *Core) lacks(ctx context.Context) (all []lack) {
 	switch writable, waits, err := inspect.New(s.Store).Writable(ctx); {
 	case err != nil:
 		all = append(all, lack{"postgresql", "PostgreSQL does not answer"})
@@ -114,7 +114,7 @@ func (s *Kernel) lacks(ctx context.Context) (all []lack) {
 }
 
 // Ready serves /readyz and lists all that is missing.
-func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
+func (s *Core) Ready(w http.ResponseWriter, r *http.Request) {
 	ctx, cancel := context.WithTimeout(r.Context(), PingTimeout)
 	defer cancel()
 	var missing []string
@@ -132,7 +132,7 @@ func (s *Kernel) Ready(w http.ResponseWriter, r *http.Request) {
 }
 
 // away returns what an error says about PostgreSQL or NATS being unavailable or exhausted; nil for other errors.
-func (s *Kernel) away(err error) *UnavailableError {
+func (s *Core) away(err error) *UnavailableError {
 	if found, ok := errors.AsType[*UnavailableError](err); ok {
 		return found
 	}
@@ -148,7 +148,7 @@ func (s *Kernel) away(err error) *UnavailableError {
 		return Away(as[*database.HeldError](err).Error())
 	case database.Contended(err):
 		return Away("other transactions in PostgreSQL kept this from being done; try again soon")
-	case fromPostgres(err):
+	case database.Away(err):
 		return Away("PostgreSQL does not answer at the moment; try again soon")
 	default:
 		return nil
@@ -180,12 +180,12 @@ const NoWrites = "PostgreSQL takes no writes, so that nothing is sent or recorde
 	"live; see whether it is a standby (SELECT pg_is_in_recovery()) that --database should not lead to, or was set so " +
 	"(SHOW default_transaction_read_only); work continues automatically when it does"
 
-func (s *Kernel) shortage(err error) string {
+func (s *Core) shortage(err error) string {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok {
 		switch said.Code {
 		case pgDiskFull:
 			return fmt.Sprintf("PostgreSQL's disk is full (%s); free some space, and work continues automatically",
-				Cut(said.Message, MaxEchoed))
+				Echo(said.Message))
 		case pgNoConnection:
 			return "PostgreSQL has no connection left; raise its max_connections, or lower --max-connections of the nodes"
 		case pgReadOnly:
@@ -204,14 +204,14 @@ func (s *Kernel) shortage(err error) string {
 				need = fmt.Sprintf(": together they need %.1f GiB on each server that keeps them",
 					float64(s.config.StreamBytes())/(1<<30))
 			}
-			return "JetStream has no room for the streams (" + Cut(said.Description, MaxEchoed) + ")" + need +
+			return "JetStream has no room for the streams (" + Echo(said.Description) + ")" + need +
 				"; free space on the disk of NATS, raise its max_file_store, or give the streams less with `tranche streams set`"
 		}
 	}
 	return ""
 }
 
-func (s *Kernel) trouble() (Trouble, bool) {
+func (s *Core) trouble() (Trouble, bool) {
 	if s.config.Trouble == nil {
 		return Trouble{}, false
 	}
@@ -220,7 +220,7 @@ func (s *Kernel) trouble() (Trouble, bool) {
 }
 
 // Short lists exhausted resources by the node's latest failure.
-func (s *Kernel) Short() []string {
+func (s *Core) Short() []string {
 	if t, ok := s.trouble(); ok {
 		if found := s.shortage(t.Err); found != "" {
 			return []string{found}
@@ -229,7 +229,7 @@ func (s *Kernel) Short() []string {
 	return nil
 }
 
-func (s *Kernel) unready(what string) string {
+func (s *Core) unready(what string) string {
 	if t, ok := s.trouble(); ok && s.shortage(t.Err) == "" && !errors.Is(t.Err, context.Canceled) {
 		return fmt.Sprintf("%s (%s: %s)", what, t.What, Cut(t.Err.Error(), 3*MaxEchoed))
 	}
