@@ -151,7 +151,7 @@ func (r *Runs) Recheck(ctx context.Context, runs []workqueue.RunID) {
 func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error) {
 	if req.Settings.Endpoint != "" {
 		if err := wire.ValidateName(req.Settings.Endpoint); err != nil {
-			return redo.Rerun{}, &workqueue.SettingError{Detail: err.Error()}
+			return redo.Rerun{}, workqueue.BadSetting("%v", err)
 		}
 	}
 	rerun, err := redo.New(r.node.Store).Rerun(ctx, req)

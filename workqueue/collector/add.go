@@ -73,7 +73,7 @@ func (s Store) AddOps(ctx context.Context, name string, version int, batches [][
 		return make([]AddedOps, len(batches)), noWait, nil
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		add.begin()
+		add.known, add.out, add.next = nil, make([]AddedOps, len(add.batches)), noWait
 		return add.run(ctx, tx)
 	})
 	if err != nil {
@@ -112,10 +112,6 @@ func (a *opsAdding) check() error {
 
 func (a *opsAdding) any() bool {
 	return slices.ContainsFunc(a.batches, func(batch []Op) bool { return len(batch) > 0 })
-}
-
-func (a *opsAdding) begin() {
-	a.known, a.out, a.next = nil, make([]AddedOps, len(a.batches)), noWait
 }
 
 func (a *opsAdding) run(ctx context.Context, tx pgx.Tx) error {

@@ -123,7 +123,7 @@ type opsChange struct {
 
 func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err error) {
 	if !c.sel.All && len(c.sel.Keys)+len(c.sel.IDs) == 0 && c.sel.Code == "" {
-		return 0, &workqueue.SettingError{Detail: "say which operations: all, or by keys, ids or an error code"}
+		return 0, workqueue.BadSetting("say which operations: all, or by keys, ids or an error code")
 	}
 	if slices.ContainsFunc(slices.Concat(c.sel.Keys, c.sel.IDs, []string{c.sel.Code}), func(text string) bool {
 		return !pg.ValidText(text)

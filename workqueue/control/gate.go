@@ -221,7 +221,7 @@ SELECT coalesce(sum(bit_count(ready)), 0)::bigint FROM work_block WHERE run_id =
 // user must approve, and a *NoGateError if there is no such gate. Controlled.Items is how many items continue.
 func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err error) {
 	if c.All {
-		return out, &workqueue.SettingError{Detail: "a step is approved of one run at a time; name the run"}
+		return out, workqueue.BadSetting("a step is approved of one run at a time; name the run")
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Controlled{Runs: []workqueue.RunID{c.Run}}

@@ -50,9 +50,8 @@ func (c *Control) validate() error {
 	case c.All == (c.Run != workqueue.RunID{}):
 		return errors.New("name one run, or all")
 	case len(c.Reason) > MaxReasonBytes:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("the reason has %d bytes, and at most %d are allowed; shorten it",
-			len(c.Reason),
-			MaxReasonBytes)}
+		return workqueue.BadSetting("the reason has %d bytes, and at most %d are allowed; shorten it", len(c.Reason),
+			MaxReasonBytes)
 	}
 	return nil
 }
@@ -182,7 +181,7 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 		return out, fmt.Errorf("resume: %w", err)
 	}
 	if c.All && maxFailed != nil {
-		return out, &workqueue.SettingError{Detail: "max failed is set for one run at a time; name the run"}
+		return out, workqueue.BadSetting("max failed is set for one run at a time; name the run")
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Controlled{}
