@@ -201,7 +201,9 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 		if err != nil {
 			return err
 		}
-		return freeRuns(ctx, tx, chosen, c.Actor, c.Reason)
+		return moveHolds(ctx, tx, chosen, holdMove{
+			statement: clearHolds, action: "resume", event: workqueue.EventResumed, actor: c.Actor, reason: c.Reason,
+		})
 	})
 	return out, pg.Wrap(err, "resume")
 }
@@ -313,12 +315,6 @@ func holdRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, h holding) error 
 	})
 }
 
-func freeRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, actor, reason string) error {
-	return moveHolds(ctx, tx, runs, holdMove{
-		statement: clearHolds, action: "resume", event: workqueue.EventResumed, actor: actor, reason: reason,
-	})
-}
-
 type holdMove struct {
 	statement string // takes the runs and args
 	args      []any
@@ -342,10 +338,7 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) erro
 		before[i] = holdDocument(holding{r.Hold, r.Detail, r.By})
 		after[i] = holdDocument(m.after)
 	}
-	tag, err := tx.Exec(ctx, m.statement, append([]any{ids}, m.args...)...)
-	if err == nil && tag.RowsAffected() != int64(len(runs)) {
-		err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), len(runs), workqueue.ErrFence)
-	}
+	err := pg.Exactly(len(runs))(tx.Exec(ctx, m.statement, append([]any{ids}, m.args...)...))
 	if err != nil {
 		return fmt.Errorf("%s %d runs: %w", m.action, len(runs), err)
 	}

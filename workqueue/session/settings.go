@@ -288,6 +288,6 @@ func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *S
 }
 
 func (s Store) noteStreams(ctx context.Context, lease workqueue.Lease, statement string, args ...any) error {
-	err := New(s.db).ExecAsLeader(ctx, lease, statement, args...)
+	_, err := New(s.db).ExecAsLeader(ctx, lease, statement, args...)
 	return pg.Wrap(err, "record the settings of the streams")
 }

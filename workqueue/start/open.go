@@ -91,15 +91,11 @@ func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
 }
 
 func (req *OpenRequest) check() error {
-	if req.OnDuplicate == "" {
-		req.OnDuplicate = DuplicateError
-	}
+	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
 	if req.SealWithin == 0 {
 		req.SealWithin = DefaultSealWithin
 	}
-	if req.OnOverdue == "" {
-		req.OnOverdue = OverdueReport
-	}
+	req.OnOverdue = cmp.Or(req.OnOverdue, OverdueReport)
 	switch {
 	case req.Canary > 0:
 		return workqueue.BadSetting("an open run cannot have a canary: what it would be a sample of is not known before the " +
