@@ -160,10 +160,6 @@ func (t *Templates) Secrets() []string {
 	return slices.Compact(names)
 }
 
-func (s *Step) variables() template.Variables {
-	return template.Variables{Item: s.SeesItem(), Parts: s.InputParts()}
-}
-
 // Limits of http steps.
 const (
 	MaxHTTPConcurrency = 256
@@ -191,7 +187,7 @@ func (h *HTTP) validate(s *Step, prefix string) error {
 	if h.URL == "" {
 		return fieldError(prefix+"url", "a URL is needed, like http://127.0.0.1:8081/branches/{key}")
 	}
-	_, err := h.Parse(s.variables())
+	_, err := h.Parse(template.Variables{Item: s.SeesItem(), Parts: s.InputParts()})
 	if field, ok := errors.AsType[*FieldError](err); ok {
 		return fieldError(prefix+field.Field, "%s", field.Problem)
 	}

@@ -16,6 +16,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"embed"
@@ -72,9 +73,7 @@ func (e *ServerTooOldError) Error() string {
 // applied files, in order, also after an error. It waits up to five minutes for another process that is migrating the
 // same database. A nil log is silent.
 func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err error) {
-	if log == nil {
-		log = zap.NewNop()
-	}
+	log = cmp.Or(log, zap.NewNop())
 	db, err := open(ctx, url)
 	if err != nil {
 		return nil, fmt.Errorf("migrate: %w", err)

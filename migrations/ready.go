@@ -1,6 +1,7 @@
 package migrations
 
 import (
+	"cmp"
 	"context"
 	"database/sql"
 	"errors"
@@ -77,9 +78,7 @@ type NotReadyError struct {
 
 func (e *NotReadyError) Error() string {
 	grantee := e.Role
-	if grantee == "" {
-		grantee = "ROLE"
-	}
+	grantee = cmp.Or(grantee, "ROLE")
 	switch {
 	case len(e.Missing) == 0:
 		return fmt.Sprintf("role %s may not %s, among what serving needs; run, as the owner of the schema: "+

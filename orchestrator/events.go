@@ -33,10 +33,6 @@ type publisher struct {
 	fresh   *freshEvents // committed by this node just now
 }
 
-func newPublisher(k *core.Core, streams *streams.Keeper) *publisher {
-	return &publisher{node: k, streams: streams, fresh: newFreshEvents()}
-}
-
 // Run publishes the outbox whenever signalled, until ctx ends. JetStream stores each event id once, also of two
 // nodes.
 func (p *publisher) Run(ctx context.Context) {
@@ -294,22 +290,19 @@ func (p *publisher) RunFresh(ctx context.Context) {
 		for some := range slices.Chunk(events, max(1, (len(events)+freshAtOnce-1)/freshAtOnce)) {
 			publishing.Go(func() {
 				for i := range some {
-					p.publishNow(ctx, &some[i])
+					e := &some[i]
+					published := p.publishEvent(ctx, &e.Event) == nil
+					if published {
+						if !e.came.IsZero() {
+							p.node.Meter.Took(core.TimingCompletion, time.Since(e.came))
+						}
+						p.node.Faults.Hit(fault.EventPublished)
+					}
+					p.fresh.end(e.ID, published)
 				}
 			})
 		}
 		publishing.Wait()
 		p.node.PublishEvents()
 	}
-}
-
-func (p *publisher) publishNow(ctx context.Context, e *freshEvent) {
-	published := p.publishEvent(ctx, &e.Event) == nil // the next pass over the outbox logs the reason
-	if published {
-		if !e.came.IsZero() {
-			p.node.Meter.Took(core.TimingCompletion, time.Since(e.came))
-		}
-		p.node.Faults.Hit(fault.EventPublished)
-	}
-	p.fresh.end(e.ID, published)
 }

@@ -91,8 +91,8 @@ func (n *Node) newComponents() {
 		Stranger: func(err error) { n.strangers <- err }})
 	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
 	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
-	n.events = newPublisher(k, n.streams)
-	n.watch = newWatcher(k, n.events)
+	n.events = &publisher{node: k, streams: n.streams, fresh: newFreshEvents()}
+	n.watch = &watcher{node: k, events: n.events, come: make(chan struct{}, 1)}
 	n.letters = streams.NewLetters(k, n.consumers, n.watch)
 	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
 		Recorders: cfg.Recorders, Limits: cfg.Limits})

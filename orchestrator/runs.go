@@ -82,9 +82,7 @@ func (r *Runs) SealRun(ctx context.Context, req start.SealRequest) (start.Sealed
 // Pause holds runs on every node. See [control.Store.Pause].
 func (r *Runs) Pause(ctx context.Context, by control.Control) (control.Controlled, error) {
 	paused, err := control.New(r.node.Store).Pause(ctx, by)
-	if err == nil {
-		r.node.NotifyChange()
-	}
+	r.changed(ctx, err == nil, nil)
 	return paused, err
 }
 
@@ -101,9 +99,7 @@ func (r *Runs) Resume(ctx context.Context, by control.Control, maxFailed *string
 // Approve releases all items of runs that wait for it, or starts a step. See [control.Store.Approve].
 func (r *Runs) Approve(ctx context.Context, by control.Control) (control.Controlled, error) {
 	approved, err := control.New(r.node.Store).Approve(ctx, by)
-	if len(approved.Runs) > 0 {
-		r.node.NotifyChange()
-	}
+	r.changed(ctx, len(approved.Runs) > 0, nil)
 	return approved, err
 }
 
@@ -120,11 +116,16 @@ func (r *Runs) SetRun(ctx context.Context, change control.RunChange) (control.Ru
 // Cancel stops runs and removes their requests from the stream. See [control.Store.Cancel].
 func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelled, error) {
 	cancelled, err := control.New(r.node.Store).Cancel(ctx, by)
-	if len(cancelled.Runs) > 0 {
-		core.RemoveRequests(ctx, r.node, cancelled.Requests)
+	r.changed(ctx, len(cancelled.Runs) > 0, cancelled.Requests)
+	return cancelled, err
+}
+
+// changed removes the requests that a change has ended from the stream, and notifies all nodes.
+func (r *Runs) changed(ctx context.Context, whether bool, ended []workqueue.Sent) {
+	if whether {
+		core.RemoveRequests(ctx, r.node, ended)
 		r.node.NotifyChange()
 	}
-	return cancelled, err
 }
 
 // maxRechecked limits the runs checked per call; the leader checks the rest within a second.
@@ -151,34 +152,25 @@ func (r *Runs) Recheck(ctx context.Context, runs []workqueue.RunID) {
 func (r *Runs) Rerun(ctx context.Context, req redo.RerunRequest) (redo.Rerun, error) {
 	if req.Settings.Endpoint != "" {
 		if err := wire.ValidateName(req.Settings.Endpoint); err != nil {
-			return redo.Rerun{}, &workqueue.SettingError{Detail: err.Error()}
+			return redo.Rerun{}, workqueue.BadSetting("%v", err)
 		}
 	}
 	rerun, err := redo.New(r.node.Store).Rerun(ctx, req)
-	if err == nil && !req.DryRun {
-		core.RemoveRequests(ctx, r.node, rerun.Requests)
-		r.node.NotifyChange()
-	}
+	r.changed(ctx, err == nil && !req.DryRun, rerun.Requests)
 	return rerun, err
 }
 
 // Reset discards a step's results, and removes its requests from the stream. See [redo.Store.Reset].
 func (r *Runs) Reset(ctx context.Context, req redo.ResetRequest) (redo.Reset, error) {
 	reset, err := redo.New(r.node.Store).Reset(ctx, req)
-	if err == nil && !req.DryRun {
-		core.RemoveRequests(ctx, r.node, reset.Requests)
-		r.node.NotifyChange()
-	}
+	r.changed(ctx, err == nil && !req.DryRun, reset.Requests)
 	return reset, err
 }
 
 // Correct replaces payloads, and removes requests with former ones from the stream. See [redo.Store.Correct].
 func (r *Runs) Correct(ctx context.Context, req redo.CorrectRequest) (redo.Corrected, error) {
 	corrected, err := redo.New(r.node.Store).Correct(ctx, req)
-	if err == nil && !req.DryRun {
-		core.RemoveRequests(ctx, r.node, corrected.Requests)
-		r.node.NotifyChange()
-	}
+	r.changed(ctx, err == nil && !req.DryRun, corrected.Requests)
 	return corrected, err
 }
 

@@ -34,10 +34,6 @@ type watcher struct {
 	come chan struct{}
 }
 
-func newWatcher(k *core.Core, events core.Announcer) *watcher {
-	return &watcher{node: k, events: events, come: make(chan struct{}, 1)}
-}
-
 // Seen handles a recording. came is when its replies came.
 func (w *watcher) Seen(out settle.Recorded, came time.Time) {
 	w.alarms.set(time.Now(), out.Due)

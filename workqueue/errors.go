@@ -118,6 +118,11 @@ type SettingError struct{ Detail string }
 
 func (e *SettingError) Error() string { return e.Detail }
 
+// BadSetting returns a [SettingError] with a formatted detail.
+func BadSetting(format string, args ...any) error {
+	return &SettingError{Detail: fmt.Sprintf(format, args...)}
+}
+
 // ThrottledCodes returns the error codes with which services refuse excess work; docs/protocol.md documents them.
 // Such items are retried without losing an attempt, and the pace learns a rate from them.
 func ThrottledCodes() []string {

@@ -65,6 +65,12 @@ const (
 	StateCancelled State = "cancelled" // accepts acks but never completes
 )
 
+// rowsOf returns the rows of a query, for functions of pgx that close them and return the query's error.
+func rowsOf(ctx context.Context, q Querier, sql string, args ...any) pgx.Rows {
+	rows, _ := q.Query(ctx, sql, args...)
+	return rows
+}
+
 // Querier is a pool, connection or transaction.
 type Querier interface {
 	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)

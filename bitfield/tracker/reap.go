@@ -84,11 +84,7 @@ func Reap(ctx context.Context, tx pgx.Tx, limit int) (Reaped, error) {
 }
 
 func reapOf(ctx context.Context, tx pgx.Tx, limit, groups int) (Reaped, error) {
-	rows, err := tx.Query(ctx, reapCandidatesSQL, limit, groups)
-	if err != nil {
-		return Reaped{}, wrap("reap", uuid.UUID{}, err)
-	}
-	due, err := pgx.CollectRows(rows, pgx.RowToStructByPos[candidate])
+	due, err := pgx.CollectRows(rowsOf(ctx, tx, reapCandidatesSQL, limit, groups), pgx.RowToStructByPos[candidate])
 	if err != nil || len(due) == 0 {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
@@ -96,10 +92,7 @@ func reapOf(ctx context.Context, tx pgx.Tx, limit, groups int) (Reaped, error) {
 	for i := range due {
 		ids[i] = due[i].Batch
 	}
-	if rows, err = tx.Query(ctx, reapVerdictSQL, ids); err != nil {
-		return Reaped{}, wrap("reap", uuid.UUID{}, err)
-	}
-	verdicts, err := pgx.CollectRows(rows, pgx.RowToStructByPos[verdict])
+	verdicts, err := pgx.CollectRows(rowsOf(ctx, tx, reapVerdictSQL, ids), pgx.RowToStructByPos[verdict])
 	if err != nil {
 		return Reaped{}, wrap("reap", uuid.UUID{}, err)
 	}
@@ -197,10 +190,7 @@ func DueWebhooks(ctx context.Context, q Querier, room WebhookRoom) ([]Webhook, e
 	for i := range room.UnderWay {
 		batches[i], hosts[i] = room.UnderWay[i].Batch, room.UnderWay[i].Host
 	}
-	rows, err := q.Query(ctx, dueWebhooksSQL, batches, hosts, room.PerHost, free, free-room.Kept)
-	if err != nil {
-		return nil, err
-	}
+	rows := rowsOf(ctx, q, dueWebhooksSQL, batches, hosts, room.PerHost, free, free-room.Kept)
 	return pgx.CollectRows(rows, pgx.RowToStructByPos[Webhook])
 }
 

@@ -83,11 +83,7 @@ WHERE s.batch_id = $1 AND s.deleted_at IS NULL`
 
 // Get returns a tracker with its item counts.
 func Get(ctx context.Context, q Querier, batch uuid.UUID) (Info, error) {
-	rows, err := q.Query(ctx, showSQL, batch)
-	if err != nil {
-		return Info{}, wrap("read", batch, err)
-	}
-	row, err := pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[struct {
+	row, err := pgx.CollectExactlyOneRow(rowsOf(ctx, q, showSQL, batch), pgx.RowToStructByPos[struct {
 		Summary
 
 		Pending, Failed int64
@@ -115,21 +111,18 @@ type Filter struct {
 	Namespaces []string // nil: any
 }
 
-// listSQL scans the primary key backwards; IDs of version 7 ascend with time.
-const listSQL = `SELECT ` + summaryColumns + `
+// These scan an index backwards, the primary key or tracker_service_owner. IDs of version 7 ascend with time.
+const (
+	listSQL      = listed + newestFirst
+	listOwnerSQL = listed + ` AND s.owner = $5` + newestFirst
+
+	listed = `SELECT ` + summaryColumns + `
 FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
 WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1)
   AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
-  AND ($4::text[] IS NULL OR s.namespace = ANY ($4))
-ORDER BY s.batch_id DESC LIMIT $3`
-
-// listOwnerSQL scans tracker_service_owner backwards.
-const listOwnerSQL = `SELECT ` + summaryColumns + `
-FROM tracker_service s JOIN tracker_batch b ON b.id = s.batch_id
-WHERE s.deleted_at IS NULL AND ($1::uuid IS NULL OR s.batch_id < $1) AND s.owner = $5
-  AND ($2 = '' OR b.state = CASE $2 WHEN 'expired' THEN 'cancelled' ELSE $2 END)
-  AND ($4::text[] IS NULL OR s.namespace = ANY ($4))
-ORDER BY s.batch_id DESC LIMIT $3`
+  AND ($4::text[] IS NULL OR s.namespace = ANY ($4))`
+	newestFirst = ` ORDER BY s.batch_id DESC LIMIT $3`
+)
 
 // List returns trackers, newest first if their IDs are of version 7.
 func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
@@ -149,11 +142,7 @@ func List(ctx context.Context, q Querier, f Filter) ([]Summary, error) {
 	if f.Owner != "" {
 		sql, args = listOwnerSQL, append(args, f.Owner)
 	}
-	rows, err := q.Query(ctx, sql, args...)
-	if err != nil {
-		return nil, err
-	}
-	return pgx.CollectRows(rows, pgx.RowToStructByPos[Summary])
+	return pgx.CollectRows(rowsOf(ctx, q, sql, args...), pgx.RowToStructByPos[Summary])
 }
 
 // GroupState is the item counts of a group. Size = Pending + Done + Failed.
@@ -174,10 +163,7 @@ func GroupStates(ctx context.Context, q Querier, batch uuid.UUID, from, limit in
 	if err := known(ctx, q, batch); err != nil {
 		return nil, err
 	}
-	rows, err := q.Query(ctx, groupStatesSQL, batch, clamp(from), page(limit))
-	if err != nil {
-		return nil, wrap("list the groups of", batch, err)
-	}
+	rows := rowsOf(ctx, q, groupStatesSQL, batch, clamp(from), page(limit))
 	list, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (g GroupState, err error) {
 		err = row.Scan(&g.Group, &g.Size, &g.Pending, &g.Failed)
 		g.Done = g.Size - g.Pending - g.Failed
@@ -223,14 +209,11 @@ func Missing(ctx context.Context, q Querier, batch uuid.UUID, from Position, lim
 	limit = page(limit)
 	for {
 		groups := min(missingPage, limit-len(missing)+1)
-		rows, err := q.Query(ctx, missingSQL, batch, clamp(from.Group), groups)
-		if err != nil {
-			return nil, nil, wrap("list what is missing of", batch, err)
-		}
+		rows := rowsOf(ctx, q, missingSQL, batch, clamp(from.Group), groups)
 		read := 0
 		var group int
 		var pending bitfield.Set
-		_, err = pgx.ForEachRow(rows, []any{&group, pgbits.Into(&pending)}, func() error {
+		_, err := pgx.ForEachRow(rows, []any{&group, pgbits.Into(&pending)}, func() error {
 			read++
 			for lo, hi := range pending.Ranges() {
 				if group == from.Group && hi <= from.Index || next != nil {

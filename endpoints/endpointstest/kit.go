@@ -181,7 +181,13 @@ func (d dialer) Dial(string, string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return d.instance.attach(conn)
+	d.instance.mu.Lock()
+	defer d.instance.mu.Unlock()
+	if d.instance.killed {
+		return nil, cmp.Or(conn.Close(), errKilled)
+	}
+	d.instance.conn = newTap(conn, d.instance)
+	return d.instance.conn, nil
 }
 
 // handBackTimeout bounds the cleanup after a kill.
@@ -288,16 +294,6 @@ func (i *Instance) isKilled() bool {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	return i.killed
-}
-
-func (i *Instance) attach(conn net.Conn) (net.Conn, error) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.killed {
-		return nil, cmp.Or(conn.Close(), errKilled)
-	}
-	i.conn = newTap(conn, i)
-	return i.conn, nil
 }
 
 // kill blocks the connection and returns it, once, to be closed.
@@ -457,8 +453,6 @@ func (k *Kit) killFor(i *Instance, subject string, body []byte) *Kill {
 	}
 	return nil
 }
-
-func (kill *Kill) done(i *Instance) { kill.killed <- i }
 
 // Wait returns the killed instance, or fails the test on timeout.
 func (kill *Kill) Wait() *Instance {

@@ -69,7 +69,7 @@ func (t *tap) die(passed int) error {
 	if t.dying != nil {
 		_, _ = t.Conn.Write(t.out[:passed]) // the connection is cut anyway
 		t.instance.bury(t)
-		t.dying.done(t.instance)
+		t.dying.killed <- t.instance
 		t.dying = nil
 	}
 	return io.ErrClosedPipe

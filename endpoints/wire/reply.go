@@ -239,7 +239,10 @@ func ScanSlot(in *BodyReader) (slot Slot) {
 		checkSlot(in, &slot, seen, encoded)
 	}
 	if in.Err == nil && slot.Err == nil && slot.ContentType == "" {
-		in.checkResult(&slot)
+		slot := &slot
+		if flaw := in.flawOf(slot.Data); flaw != nil {
+			slot.Data, slot.Err = nil, flaw.Slot()
+		}
 	}
 	return slot
 }
@@ -254,13 +257,6 @@ func checkSlot(in *BodyReader, slot *Slot, seen slotFields, encoded []byte) {
 		slot.Data, slot.ContentType = binaryOf(in, "slot", slot.Ordinal, encoded, slot.ContentType, seen.t)
 	default:
 		in.Fail(ReasonSlot, `slot %d must have exactly one of "d", "b" (with "t") and "e"`, slot.Ordinal)
-	}
-}
-
-// checkResult replaces a flawed result by its error.
-func (r *BodyReader) checkResult(slot *Slot) {
-	if flaw := r.flawOf(slot.Data); flaw != nil {
-		slot.Data, slot.Err = nil, flaw.Slot()
 	}
 }
 

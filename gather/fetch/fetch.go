@@ -161,30 +161,16 @@ func ErrorOf(err error, retry bool) *wire.SlotError {
 		if err.Error() != slot.Error() { // the wrapping adds context
 			message = err.Error()
 		}
-		return clean(slot.Code, message, slot.Retry)
+		return wire.NewSlotError(slot.Code, message, slot.Retry)
 	case errors.Is(err, context.DeadlineExceeded), errors.Is(err, context.Canceled):
-		return clean(wire.CodeTimeout, err.Error(), true)
+		return wire.NewSlotError(wire.CodeTimeout, err.Error(), true)
 	default:
-		return clean(wire.CodeHandlerError, err.Error(), retry)
+		return wire.NewSlotError(wire.CodeHandlerError, err.Error(), retry)
 	}
 }
 
 // Clean returns the error with code and message cut to their limits.
-func Clean(e *wire.SlotError) *wire.SlotError { return clean(e.Code, e.Message, e.Retry) }
-
-func clean(code, message string, retry bool) *wire.SlotError {
-	of := wire.Fail
-	if retry {
-		of = wire.Retry
-	}
-	slot, _ := errors.AsType[*wire.SlotError](of(code, "%s", message)) // always one
-	return slot
-}
-
-// cut reports whether an error was caused by the end of ctx.
-func cut(ctx context.Context, err error) bool {
-	return ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded))
-}
+func Clean(e *wire.SlotError) *wire.SlotError { return wire.NewSlotError(e.Code, e.Message, e.Retry) }
 
 // Sink receives slots early, so that they use no memory and are not lost if the rest fails. Nodes implement it.
 type Sink interface {
@@ -220,12 +206,6 @@ func (r *Request) Worked(took time.Duration) {
 	}
 }
 
-func (r *Request) begin(ordinal int) {
-	if r.sink != nil {
-		r.sink.Begin(ordinal)
-	}
-}
-
 // Each makes a fetcher from a function for one item. It is called for one item of a chunk at a time, but for several
 // chunks concurrently. Errors apply to the item: one made by wire.Fail or wire.Retry keeps its code, any other is a
 // permanent wire.CodeHandlerError. A panic is an error too. When the context ends, remaining items get no slot.
@@ -238,12 +218,14 @@ func Each(f func(ctx context.Context, item *Item) (Part, error)) Fetcher {
 			}
 			item := &req.Items[n]
 			item.request = req
-			req.begin(item.Ordinal)
+			if req.sink != nil {
+				req.sink.Begin(item.Ordinal)
+			}
 			part, err := guarded(ctx, item, f)
 			slot := Slot{Ordinal: item.Ordinal, Data: part.Data, ContentType: part.ContentType}
 			switch {
 			case err == nil:
-			case cut(ctx, err): // not the item's failure
+			case wire.IsCut(ctx, err): // not the item's failure
 				return slots, context.Cause(ctx)
 			default:
 				slot = Slot{Ordinal: item.Ordinal, Err: ErrorOf(err, false)}

@@ -55,7 +55,16 @@ func example(s *jsonschema.Schema, n, depth int) any {
 func exampleOf(kinds []string, s *jsonschema.Schema, n, depth int) any {
 	switch kinds[n%len(kinds)] {
 	case "object":
-		return exampleObject(s, n, depth)
+		object := map[string]any{}
+		for name, property := range s.Properties {
+			if n != 1 || slices.Contains(s.Required, name) {
+				object[name] = example(property, n, depth+1)
+			}
+		}
+		if others, ok := s.AdditionalProperties.(*jsonschema.Schema); ok && n != 1 {
+			object["name"] = example(others, n, depth+1)
+		}
+		return object
 	case "array":
 		return exampleList(s, n, depth)
 	case "string":
@@ -83,19 +92,6 @@ func kindsOf(s *jsonschema.Schema, depth int) []string {
 		return []string{"array"}
 	}
 	return []string{"string"}
-}
-
-func exampleObject(s *jsonschema.Schema, n, depth int) map[string]any {
-	object := map[string]any{}
-	for name, property := range s.Properties {
-		if n != 1 || slices.Contains(s.Required, name) {
-			object[name] = example(property, n, depth+1)
-		}
-	}
-	if others, ok := s.AdditionalProperties.(*jsonschema.Schema); ok && n != 1 {
-		object["name"] = example(others, n, depth+1)
-	}
-	return object
 }
 
 func exampleList(s *jsonschema.Schema, n, depth int) []any {

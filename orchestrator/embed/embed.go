@@ -105,9 +105,7 @@ func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 		return nil, errors.New("embed: a pool and a NATS connection are needed")
 	}
 	config.MaxConns = cmp.Or(max(config.MaxConns, 0), DefaultMaxConns)
-	if config.Log == nil {
-		config.Log = zap.NewNop()
-	}
+	config.Log = cmp.Or(config.Log, zap.NewNop())
 	ctx := context.Background() // connecting has its own limits
 	db, release, err := database.OpenLike(ctx, pool.Config(),
 		database.PoolConfig{MaxConns: config.MaxConns, Serving: true})

@@ -121,7 +121,7 @@ type Config struct {
 func New(k *core.Core, after core.OutcomeObserver, cfg Config) *Worker {
 	return &Worker{
 		node: k, cfg: cfg, store: dispatchstore.New(k.Store), claims: k.Settling, outcomes: k, after: after,
-		calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: newIsolation(),
+		calls: core.NewCalls(k, cfg.Limits, cfg.ReplyBacklog), isolation: &isolation{changed: make(chan struct{})},
 		reading: semaphore.NewWeighted(fetchReaders), inputs: semaphore.NewWeighted(fetchInputBytes),
 		held: semaphore.NewWeighted(fetchResultBytes), results: make(chan fetchResult, cfg.RecordBatch),
 		allHanded: make(chan struct{}),

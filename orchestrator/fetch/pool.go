@@ -1,6 +1,7 @@
 package fetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"time"
@@ -132,9 +133,7 @@ func (f *Worker) workersFor(work workqueue.StepWork) int {
 func (f *Worker) ended(pool *fetchPool, took time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if pool.took == 0 {
-		pool.took = took
-	}
+	pool.took = cmp.Or(pool.took, took)
 	pool.took += (took - pool.took) / 8
 }
 

@@ -84,8 +84,6 @@ type isolation struct {
 	changed chan struct{} // closed at each change
 }
 
-func newIsolation() *isolation { return &isolation{changed: make(chan struct{})} }
-
 func (s *isolation) change(how func()) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

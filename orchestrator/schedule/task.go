@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -83,9 +84,7 @@ func New(db *database.DB, runs Runs, start Starter, cfg Config) (*LeaderTask, er
 	if cfg.Starts < 0 {
 		return nil, fmt.Errorf("schedules: Config.Starts is %d; it must be positive, or 0 for %d", cfg.Starts, DefaultStarts)
 	}
-	if cfg.Starts == 0 {
-		cfg.Starts = DefaultStarts
-	}
+	cfg.Starts = cmp.Or(cfg.Starts, DefaultStarts)
 	if cfg.Log == nil {
 		cfg.Log = zap.NewNop()
 	}

@@ -96,7 +96,7 @@ func (l *Letters) readDeadLettersBound(ctx, draining context.Context) error {
 			failed = l.buryDeadLetter(draining, msg, made)
 		}
 		if failed != nil {
-			l.giveBackDeadLetter(msg, made)
+			l.reader.Settle(core.Message{Msg: msg, Made: made}, core.GiveBack)
 			unbind()
 		}
 	})
@@ -129,10 +129,6 @@ func (l *Letters) buryDeadLetter(ctx context.Context, msg jetstream.Msg, made ti
 	// Only after the commit: after a crash in between it is redelivered.
 	l.reader.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Ack)
 	return nil
-}
-
-func (l *Letters) giveBackDeadLetter(msg jetstream.Msg, made time.Time) {
-	l.reader.Settle(core.Message{Msg: msg, Made: made}, core.GiveBack)
 }
 
 // causeUnreadable is the cause of a dead letter without a readable endpoint.

@@ -49,9 +49,7 @@ func (c *cluster) makeToken(ctx context.Context) error {
 		return errors.New("tranche token create printed no token")
 	}
 	file := c.dir.Servers("token")
-	if err := os.WriteFile(file, []byte(made.Secret), 0o600); err != nil {
-		return fmt.Errorf("store the token: %w", err)
-	}
+	demokit.Stop(os.WriteFile(file, []byte(made.Secret), 0o600))
 	c.shell.Env = append(demokit.Environment(), "TRANCHE_TOKEN_FILE="+file)
 	c.askAt(c.nodes[0])
 	return nil

@@ -121,17 +121,14 @@ func number(key string) (n int, err error) {
 	return n, err
 }
 
-func (c *cluster) writeItems(name string) error {
+func (c *cluster) writeItems(name string) {
 	var text strings.Builder
 	text.WriteString("id,balance\n")
 	for n := range c.settings.items {
 		a := makeAccount(n)
 		fmt.Fprintf(&text, "%s,%d\n", a.ID, a.Balance)
 	}
-	if err := os.WriteFile(c.dir.File(name), []byte(text.String()), 0o600); err != nil {
-		return fmt.Errorf("write the items: %w", err)
-	}
-	return nil
+	demokit.Stop(os.WriteFile(c.dir.File(name), []byte(text.String()), 0o600))
 }
 
 // The services and their steps.

@@ -26,7 +26,7 @@ type natsServer struct {
 }
 
 // configureNATS creates the accounts with tranche, and each machine's configuration.
-func (c *cluster) configureNATS(ctx context.Context) error {
+func (c *cluster) configureNATS(ctx context.Context) {
 	config := demokit.Must(c.deploy.block("tranche nats config"))
 	typed := commands(strings.Replace(config, "--out nats", "--out servers/nats", 1))[0]
 	demokit.Stop(c.shell.Typed(ctx, exitOK, typed[1:]...))
@@ -37,12 +37,9 @@ func (c *cluster) configureNATS(ctx context.Context) error {
 		s.config = c.dir.Servers("nats", s.name+".conf")
 		store := c.dir.Servers(s.name)
 		text := strings.Replace(c.own(part, machine), "/var/lib/nats", store, 1)
-		if err := os.WriteFile(s.config, []byte(text), 0o600); err != nil {
-			return fmt.Errorf("configure %s: %w", s.name, err)
-		}
+		demokit.Stop(os.WriteFile(s.config, []byte(text), 0o600))
 		c.nats[i] = s
 	}
-	return nil
 }
 
 func (c *cluster) startNATS(ctx context.Context) {
@@ -251,9 +248,7 @@ func (c *cluster) startPrometheus(ctx context.Context) error {
 	rules := filepath.Join(c.settings.repository, "deploy", "prometheus", "rules.yml")
 	config = strings.Replace(c.place(config), "/etc/prometheus/rules.yml", rules, 1)
 	file, listen := c.dir.Servers("prometheus.yml"), c.net+"1:9090"
-	if err := os.WriteFile(file, []byte(config), 0o600); err != nil {
-		return fmt.Errorf("configure Prometheus: %w", err)
-	}
+	demokit.Stop(os.WriteFile(file, []byte(config), 0o600))
 	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.settings.prometheus, "--config.file="+file,
 		"--storage.tsdb.path="+c.dir.Servers("prometheus"), "--web.listen-address="+listen)
 	cmd.Env = demokit.Environment()

@@ -176,7 +176,12 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) *request {
 	inbox := n.nc.NewInbox()
 	stolen := must(n.nc.SubscribeSync(inbox))
 	defer func() { _ = stolen.Unsubscribe() }()
-	n.pull(inbox)
+	want := must(json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond}))
+	subject := fmt.Sprintf("$JS.API.CONSUMER.MSG.NEXT.%s.%s", wire.StreamWork, n.config.Endpoint)
+	for range thiefPulls {
+		stop(n.nc.PublishRequest(subject, inbox, want))
+	}
+	stop(n.nc.Flush())
 	for range thefts {
 		r := fresh()
 		msg := n.steal(ctx, r, stolen)
@@ -190,15 +195,6 @@ func (n *node) givenBack(ctx context.Context, fresh func() *request) *request {
 		return r
 	}
 	panic(ended{fmt.Errorf("none of %d requests could be fetched before the service did", thefts)})
-}
-
-func (n *node) pull(inbox string) {
-	want := must(json.Marshal(map[string]any{"batch": 1, "expires": checkTimeout / time.Nanosecond}))
-	subject := fmt.Sprintf("$JS.API.CONSUMER.MSG.NEXT.%s.%s", wire.StreamWork, n.config.Endpoint)
-	for range thiefPulls {
-		stop(n.nc.PublishRequest(subject, inbox, want))
-	}
-	stop(n.nc.Flush())
 }
 
 // steal sends a request and returns its delivery, or nil if the service answered it.

@@ -138,9 +138,7 @@ func readAcknowledgement(msg *nats.Msg) (acknowledgement, bool) {
 	}
 	text := string(msg.Data)
 	kind, _, _ := strings.Cut(text, " ")
-	if kind == "" {
-		kind = ackDone // as the server treats an empty one
-	}
+	kind = cmp.Or(kind, ackDone) // as the server treats an empty one
 	return acknowledgement{kind: kind, text: text, sequence: of.Sequence.Stream, stored: of.Timestamp}, true
 }
 

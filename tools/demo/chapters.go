@@ -76,9 +76,7 @@ func (d *demo) redoFifty(ctx context.Context) error {
 	for _, account := range accounts {
 		fmt.Fprintln(&keys, account)
 	}
-	if err := os.WriteFile(d.dir.File(fiftyFile), []byte(keys.String()), 0o600); err != nil {
-		return fmt.Errorf("write the fifty accounts down: %w", err)
-	}
+	demokit.Stop(os.WriteFile(d.dir.File(fiftyFile), []byte(keys.String()), 0o600))
 	lost := demokit.Must(d.bank.corrupt(ctx, lostAmount(), accounts))
 	d.story.Say("A movement of each loses its amount. Their parts are nulled out, and no one else's:")
 	demokit.Stop(d.redo(ctx, accounts, map[string]int64{transactionsDB: fifty}, func() error {
@@ -169,9 +167,7 @@ const (
 func (d *demo) refuseFile(ctx context.Context) error {
 	d.story.Chapter("A file that does not fit the plan starts nothing")
 	path := d.dir.File(lastYearFile)
-	if err := os.WriteFile(path, []byte(lastYear), 0o600); err != nil {
-		return fmt.Errorf("write last year's file: %w", err)
-	}
+	demokit.Stop(os.WriteFile(path, []byte(lastYear), 0o600))
 	demokit.Stop(d.story.File(path))
 	return d.shell.Typed(ctx, exitRefused, "run", "start", planName, "--items", lastYearFile)
 }
@@ -219,9 +215,7 @@ func (d *demo) correctForms(ctx context.Context) error {
 	d.story.Command(fmt.Sprintf("sed s/,%s,/,%s,/ %s > %s", paperForm, yearend.PDFForm, failedFile, correctedFile))
 	corrected := bytes.ReplaceAll(failed, []byte(","+paperForm+","), []byte(","+yearend.PDFForm+","))
 	path := d.dir.File(correctedFile)
-	if err := os.WriteFile(path, corrected, 0o600); err != nil { //nolint:gosec // it is in the demo's own directory
-		return fmt.Errorf("write the corrected items: %w", err)
-	}
+	demokit.Stop(os.WriteFile(path, corrected, 0o600)) //nolint:gosec // it is in the demo's own directory
 	n := int64(len(accounts))
 	return d.redo(ctx, accounts, map[string]int64{
 		accountsDB: n, transactionsDB: n, branchesDB: n, statementsDB: n,

@@ -16,6 +16,7 @@ package demo
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,9 +62,7 @@ type Config struct {
 }
 
 func (c Config) withDefaults() (Config, error) {
-	if c.Accounts == 0 {
-		c.Accounts = DefaultAccounts
-	}
+	c.Accounts = cmp.Or(c.Accounts, DefaultAccounts)
 	if c.Accounts < minAccounts || c.Accounts > maxAccounts {
 		return c, fmt.Errorf("--accounts must be %[2]d to %[3]d, got %[1]d", c.Accounts, minAccounts, maxAccounts)
 	}

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -99,9 +100,7 @@ type ready struct {
 
 // RunService runs one of the demo's processes until ctx ends.
 func RunService(ctx context.Context, config ServiceConfig) error {
-	if config.Log == nil {
-		config.Log = zap.NewNop()
-	}
+	config.Log = cmp.Or(config.Log, zap.NewNop())
 	db, err := pgxpool.New(ctx, "")
 	if err != nil {
 		return fmt.Errorf("connect to the database of %s: %w", config.Name, err)

@@ -16,11 +16,14 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 
 	"github.com/tranchehq/tranche/endpoints"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
@@ -212,4 +215,126 @@ func (s *Service) fail(ctx context.Context, c *chunk, way Way, code string, over
 	case WayError:
 	}
 	return endpoints.Retry(code, "the service fails the chunk")
+}
+
+// bucket holds the items of one second.
+type bucket struct {
+	rate float64
+
+	mu     sync.Mutex
+	tokens float64
+	asOf   time.Time
+}
+
+func (b *bucket) take(n int) int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.tokens = min(b.rate, b.tokens+b.rate*now.Sub(b.asOf).Seconds())
+	b.asOf = now
+	passed := min(n, int(b.tokens))
+	b.tokens -= float64(passed)
+	return passed
+}
+
+type outage struct {
+	Outage
+
+	mu       sync.Mutex
+	answered int
+	over     chan struct{} // from its start on; closed when it is over
+	ended    bool
+}
+
+// down returns a channel that is closed at the end of the outage, or nil if there is none now.
+func (o *outage) down() <-chan struct{} {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case o.ended || o.answered < o.After:
+		return nil
+	case o.over == nil:
+		o.over = make(chan struct{})
+		time.AfterFunc(o.For, func() {
+			if o.Until != nil {
+				<-o.Until
+			}
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.ended = true
+			close(o.over)
+		})
+	}
+	return o.over
+}
+
+func (o *outage) note(answered int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.answered += answered
+}
+
+type Fault string
+
+// The faults of a service. A liar's faults are its lies.
+const (
+	FaultNone     Fault = ""
+	FaultPoison   Fault = "poison"
+	FaultThrottle Fault = "throttle" // some items of the chunk were refused
+	FaultOutage   Fault = "outage"
+)
+
+// Entry is a chunk that a service received, noted before it is handled.
+type Entry struct {
+	Run        uuid.UUID
+	Slice      uuid.UUID
+	Generation int
+	Ordinals   []int
+	Fault      Fault
+}
+
+func entryOf(m *wire.Meta, ordinals []int, fault Fault) Entry {
+	return Entry{Run: m.Run, Slice: m.Slice, Generation: m.Generation, Ordinals: ordinals, Fault: fault}
+}
+
+// Ledger records the work of services, outside the system under test. Its zero value is empty.
+type Ledger struct {
+	mu      sync.Mutex
+	entries []Entry
+}
+
+func (l *Ledger) add(e Entry) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.entries = append(l.entries, e)
+}
+
+// Entries returns the chunks in the order in which they began.
+func (l *Ledger) Entries() []Entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.entries)
+}
+
+// Fired returns the number of chunks with a fault.
+func (l *Ledger) Fired(f Fault) (n int) {
+	for _, e := range l.Entries() {
+		if e.Fault == f {
+			n++
+		}
+	}
+	return n
+}
+
+// Times returns how often each item of a run's generation was executed, by ordinal.
+func (l *Ledger) Times(run uuid.UUID, generation int) map[int]int {
+	times := map[int]int{}
+	for _, e := range l.Entries() {
+		if e.Run == run && e.Generation == generation {
+			for _, ordinal := range e.Ordinals {
+				times[ordinal]++
+			}
+		}
+	}
+	return times
 }

@@ -69,11 +69,11 @@ func (s Store) AddOps(ctx context.Context, name string, version int, batches [][
 	if err := add.check(); err != nil {
 		return nil, 0, err
 	}
-	if !add.any() {
+	if !slices.ContainsFunc(batches, func(batch []Op) bool { return len(batch) > 0 }) {
 		return make([]AddedOps, len(batches)), noWait, nil
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
-		add.begin()
+		add.known, add.out, add.next = nil, make([]AddedOps, len(add.batches)), noWait
 		return add.run(ctx, tx)
 	})
 	if err != nil {
@@ -108,14 +108,6 @@ func (a *opsAdding) check() error {
 		}
 	}
 	return nil
-}
-
-func (a *opsAdding) any() bool {
-	return slices.ContainsFunc(a.batches, func(batch []Op) bool { return len(batch) > 0 })
-}
-
-func (a *opsAdding) begin() {
-	a.known, a.out, a.next = nil, make([]AddedOps, len(a.batches)), noWait
 }
 
 func (a *opsAdding) run(ctx context.Context, tx pgx.Tx) error {
@@ -286,12 +278,11 @@ func countsOf(perKey map[string]*keyCount) (names []string, untried []int32, pri
 
 func (a *opsAdding) seeNext(rows pgx.Rows) error {
 	var seconds *float64
-	err := pg.Each(rows, []any{&seconds}, func() {
+	return pg.Each(rows, []any{&seconds}, func() {
 		if seconds != nil {
 			a.next = min(a.next, time.Duration(*seconds*float64(time.Second)))
 		}
 	})
-	return err
 }
 
 func payloadText(payload []byte) string {

@@ -25,8 +25,7 @@ func (c *Text) validate() (rate float64, err error) {
 	s := &c.Spec
 	switch {
 	case !validCollectorName(c.Name):
-		return 0, &workqueue.SettingError{Detail: fmt.Sprintf(
-			"invalid collector name %.80q; use 1 to 64 of A-Z a-z 0-9 _ -", c.Name)}
+		return 0, workqueue.BadSetting("invalid collector name %.80q; use 1 to 64 of A-Z a-z 0-9 _ -", c.Name)
 	case s.Endpoint == "" || !pg.ValidText(s.Endpoint):
 		return 0, c.wrong("endpoint is %.80q; name the endpoint that takes the operations", s.Endpoint)
 	case !pg.ValidText(c.Source) || len(c.Source) > maxCollectorText:
@@ -51,7 +50,7 @@ func (c *Text) validate() (rate float64, err error) {
 }
 
 func (c *Text) wrong(format string, args ...any) error {
-	return &workqueue.SettingError{Detail: fmt.Sprintf("collector %s: %s", c.Name, fmt.Sprintf(format, args...))}
+	return workqueue.BadSetting("collector %s: %s", c.Name, fmt.Sprintf(format, args...))
 }
 
 func (c *Text) checkNumbers() error {
@@ -134,26 +133,21 @@ func validCollectorName(name string) bool {
 func (o *Op) check() error {
 	switch {
 	case len(o.ID) > MaxOpID || !pg.ValidText(o.ID):
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"the id %.60q of an operation is no UTF-8 without NUL of at most %d bytes", o.ID,
-			MaxOpID)}
+		return workqueue.BadSetting("the id %.60q of an operation is no UTF-8 without NUL of at most %d bytes", o.ID, MaxOpID)
 	case o.Key == "" || len(o.Key) > MaxOpKey || !pg.ValidText(o.Key):
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"operation %.60q has the key %.60q; give UTF-8 without NUL of 1 to %d bytes", o.ID,
-			o.Key, MaxOpKey)}
+		return workqueue.BadSetting("operation %.60q has the key %.60q; give UTF-8 without NUL of 1 to %d bytes", o.ID, o.Key,
+			MaxOpKey)
 	case len(o.Payload) > MaxOpPayload:
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"the payload of operation %.60q has %d bytes; at most %d are taken", o.ID,
-			len(o.Payload), MaxOpPayload)}
+		return workqueue.BadSetting("the payload of operation %.60q has %d bytes; at most %d are taken", o.ID, len(o.Payload),
+			MaxOpPayload)
 	case len(o.Payload) > 0 && !jsontext.Value(o.Payload).IsValid():
-		return &workqueue.SettingError{Detail: fmt.Sprintf("the payload of operation %.60q is not JSON", o.ID)}
+		return workqueue.BadSetting("the payload of operation %.60q is not JSON", o.ID)
 	case len(o.Fold) > MaxOpKey || !pg.ValidText(o.Fold):
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"what operation %.60q is folded by, %.60q, is no UTF-8 without NUL of at most %d bytes", o.ID, o.Fold, MaxOpKey)}
+		return workqueue.BadSetting("what operation %.60q is folded by, %.60q, is no UTF-8 without NUL of at most %d bytes",
+			o.ID, o.Fold, MaxOpKey)
 	case o.Priority < 0 || o.Priority > MaxOpPriority:
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"the priority of operation %.60q is %d; give 0 to %d, the highest first", o.ID,
-			o.Priority, MaxOpPriority)}
+		return workqueue.BadSetting("the priority of operation %.60q is %d; give 0 to %d, the highest first", o.ID,
+			o.Priority, MaxOpPriority)
 	}
 	return nil
 }

@@ -132,9 +132,8 @@ func ParseRequestRate(text string) (perSecond float64, err error) {
 	if text == "" {
 		return 0, nil
 	}
-	wrong := &workqueue.SettingError{Detail: fmt.Sprintf(
-		"rate is %.40q; give calls in a second, minute, hour or day, as 10/s, 50/m, 100/h "+
-			"or 500/d", text)}
+	wrong := workqueue.BadSetting("rate is %.40q; give calls in a second, minute, hour or day, as 10/s, 50/m, 100/h or "+
+		"500/d", text)
 	number, unit, found := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	seconds, known := map[string]float64{"s": 1, "m": 60, "h": 3600, "d": 86400}[strings.TrimSpace(unit)]
@@ -142,9 +141,8 @@ func ParseRequestRate(text string) (perSecond float64, err error) {
 		return 0, wrong
 	}
 	if n /= seconds; !(n >= pace.MinRequestRate && n <= pace.MaxRequestRate) { // rejects NaN, too
-		return 0, &workqueue.SettingError{Detail: fmt.Sprintf("rate is %.40q; give at least %g and at most %d calls a second",
-			text,
-			pace.MinRequestRate, pace.MaxRequestRate)}
+		return 0, workqueue.BadSetting("rate is %.40q; give at least %g and at most %d calls a second", text,
+			pace.MinRequestRate, pace.MaxRequestRate)
 	}
 	return n, nil
 }

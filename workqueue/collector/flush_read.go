@@ -219,7 +219,7 @@ func (r *flushRecording) noteProbes(ctx context.Context, tx pgx.Tx) error {
 	for i := range r.keys {
 		v := &r.verdicts[i]
 		failed := v.failedProbe()
-		if !r.ends[i].Claim.Probe || !failed && (!r.ends[i].Replied || v.complains()) {
+		if !r.ends[i].Claim.Probe || !failed && (!r.ends[i].Replied || v.told && v.health == healthBad) {
 			continue
 		}
 		if err := r.noteProbe(ctx, tx, i, failed); err != nil {
@@ -240,9 +240,6 @@ func (v *flushVerdict) failedProbe() bool {
 	}
 	return v.again && !v.dealt
 }
-
-// complains reports whether the service failed the whole flush with an error that may pass.
-func (v *flushVerdict) complains() bool { return v.told && v.health == healthBad }
 
 func (r *flushRecording) noteProbe(ctx context.Context, tx pgx.Tx, i int, failed bool) error {
 	c := r.ends[i].Claim
@@ -294,10 +291,6 @@ type nodeFlushing struct {
 	Node      workqueue.SessionID
 	Collector string
 	Keys      int
-}
-
-func (s Store) nodesFlushing(ctx context.Context) ([]nodeFlushing, error) {
-	return pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[nodeFlushing], nodesFlushing)
 }
 
 // crowded returns the number of nodes if none has room for the collector, and the collector with the most keys there.

@@ -198,18 +198,17 @@ func (f *failedOps) add(seq int64, o *opFailure, into string) {
 func (r *flushRecording) seeDone(rows pgx.Rows) error {
 	var seq int64
 	var untried bool
-	err := pg.Each(rows, []any{&seq, &untried}, func() {
+	return pg.Each(rows, []any{&seq, &untried}, func() {
 		i := r.of[seq]
 		r.out[i].Done++
 		r.keys[i].take(untried)
 	})
-	return err
 }
 
 func (r *flushRecording) seeFailed(rows pgx.Rows) error {
 	var seq int64
 	var untried, parked bool
-	err := pg.Each(rows, []any{&seq, &untried, &parked}, func() {
+	return pg.Each(rows, []any{&seq, &untried, &parked}, func() {
 		i := r.of[seq]
 		r.out[i].Failed++
 		r.keys[i].take(untried)
@@ -220,7 +219,6 @@ func (r *flushRecording) seeFailed(rows pgx.Rows) error {
 			r.keys[i].retrying++
 		}
 	})
-	return err
 }
 
 func (k *keyLeft) take(untried bool) {

@@ -26,10 +26,6 @@ const (
 	CodeNoListeners = "no_listeners" // no service listens on the endpoint
 )
 
-func outageCodes() []string {
-	return []string{CodeNoListeners, "unsent", "permission", "shutdown", "not_started"}
-}
-
 // FlushSlot is the outcome of one operation of a flush. The zero value means that none came.
 type FlushSlot struct {
 	Came bool
@@ -196,7 +192,7 @@ func (j *flushJudge) whole(end *FlushEnd, left []*FlushOp, v *flushVerdict) {
 	v.why, v.told = e, end.Refused
 	next := end.Flush.failures + 1
 	switch {
-	case slices.Contains(outageCodes(), e.Code):
+	case slices.Contains([]string{CodeNoListeners, "unsent", "permission", "shutdown", "not_started"}, e.Code):
 		v.health, v.hold, v.sizeLimit = j.worse(v, healthAway), j.rest(next), end.Flush.shrunk
 		v.outage = e.Code == CodeNoListeners // the other codes concern one instance or node
 	case workqueue.Throttled(e.Code) && j.Retries(e):

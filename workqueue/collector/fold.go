@@ -36,7 +36,7 @@ type foldedOp struct {
 func (o *foldedOp) size() int64 {
 	size := len(o.Payload)
 	if o.merged != nil {
-		size = o.merged.Size()
+		size = o.merged.size
 	}
 	return int64(size + len(o.ID) + opBytes)
 }
@@ -103,7 +103,7 @@ func (o *foldedOp) takes(op *FlushOp) (next *patch, more int, ok bool, err error
 		return nil, 0, false, fmt.Errorf("read the payload of operation %s: %w", op.ID, err)
 	}
 	more, ok = o.merged.Takes(next)
-	return next, more, ok && o.merged.Size()+more <= MaxOpPayload, nil
+	return next, more, ok && o.merged.size+more <= MaxOpPayload, nil
 }
 
 func (f *folding) end() []FlushOp {
@@ -111,7 +111,7 @@ func (f *folding) end() []FlushOp {
 	for i := range f.ops {
 		ops[i] = f.ops[i].FlushOp
 		if merged := f.ops[i].merged; merged != nil {
-			ops[i].Payload = merged.Text()
+			ops[i].Payload = merged.append(make([]byte, 0, merged.size))
 		}
 	}
 	if f.how != "" && len(ops) > 0 && !ops[0].Alone { // one that goes alone does so when it has waited longest
@@ -126,7 +126,7 @@ type patch struct {
 	value   []byte // set unless it is an object
 	names   []string
 	members map[string]*member // by name; nil: not an object
-	size    int
+	size    int                // of it as JSON
 }
 
 type member struct {
@@ -136,8 +136,7 @@ type member struct {
 
 // parsePatch parses a valid value. The patch shares no memory with it.
 func parsePatch(value []byte) (*patch, error) {
-	dec := jsontext.NewDecoder(bytes.NewReader(value))
-	return readPatch(dec)
+	return readPatch(jsontext.NewDecoder(bytes.NewReader(value)))
 }
 
 func readPatch(dec *jsontext.Decoder) (*patch, error) {
@@ -242,9 +241,3 @@ func (p *patch) append(to []byte) []byte {
 	}
 	return append(to, '}')
 }
-
-// Size is the length of Text.
-func (p *patch) Size() int { return p.size }
-
-// Text is the value as JSON.
-func (p *patch) Text() []byte { return p.append(slices.Grow([]byte(nil), p.size)) }

@@ -123,7 +123,7 @@ type opsChange struct {
 
 func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err error) {
 	if !c.sel.All && len(c.sel.Keys)+len(c.sel.IDs) == 0 && c.sel.Code == "" {
-		return 0, &workqueue.SettingError{Detail: "say which operations: all, or by keys, ids or an error code"}
+		return 0, workqueue.BadSetting("say which operations: all, or by keys, ids or an error code")
 	}
 	if slices.ContainsFunc(slices.Concat(c.sel.Keys, c.sel.IDs, []string{c.sel.Code}), func(text string) bool {
 		return !pg.ValidText(text)
@@ -135,7 +135,8 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 	}
 	if len(c.sel.IDs) > 0 {
 		c.passes = []string{namedCandidates}
-		if c.ids, err = s.withFolded(ctx, c.id, c.sel.IDs); err != nil {
+		c.ids, err = pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], foldedWith, c.id, c.sel.IDs)
+		if c.ids = append(c.ids, c.sel.IDs...); err != nil {
 			return 0, fmt.Errorf("%s operations of collector %s: %w", c.verb, c.name, err)
 		}
 	}
@@ -147,11 +148,6 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 		}
 	}
 	return total, nil
-}
-
-func (s Store) withFolded(ctx context.Context, id int32, ids []string) ([]string, error) {
-	into, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], foldedWith, id, ids)
-	return slices.Concat(ids, into), err
 }
 
 func (s Store) changeAll(ctx context.Context, c *opsChange, pass string) (total int64, err error) {

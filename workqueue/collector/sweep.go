@@ -115,7 +115,7 @@ type CollectorsSwept struct {
 // SweepCollectors does leader work: it frees keys of dead nodes, deletes expired IDs, sets due times that an
 // interrupted change left, and deletes removed collectors, a batch of each.
 func (s Store) SweepCollectors(ctx context.Context, lease workqueue.Lease) (out CollectorsSwept, err error) {
-	n, err := s.sweepStep(ctx, lease, releaseFlushes, sweepRows)
+	n, err := session.New(s.db).ExecAsLeader(ctx, lease, releaseFlushes, sweepRows)
 	if err != nil {
 		return out, fmt.Errorf("free keys of nodes that are gone: %w", err)
 	}
@@ -157,17 +157,6 @@ func (s Store) sweptCollectors(ctx context.Context) ([]sweptCollector, error) {
 	return pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[sweptCollector], sweptCollectors)
 }
 
-func (s Store) sweepStep(
-	ctx context.Context, lease workqueue.Lease, statement string, args ...any,
-) (n int64, err error) {
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, statement, args...)
-		n = tag.RowsAffected()
-		return err
-	})
-	return n, err
-}
-
 func (s Store) forget(ctx context.Context, lease workqueue.Lease, id int32, out *CollectorsSwept) error {
 	var n int64
 	err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
@@ -180,7 +169,7 @@ func (s Store) forget(ctx context.Context, lease workqueue.Lease, id int32, out 
 
 func (s Store) clearDeleted(ctx context.Context, lease workqueue.Lease, id int32, out *CollectorsSwept) error {
 	for _, statement := range []string{clearKeys, clearOps, clearSeen} {
-		n, err := s.sweepStep(ctx, lease, statement, id, sweepRows)
+		n, err := session.New(s.db).ExecAsLeader(ctx, lease, statement, id, sweepRows)
 		out.Cleared += n
 		if err != nil {
 			return err
@@ -190,6 +179,6 @@ func (s Store) clearDeleted(ctx context.Context, lease workqueue.Lease, id int32
 			return nil
 		}
 	}
-	_, err := s.sweepStep(ctx, lease, clearCollector, id)
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, clearCollector, id)
 	return err
 }

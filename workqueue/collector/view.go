@@ -149,7 +149,7 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 		return v, fmt.Errorf("read the endpoint of collector %s: %w", name, err)
 	}
 	if v.Due > 0 {
-		if v.nodes, err = s.nodesFlushing(ctx); err != nil {
+		if v.nodes, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[nodeFlushing], nodesFlushing); err != nil {
 			return v, fmt.Errorf("read what else flushes for the endpoint of collector %s: %w", name, err)
 		}
 	}
@@ -221,9 +221,8 @@ func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, err
 	switch f.State {
 	case "", OpWaiting, OpBackoff, OpParked:
 	default:
-		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("%.40q is no state of an operation; give %s, %s or %s",
-			f.State, OpWaiting,
-			OpBackoff, OpParked)}
+		return nil, workqueue.BadSetting("%.40q is no state of an operation; give %s, %s or %s", f.State, OpWaiting,
+			OpBackoff, OpParked)
 	}
 	if f.Limit <= 0 || f.Limit > maxOpsPage {
 		f.Limit = maxOpsPage

@@ -35,10 +35,8 @@ UPDATE batchrun SET canary_state = 'passed',
 WHERE id = $1 AND state = 'running' AND canary_state IN ('sampling', 'waiting')`
 )
 
-const (
-	runsThatWait = `
+const runsThatWait = `
 SELECT id FROM batchrun WHERE state = 'running' AND canary_state = 'waiting'` + inSight + ` ORDER BY id`
-)
 
 // Approve releases the held items of runs whose canary waits for approval, or starts a step: see approveStep.
 func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err error) {
@@ -117,11 +115,7 @@ func (r *RunHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) 
 	if _, err := tx.Exec(ctx, releaseHeld, r.id); err != nil {
 		return 0, fmt.Errorf("release items: %w", err)
 	}
-	tag, err := tx.Exec(ctx, passCanary, r.id)
-	if err == nil && tag.RowsAffected() != 1 {
-		err = workqueue.ErrFence
-	}
-	if err != nil {
+	if err := pg.Exactly(1)(tx.Exec(ctx, passCanary, r.id)); err != nil {
 		return 0, fmt.Errorf("pass the canary of run %s: %w", r.id, err)
 	}
 	detail := map[string]any{"items": items, "reason": pg.Plain(reason), "by": pg.Plain(actor)}

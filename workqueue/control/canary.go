@@ -55,7 +55,7 @@ FROM asked a LEFT JOIN lost l USING (block)`
 func (s Store) CheckCanary(ctx context.Context, run workqueue.RunID) (CanaryVerdict, error) {
 	var c canary
 	if ended, err := c.read(ctx, s.db.Pool, run); err != nil || !ended {
-		return CanaryUndecided, wrapCanary(run, err)
+		return CanaryUndecided, pg.Wrap(err, "check the canary of run %s", run)
 	}
 	var verdict CanaryVerdict
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -71,14 +71,7 @@ func (s Store) CheckCanary(ctx context.Context, run workqueue.RunID) (CanaryVerd
 		verdict, err = c.decide(ctx, tx)
 		return err
 	})
-	return verdict, wrapCanary(run, err)
-}
-
-func wrapCanary(run workqueue.RunID, err error) error {
-	if err == nil {
-		return nil
-	}
-	return fmt.Errorf("check the canary of run %s: %w", run, err)
+	return verdict, pg.Wrap(err, "check the canary of run %s", run)
 }
 
 type canary struct {

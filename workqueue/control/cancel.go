@@ -205,11 +205,7 @@ func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out 
 	if err := tracker.Reopen(ctx, tx, uuid.UUID(c.Run)); err != nil {
 		return false, err
 	}
-	tag, err := tx.Exec(ctx, reviveRun, c.Run, gen)
-	if err == nil && tag.RowsAffected() != 1 {
-		err = workqueue.ErrFence
-	}
-	if err != nil {
+	if err := pg.Exactly(1)(tx.Exec(ctx, reviveRun, c.Run, gen)); err != nil {
 		return false, fmt.Errorf("begin the next generation: %w", err)
 	}
 	out.Runs, out.Items = []workqueue.RunID{c.Run}, left

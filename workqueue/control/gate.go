@@ -221,7 +221,7 @@ SELECT coalesce(sum(bit_count(ready)), 0)::bigint FROM work_block WHERE run_id =
 // user must approve, and a *NoGateError if there is no such gate. Controlled.Items is how many items continue.
 func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err error) {
 	if c.All {
-		return out, &workqueue.SettingError{Detail: "a step is approved of one run at a time; name the run"}
+		return out, workqueue.BadSetting("a step is approved of one run at a time; name the run")
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Controlled{Runs: []workqueue.RunID{c.Run}}
@@ -259,11 +259,7 @@ func (g *Gate) pass(
 	if err := tx.QueryRow(ctx, readyAtStep, g.Run, g.Step).Scan(&items); err != nil {
 		return 0, fmt.Errorf("count the items of step %s: %w", g.Name, err)
 	}
-	tag, err := tx.Exec(ctx, passGate, g.Run, g.Step, pg.Plain(c.Actor))
-	if err == nil && tag.RowsAffected() != 1 {
-		err = workqueue.ErrFence
-	}
-	if err != nil {
+	if err := pg.Exactly(1)(tx.Exec(ctx, passGate, g.Run, g.Step, pg.Plain(c.Actor))); err != nil {
 		return 0, fmt.Errorf("let step %s begin: %w", g.Name, err)
 	}
 	detail := map[string]any{"step": g.Name, "items": items, "reason": pg.Plain(c.Reason), "by": pg.Plain(c.Actor)}
@@ -449,10 +445,9 @@ func (v *GateView) readSample(ctx context.Context, tx pgx.Tx, chosen []workqueue
 	}
 	var ordinal workqueue.Ordinal
 	var r GateResult
-	err = pg.Each(pg.Rows(ctx, tx, gateResults, v.Run, v.Step, chosen, database.SealOverhead),
+	return pg.Each(pg.Rows(ctx, tx, gateResults, v.Run, v.Step, chosen, database.SealOverhead),
 		[]any{&ordinal, &r.Step, &r.ContentType, &r.Bytes}, func() {
 			of := &v.Sample[at[ordinal]]
 			of.Results = append(of.Results, r)
 		})
-	return err
 }

@@ -50,9 +50,8 @@ func (c *Control) validate() error {
 	case c.All == (c.Run != workqueue.RunID{}):
 		return errors.New("name one run, or all")
 	case len(c.Reason) > MaxReasonBytes:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("the reason has %d bytes, and at most %d are allowed; shorten it",
-			len(c.Reason),
-			MaxReasonBytes)}
+		return workqueue.BadSetting("the reason has %d bytes, and at most %d are allowed; shorten it", len(c.Reason),
+			MaxReasonBytes)
 	}
 	return nil
 }
@@ -182,7 +181,7 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 		return out, fmt.Errorf("resume: %w", err)
 	}
 	if c.All && maxFailed != nil {
-		return out, &workqueue.SettingError{Detail: "max failed is set for one run at a time; name the run"}
+		return out, workqueue.BadSetting("max failed is set for one run at a time; name the run")
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Controlled{}
@@ -202,7 +201,9 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 		if err != nil {
 			return err
 		}
-		return freeRuns(ctx, tx, chosen, c.Actor, c.Reason)
+		return moveHolds(ctx, tx, chosen, holdMove{
+			statement: clearHolds, action: "resume", event: workqueue.EventResumed, actor: c.Actor, reason: c.Reason,
+		})
 	})
 	return out, pg.Wrap(err, "resume")
 }
@@ -314,12 +315,6 @@ func holdRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, h holding) error 
 	})
 }
 
-func freeRuns(ctx context.Context, tx pgx.Tx, runs []*RunHold, actor, reason string) error {
-	return moveHolds(ctx, tx, runs, holdMove{
-		statement: clearHolds, action: "resume", event: workqueue.EventResumed, actor: actor, reason: reason,
-	})
-}
-
 type holdMove struct {
 	statement string // takes the runs and args
 	args      []any
@@ -343,10 +338,7 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) erro
 		before[i] = holdDocument(holding{r.Hold, r.Detail, r.By})
 		after[i] = holdDocument(m.after)
 	}
-	tag, err := tx.Exec(ctx, m.statement, append([]any{ids}, m.args...)...)
-	if err == nil && tag.RowsAffected() != int64(len(runs)) {
-		err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), len(runs), workqueue.ErrFence)
-	}
+	err := pg.Exactly(len(runs))(tx.Exec(ctx, m.statement, append([]any{ids}, m.args...)...))
 	if err != nil {
 		return fmt.Errorf("%s %d runs: %w", m.action, len(runs), err)
 	}

@@ -73,7 +73,7 @@ WHERE id = $1 RETURNING failed_limit`
 // SetRun changes settings of a run, even an ended one. They apply from the next claim, or end of a request.
 func (s Store) SetRun(ctx context.Context, c RunChange) (out RunChanged, err error) {
 	if c.Settings.empty() && c.Priority == nil && c.MaxFailed == nil && c.DoneBy == nil && c.Gentle == nil {
-		return out, &workqueue.SettingError{Detail: "nothing to set: name a setting, like chunk or priority"}
+		return out, workqueue.BadSetting("nothing to set: name a setting, like chunk or priority")
 	}
 	if err := c.Settings.Validate(); err != nil {
 		return out, err
@@ -102,9 +102,8 @@ func setRun(ctx context.Context, tx pgx.Tx, c *RunChange) (out RunChanged, err e
 		return out, err
 	}
 	if c.Step == "" && len(steps) > 1 && !c.Settings.empty() {
-		return out, &workqueue.SettingError{Detail: fmt.Sprintf("run %s has several steps; say which one to set: it has %s",
-			c.Run,
-			strings.Join(StepNames(steps), ", "))}
+		return out, workqueue.BadSetting("run %s has several steps; say which one to set: it has %s", c.Run,
+			strings.Join(StepNames(steps), ", "))
 	}
 	d := &ledger.Difference{Before: map[string]any{}, After: map[string]any{}}
 	if err := step.Change(ctx, tx, c.Run, &c.Settings, d); err != nil {
@@ -208,8 +207,7 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 		gently = *c.Gentle
 	}
 	if gently && next == nil {
-		return &workqueue.SettingError{Detail: "gentle goes with done_by: no more is in flight than is needed to be done " +
-			"by then"}
+		return workqueue.BadSetting("gentle goes with done_by: no more is in flight than is needed to be done by then")
 	}
 	still := risk.against(next)
 	if _, err := tx.Exec(ctx, setTimes, r.id, next, gently, still); err != nil {
@@ -281,7 +279,7 @@ func (c *StepChange) empty() bool { return c.Empty() && c.Endpoint == "" }
 // Validate returns an error that names the invalid setting.
 func (c *StepChange) Validate() error {
 	if name, problem := c.Check(); name != "" {
-		return &workqueue.SettingError{Detail: name + ": " + problem}
+		return workqueue.BadSetting("%s: %s", name, problem)
 	}
 	return nil
 }
@@ -385,8 +383,8 @@ func StepNames(steps []StepSettings) (names []string) {
 func (s *StepSettings) checkCodes() error {
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return &workqueue.SettingError{Detail: fmt.Sprintf(
-				"code %.80q would stand in retry_codes and in no_retry_codes of step %s; take it out of one of them", code, s.Name)}
+			return workqueue.BadSetting("code %.80q would stand in retry_codes and in no_retry_codes of step %s; take it out "+
+				"of one of them", code, s.Name)
 		}
 	}
 	return nil
@@ -397,9 +395,8 @@ func (s *StepSettings) Change(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, c *StepChange, d *ledger.Difference,
 ) error {
 	if c.Endpoint != "" && s.kind != workqueue.KindEndpoint && s.kind != workqueue.KindDirect {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"endpoint %s: step %s asks no endpoint, nodes do its work themselves (%s); leave "+
-				"the endpoint out, or start a run of a plan with another step", c.Endpoint, s.Name, s.Endpoint)}
+		return workqueue.BadSetting("endpoint %s: step %s asks no endpoint, nodes do its work themselves (%s); leave the "+
+			"endpoint out, or start a run of a plan with another step", c.Endpoint, s.Name, s.Endpoint)
 	}
 	next := *s
 	next.StepSettings = s.Over(&c.StepOverrides)

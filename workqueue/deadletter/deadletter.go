@@ -3,6 +3,7 @@
 package deadletter
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -84,9 +85,7 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 	if err != nil {
 		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
 	}
-	if letter.State == "" {
-		letter.State = LetterWaiting
-	}
+	letter.State = cmp.Or(letter.State, LetterWaiting)
 	seal, err := s.db.SealOfMessage(ctx, letter.Run)
 	if errors.Is(err, database.ErrRunGone) {
 		letter.NoBody, err = true, nil

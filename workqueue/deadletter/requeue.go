@@ -184,12 +184,8 @@ func requeueNamed(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeu
 		}
 		moved.add(&rows[i])
 	}
-	tag, err := tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force)
-	if err == nil && tag.RowsAffected() != int64(len(moved.ids)) {
-		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(moved.ids), workqueue.ErrFence)
-	}
 	out.Requeued = len(moved.ids)
-	return err
+	return pg.Exactly(len(moved.ids))(tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force))
 }
 
 // mayRequeue returns the reason for a refusal, or "".
@@ -279,11 +275,7 @@ func dropNamed(ctx context.Context, tx pgx.Tx, moved *letterMove) error {
 			moved.add(l)
 		}
 	}
-	tag, err := tx.Exec(ctx, dropLetters, moved.ids)
-	if err == nil && tag.RowsAffected() != int64(len(moved.ids)) {
-		err = fmt.Errorf("%d letters of %d: %w", tag.RowsAffected(), len(moved.ids), workqueue.ErrFence)
-	}
-	return err
+	return pg.Exactly(len(moved.ids))(tx.Exec(ctx, dropLetters, moved.ids))
 }
 
 // letterMove is an operator's action on dead letters: which it moved, from which states, and to which.

@@ -1,7 +1,6 @@
 package dispatch
 
 import (
-	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -59,12 +58,11 @@ type contending struct {
 func (c *claims) scanRivals(rows pgx.Rows) error {
 	var r contending
 	var endpoint string
-	err := pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto, &r.share, &r.namespace}, func() {
+	return pg.Each(rows, []any{&endpoint, &r.Run, &r.Step, &r.priority, &r.auto, &r.share, &r.namespace}, func() {
 		if pace := c.paces[endpoint]; pace != nil {
 			pace.rivals = append(pace.rivals, r)
 		}
 	})
-	return err
 }
 
 // against weighs a step's rivals of some kind: other steps of its namespace of at least its priority, and other
@@ -91,10 +89,6 @@ func (c *claim) against(counts func(*contending) bool) int {
 // Rivals returns the weight of the rivals of a share ([Portion]): the other shares of its own namespace, and those of
 // other namespaces, each as heavy as that one.
 func Rivals(share, own, elsewhere int) int { return (1+elsewhere)*(share+own) - share }
-
-func (p *paceLoad) withdraw(ref StepRef) {
-	p.rivals = slices.DeleteFunc(p.rivals, func(r contending) bool { return r.StepRef == ref })
-}
 
 // allow computes how many slices, of how many items, the claim may get, and what bounds it.
 func (c *claim) allow() {

@@ -211,7 +211,7 @@ func (c *claims) lock(ctx context.Context) error {
 		step.load = claimLoad{pace: &paceLoad{}}
 		step.due, step.ready, step.ttl = nil, nil, step.TTL
 		runs[i], steps[i], params[i], most[i] = step.Run, step.Step, step.Params, step.MaxSlices
-		dues[i] = dueLimit(step.MaxSlices)
+		dues[i] = max(step.MaxSlices, min(mergeRoom*step.MaxSlices, mergeMost))
 	}
 	ofSteps, ofPaces := lockFreeSteps, lockFreePaces
 	if c.alone() {
@@ -224,13 +224,11 @@ func (c *claims) lock(ctx context.Context) error {
 	batch.Queue(plane.PlanOnce)
 	batch.Queue(ofSteps, runs, steps).Query(func(rows pgx.Rows) error {
 		var ref StepRef
-		err := pg.Each(rows, []any{&ref.Run, &ref.Step}, func() { locked[ref] = true })
-		return err
+		return pg.Each(rows, []any{&ref.Run, &ref.Step}, func() { locked[ref] = true })
 	})
 	batch.Queue(ofPaces, runs, steps).Query(func(rows pgx.Rows) error {
 		var endpoint string
-		err := pg.Each(rows, []any{&endpoint}, func() { lockedPaces[endpoint] = true })
-		return err
+		return pg.Each(rows, []any{&endpoint}, func() { lockedPaces[endpoint] = true })
 	})
 	batch.Queue(ledger.SessionLive, c.session).Query(func(rows pgx.Rows) error {
 		live = rows.Next()
@@ -346,13 +344,14 @@ func (c *claims) scanPaces(rows pgx.Rows) error {
 }
 
 // took counts what a step got, for the claim's later steps.
-func (p *paceLoad) took(c *claim, slices int) {
+func (p *paceLoad) took(c *claim, taken int) {
 	l := &c.load
-	p.busy += slices
+	p.busy += taken
 	if l.auto {
-		p.busyAuto += slices
+		p.busyAuto += taken
 	}
-	if l.works = c.bound != BoundNone; !l.works || l.live+slices >= l.inFlight || !l.step.Spare() {
-		l.pace.withdraw(StepRef{c.Run, c.Step})
+	if l.works = c.bound != BoundNone; !l.works || l.live+taken >= l.inFlight || !l.step.Spare() {
+		own := StepRef{c.Run, c.Step}
+		l.pace.rivals = slices.DeleteFunc(l.pace.rivals, func(r contending) bool { return r.StepRef == own })
 	}
 }

@@ -55,8 +55,6 @@ const (
 	mergeMost = 512
 )
 
-func dueLimit(free int) int { return max(free, min(mergeRoom*free, mergeMost)) }
-
 // dueSlice is a scheduled slice, locked.
 type dueSlice struct {
 	workqueue.Slice
@@ -183,7 +181,7 @@ func (r *retaking) write() {
 	var ids []workqueue.SliceID
 	var masks []bitfield.Set
 	for i := range r.taken {
-		if !r.isPiece(r.taken[i].ID) {
+		if !slices.ContainsFunc(r.pieces, func(p chunkPiece) bool { return p.ID == r.taken[i].ID }) {
 			ids, masks = append(ids, r.taken[i].ID), append(masks, r.taken[i].Mask)
 		}
 	}
@@ -193,8 +191,4 @@ func (r *retaking) write() {
 	if len(r.merged) > 0 {
 		c.queue(int64(len(r.merged)), dropMerged, r.merged)
 	}
-}
-
-func (r *retaking) isPiece(id workqueue.SliceID) bool {
-	return slices.ContainsFunc(r.pieces, func(p chunkPiece) bool { return p.ID == id })
 }

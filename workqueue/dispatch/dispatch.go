@@ -99,12 +99,11 @@ func (s Store) CheckBarriers(ctx context.Context, run workqueue.RunID) (passed [
 		}
 		var step workqueue.Step
 		var passes bool
-		err := pg.Each(pg.Rows(ctx, tx, passBarriers, run, steps, needs), []any{&step, &passes}, func() {
+		return pg.Each(pg.Rows(ctx, tx, passBarriers, run, steps, needs), []any{&step, &passes}, func() {
 			if passes {
 				passed = append(passed, step)
 			}
 		})
-		return err
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pass the barriers of run %s: %w", run, err)

@@ -78,8 +78,8 @@ func ParseHead(text string) (seal int64, hash []byte, err error) {
 	number, digits, _ := strings.Cut(text, ":")
 	seal, err = strconv.ParseInt(number, 10, 64)
 	if hash, _ = hex.DecodeString(digits); err != nil || seal < 1 || len(hash) != sha256.Size {
-		return 0, nil, &workqueue.SettingError{Detail: fmt.Sprintf("head: %q is not a head; give the number and the hash "+
-			"as tranche audit verify printed them, like 1200:9f86d0…", text)}
+		return 0, nil, workqueue.BadSetting("head: %q is not a head; give the number and the hash as tranche audit verify "+
+			"printed them, like 1200:9f86d0…", text)
 	}
 	return seal, hash, nil
 }

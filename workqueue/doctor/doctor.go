@@ -261,10 +261,9 @@ func (d *doctor) collectors(ctx context.Context) error {
 		name, what string
 		n          int64
 	)
-	err := pg.Each(pg.Rows(ctx, d.tx, doctorCollectors), []any{&name, &what, &n}, func() {
+	return pg.Each(pg.Rows(ctx, d.tx, doctorCollectors), []any{&name, &what, &n}, func() {
 		d.found(KeysAddUp, place{}, n, "collector "+name+": "+what)
 	})
-	return err
 }
 
 // doctorTrackers reads every group of trackers opened by other users, and their failures. A deleted tracker, while
@@ -309,8 +308,7 @@ func (d *doctor) trackers(ctx context.Context) error {
 		invariant, what string
 		n               int64
 	)
-	err := pg.Each(pg.Rows(ctx, d.tx, doctorTrackers), []any{&batch, &invariant, &what, &n}, func() {
+	return pg.Each(pg.Rows(ctx, d.tx, doctorTrackers), []any{&batch, &invariant, &what, &n}, func() {
 		d.found(Invariant(invariant), place{}, n, "tracker "+batch.String()+": "+what)
 	})
-	return err
 }

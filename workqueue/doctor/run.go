@@ -120,11 +120,10 @@ func (d *doctor) gates(ctx context.Context) error {
 	var run workqueue.RunID
 	var step workqueue.Step
 	var count int64
-	err := pg.Each(pg.Rows(ctx, d.tx, doctorGates), []any{&run, &step, &count}, func() {
+	return pg.Each(pg.Rows(ctx, d.tx, doctorGates), []any{&run, &step, &count}, func() {
 		id, at := run, step
 		d.found(Approved, place{run: &id, step: &at}, count, "requests of a step that no one had approved")
 	})
-	return err
 }
 
 func (d *doctor) runs(ctx context.Context) ([]doctorRun, error) {

@@ -169,7 +169,7 @@ const maxRounds = 5
 // Erase erases what is stored about a key. A dry run does each transaction and rolls back.
 func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) {
 	if !pg.ValidText(req.Key) || req.Key == "" {
-		return out, &workqueue.SettingError{Detail: "key: it is empty, or no text that can be stored"}
+		return out, workqueue.BadSetting("key: it is empty, or no text that can be stored")
 	}
 	e := &erasure{Request: req, db: s.db}
 	if e.salt, e.hash, e.marker, err = mark(req.Key); err != nil {

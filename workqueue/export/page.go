@@ -328,13 +328,12 @@ func (p *exportPages) readKeys(ctx context.Context, tx pgx.Tx) error {
 	var ordinal workqueue.Ordinal
 	var key string
 	i := 0
-	err := pg.Each(pg.Rows(ctx, tx, exportKeys, p.run, first, last), []any{&ordinal, &key}, func() {
+	return pg.Each(pg.Rows(ctx, tx, exportKeys, p.run, first, last), []any{&ordinal, &key}, func() {
 		for p.ordinals[i] < ordinal {
 			i++
 		}
 		p.page[i].Key = key
 	})
-	return err
 }
 
 func (p *exportPages) readCarried(ctx context.Context, tx pgx.Tx, next *workqueue.Ordinal) error {

@@ -199,7 +199,7 @@ func (k kept) write(ctx context.Context, tx pgx.Tx, db *database.DB, pieces []Pi
 	}
 	var id uuid.UUID
 	var count, size int64
-	err := pg.Each(pg.Rows(ctx, tx, countPieces, ids), []any{&id, &count, &size}, func() {
+	return pg.Each(pg.Rows(ctx, tx, countPieces, ids), []any{&id, &count, &size}, func() {
 		i := last[id]
 		size -= count * over[id]
 		switch p := &pieces[i]; {
@@ -209,7 +209,6 @@ func (k kept) write(ctx context.Context, tx pgx.Tx, db *database.DB, pieces []Pi
 			taken[i].Standing = Complete
 		}
 	})
-	return err
 }
 
 func claims(ids []uuid.UUID, last map[uuid.UUID]int, pieces []Piece) []any {
@@ -240,12 +239,7 @@ DELETE FROM large_result WHERE recorded_at IS NULL AND id = ANY (ARRAY(
 // Sweep deletes results never to be recorded: a service died, a piece was lost, or the item is settled. Leader work.
 func (s Store) Sweep(ctx context.Context, lease workqueue.Lease) (swept int, err error) {
 	for {
-		var deleted int64
-		err := session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-			tag, err := tx.Exec(ctx, deleteAbandoned, sweepAtOnce)
-			deleted = tag.RowsAffected()
-			return err
-		})
+		deleted, err := session.New(s.db).ExecAsLeader(ctx, lease, deleteAbandoned, sweepAtOnce)
 		if err != nil {
 			return swept, fmt.Errorf("delete what has come of results that no one will record: %w", err)
 		}

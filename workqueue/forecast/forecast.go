@@ -176,9 +176,7 @@ func (n *Network) together(of func(run int) bool, idle []bool) (all [][]int) {
 			at = 1 + slices.IndexFunc(all[1:], func(others []int) bool {
 				return !slices.ContainsFunc(others, func(o int) bool { return n.touch(r, o) })
 			})
-			if at == 0 {
-				at = min(len(all), apart)
-			}
+			at = cmp.Or(at, min(len(all), apart))
 		}
 		if at == len(all) {
 			all = append(all, nil)

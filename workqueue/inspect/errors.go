@@ -263,13 +263,12 @@ func addExamples(ctx context.Context, tx pgx.Tx, run workqueue.RunID, groups []E
 	}
 	var at int
 	var e ErrorExample
-	err := pg.Each(pg.Rows(ctx, tx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
+	return pg.Each(pg.Rows(ctx, tx, errorExamples, run, nth, steps, ids, from, firsts, lasts, maxExampleText,
 		maxExamples), []any{&at, &e.Key, &e.Message}, func() {
 		if len(groups[at].Examples) < maxExamples {
 			groups[at].Examples = append(groups[at].Examples, e)
 		}
 	})
-	return err
 }
 
 // errorsCache keeps the error groups of recent runs while no block changes: recorded errors stay.

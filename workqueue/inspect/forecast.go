@@ -256,7 +256,7 @@ func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string
 		n := network.Clone()
 		for _, change := range set {
 			if err := n.Apply(0, change); err != nil {
-				return nil, &workqueue.SettingError{Detail: err.Error()}
+				return nil, workqueue.BadSetting("%v", err)
 			}
 		}
 		played, err := n.All(ctx, f.at, 1)

@@ -188,9 +188,8 @@ func itemAt(items []ItemRow, o workqueue.Ordinal) *ItemRow {
 func readKeysOf(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items []ItemRow) error {
 	var o workqueue.Ordinal
 	var key string
-	err := pg.Each(pg.Rows(ctx, tx, keysOf, run, ordinalsOf(items)),
+	return pg.Each(pg.Rows(ctx, tx, keysOf, run, ordinalsOf(items)),
 		[]any{&o, &key}, func() { itemAt(items, o).Key = key })
-	return err
 }
 
 func readFailuresOf(
@@ -203,11 +202,10 @@ func readFailuresOf(
 	var o workqueue.Ordinal
 	var e ItemError
 	var accepted bool
-	err := pg.Each(pg.Rows(ctx, tx, failuresOf, run, steps, ordinalsOf(failed)),
+	return pg.Each(pg.Rows(ctx, tx, failuresOf, run, steps, ordinalsOf(failed)),
 		[]any{&o, &e.Code, &e.Message, &accepted}, func() {
 			found := e
 			row := itemAt(items, o)
 			row.Error, row.Accepted = &found, accepted
 		})
-	return err
 }

@@ -258,10 +258,9 @@ func (s Store) pace(ctx context.Context, runs []RunSummary) error {
 	var id workqueue.RunID
 	var seconds float64
 	var answered int64
-	err := pg.Each(pg.Rows(ctx, s.db.Pool, answeredLately, ids, rateWindow), []any{&id, &seconds, &answered}, func() {
+	return pg.Each(pg.Rows(ctx, s.db.Pool, answeredLately, ids, rateWindow), []any{&id, &seconds, &answered}, func() {
 		by[id].Rate = float64(answered) / ratedOver(seconds)
 	})
-	return err
 }
 
 // ratedOver is the seconds over which a rate is taken: the window, or the age of a younger generation.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -27,15 +26,12 @@ func (c *Canary) validate(endpoint string) error {
 	to, _ := workqueue.TargetKind(c.Endpoint)
 	switch {
 	case kind != workqueue.KindEndpoint || to != workqueue.KindEndpoint:
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %q of %s: both must be endpoints", c.Endpoint, endpoint)}
+		return workqueue.BadSetting("canary %q of %s: both must be endpoints", c.Endpoint, endpoint)
 	case c.Endpoint == endpoint:
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: start the new version under another name, for example %[1]s-v2",
-			c.Endpoint, endpoint)}
+		return workqueue.BadSetting("canary %s of endpoint %s: start the new version under another name, for example "+
+			"%[1]s-v2", c.Endpoint, endpoint)
 	case !(c.Share >= 0 && c.Share <= WholeShare): // rejects NaN, too
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"share %v of canary %s: want 0 to %d percent", c.Share, c.Endpoint, WholeShare)}
+		return workqueue.BadSetting("share %v of canary %s: want 0 to %d percent", c.Share, c.Endpoint, WholeShare)
 	}
 	return nil
 }
@@ -74,12 +70,10 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	name, to := before.Endpoint, cmp.Or(c.Endpoint, before.Canary)
 	switch {
 	case to == "":
-		return &workqueue.SettingError{Detail: fmt.Sprintf("endpoint %s has no canary; give --to ENDPOINT (canary.endpoint)",
-			name)}
+		return workqueue.BadSetting("endpoint %s has no canary; give --to ENDPOINT (canary.endpoint)", name)
 	case before.CanaryShare > 0 && to != before.Canary:
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: %v%% of the requests go to %s; end that canary first: "+
-				"tranche endpoints canary %[2]s --none", to, name, before.CanaryShare, before.Canary)}
+		return workqueue.BadSetting("canary %s of endpoint %s: %v%% of the requests go to %s; end that canary first: "+
+			"tranche endpoints canary %[2]s --none", to, name, before.CanaryShare, before.Canary)
 	}
 	if c.Share == 0 { // the times of the comparison stay
 		_, err := tx.Exec(ctx, `UPDATE endpoint_setting SET canary_share = 0 WHERE endpoint = $1`, name)
@@ -88,9 +82,8 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	var first, second string
 	err := tx.QueryRow(ctx, chainOfCanaries, name, to).Scan(&first, &second)
 	if err == nil {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"canary %s of endpoint %s: %s is already the canary of %s; end that first: "+
-				"tranche endpoints canary %[4]s --none", to, name, second, first)}
+		return workqueue.BadSetting("canary %s of endpoint %s: %s is already the canary of %s; end that first: tranche "+
+			"endpoints canary %[4]s --none", to, name, second, first)
 	}
 	if !errors.Is(err, pgx.ErrNoRows) {
 		return err

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"strconv"
 	"strings"
@@ -56,22 +55,19 @@ type EndpointChange struct {
 
 func (c *EndpointChange) validate() error {
 	if c.Endpoint == "" || !pg.ValidText(c.Endpoint) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("%q is no endpoint's name", c.Endpoint)}
+		return workqueue.BadSetting("%q is no endpoint's name", c.Endpoint)
 	}
 	if kind, _ := workqueue.TargetKind(c.Endpoint); kind != workqueue.KindEndpoint && c.Concurrency != nil {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"%s has no instances whose concurrency could be set: give max_in_flight or rate",
-			c.Endpoint)}
+		return workqueue.BadSetting("%s has no instances whose concurrency could be set: give max_in_flight or rate",
+			c.Endpoint)
 	}
 	if n := c.Concurrency; n != nil && (*n < 0 || *n > MaxEndpointConcurrency) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"concurrency %d of endpoint %s: give 1 to %d, or 0 for the service's own",
-			*n, c.Endpoint, MaxEndpointConcurrency)}
+		return workqueue.BadSetting("concurrency %d of endpoint %s: give 1 to %d, or 0 for the service's own", *n, c.Endpoint,
+			MaxEndpointConcurrency)
 	}
 	if n := c.MaxInFlight; n != nil && (*n < 0 || *n > MaxEndpointInFlight) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit",
-			*n, c.Endpoint, MaxEndpointInFlight)}
+		return workqueue.BadSetting("max_in_flight %d of endpoint %s: give 1 to %d requests, or 0 for no limit", *n,
+			c.Endpoint, MaxEndpointInFlight)
 	}
 	if c.Canary != nil {
 		if err := c.Canary.validate(c.Endpoint); err != nil {
@@ -83,14 +79,12 @@ func (c *EndpointChange) validate() error {
 
 func (c *EndpointChange) validateRates() error {
 	if r := c.Rate; r != nil && *r != 0 && !(*r >= MinEndpointRate && *r <= MaxEndpointRate) { // rejects NaN, too
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit",
-			*r, c.Endpoint, MinEndpointRate, MaxEndpointRate)}
+		return workqueue.BadSetting("rate %v of endpoint %s: give %g to %d items a second, or 0 for no limit", *r, c.Endpoint,
+			MinEndpointRate, MaxEndpointRate)
 	}
 	if r := c.RequestRate; r != nil && *r != 0 && !(*r >= MinRequestRate && *r <= MaxRequestRate) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"request_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit",
-			*r, c.Endpoint, MinRequestRate, MaxRequestRate)}
+		return workqueue.BadSetting("request_rate %v of endpoint %s: give %g to %d requests a second, or 0 for no limit", *r,
+			c.Endpoint, MinRequestRate, MaxRequestRate)
 	}
 	return nil
 }

@@ -282,13 +282,9 @@ USING (SELECT e.endpoint, (SELECT k.id FROM endpoint_change k WHERE k.endpoint =
 WHERE c.endpoint = old.endpoint AND c.id <= old.upto`
 
 // PruneChanges deletes all but the newest changes of each endpoint, and returns how many. Leader work.
-func (s Store) PruneChanges(ctx context.Context, lease workqueue.Lease) (n int, err error) {
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, pruneChanges, keptChanges)
-		n = int(tag.RowsAffected())
-		return err
-	})
-	return n, pg.Wrap(err, "forget old changes of endpoints")
+func (s Store) PruneChanges(ctx context.Context, lease workqueue.Lease) (int, error) {
+	n, err := session.New(s.db).ExecAsLeader(ctx, lease, pruneChanges, keptChanges)
+	return int(n), pg.Wrap(err, "forget old changes of endpoints")
 }
 
 // SlowEndpoint is a service, host or source that takes far longer for an item than before.

@@ -87,7 +87,7 @@ func (req *AcceptRequest) validate() error {
 		return cmp.Or(err, errors.New("choose all failed items, or some of them"))
 	}
 	if strings.TrimSpace(req.Reason) == "" && !req.Withdraw {
-		return &workqueue.SettingError{Detail: "say why, by a reason: it is shown with each failure that is accepted"}
+		return workqueue.BadSetting("say why, by a reason: it is shown with each failure that is accepted")
 	}
 	return checkReason(req.Reason)
 }

@@ -228,11 +228,7 @@ func (w *redoWrite) send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) er
 	}
 	results := tx.SendBatch(ctx, batch)
 	for _, n := range want {
-		tag, err := results.Exec()
-		if err == nil && tag.RowsAffected() != int64(n) {
-			err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), n, workqueue.ErrFence)
-		}
-		if err != nil {
+		if err := pg.Exactly(n)(results.Exec()); err != nil {
 			_ = results.Close() // the first error is returned
 			return fmt.Errorf("take items of run %s back: %w", run, err)
 		}

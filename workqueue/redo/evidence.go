@@ -41,17 +41,16 @@ func (e *Evidence) empty() bool { return !e.ofParts() && !e.ofItems() }
 func (e *Evidence) validate() error {
 	for _, s := range e.States {
 		if s != workqueue.OutcomeDone && s != workqueue.OutcomeFailed {
-			return &workqueue.SettingError{Detail: fmt.Sprintf("state %.40q: it must be done or failed", s)}
+			return workqueue.BadSetting("state %.40q: it must be done or failed", s)
 		}
 	}
 	for name, text := range map[string]string{"service": e.Service, "where": e.Where, "where_result": e.WhereResult} {
 		if !pg.Storable(text) {
-			return &workqueue.SettingError{Detail: name +
-				" is not text that PostgreSQL takes: leave out NUL and what is not UTF-8"}
+			return workqueue.BadSetting("%s is not text that PostgreSQL takes: leave out NUL and what is not UTF-8", name)
 		}
 	}
 	if !e.Since.IsZero() && !e.Until.IsZero() && !e.Since.Before(e.Until) {
-		return &workqueue.SettingError{Detail: "since is not before until; between them nothing was recorded"}
+		return workqueue.BadSetting("since is not before until; between them nothing was recorded")
 	}
 	return nil
 }
@@ -169,15 +168,15 @@ func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx, run workqueue.RunI
 		}
 		sealed, err := pg.One(ctx, tx, pgx.RowTo[bool], encrypted, run)
 		if sealed {
-			return &workqueue.SettingError{Detail: p.name + " cannot look into the values of run " + run.String() +
-				": they are encrypted; choose by other evidence, or by keys"}
+			return workqueue.BadSetting("%s cannot look into the values of run %s: they are encrypted; choose by other evidence, "+
+				"or by keys", p.name, run)
 		}
 		if err == nil {
 			_, err = tx.Exec(ctx, `SELECT $1::text::jsonpath`, p.path)
 		}
 		if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code[:2] != "57" {
-			return &workqueue.SettingError{Detail: fmt.Sprintf(
-				`%s is %.200q, which is no path of SQL/JSON: %s; write one like $.branch == "12"`, p.name, p.path, said.Message)}
+			return workqueue.BadSetting(`%s is %.200q, which is no path of SQL/JSON: %s; write one like $.branch == "12"`,
+				p.name, p.path, said.Message)
 		}
 		if err != nil {
 			return fmt.Errorf("check %s: %w", p.name, err)
@@ -224,7 +223,7 @@ func (r *redo) taken() blockMasks {
 func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (map[workqueue.Block]*bitfield.Set, error) {
 	if err := sel.validate(); err != nil {
-		return nil, &workqueue.SettingError{Detail: err.Error()}
+		return nil, workqueue.BadSetting("%v", err)
 	}
 	found, err := sel.find(ctx, tx, run, items, steps)
 	if err != nil {

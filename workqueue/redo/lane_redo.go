@@ -112,10 +112,7 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 		return nil
 	}
 	steps, blocks, bits := idle.Bits()
-	tag, err := r.tx.Exec(ctx, putBack, r.run, steps, blocks, pgbits.Slice(bits))
-	if err == nil && tag.RowsAffected() != int64(len(blocks)) {
-		err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), len(blocks), workqueue.ErrFence)
-	}
+	err = pg.Exactly(len(blocks))(r.tx.Exec(ctx, putBack, r.run, steps, blocks, pgbits.Slice(bits)))
 	return pg.Wrap(err, "have heads of lanes give way")
 }
 

@@ -70,10 +70,10 @@ func (req *RerunRequest) validate() error {
 		return cmp.Or(err, errors.New("choose what failed, or keys; to run all items again, reset the step"))
 	}
 	if req.Canary < 0 {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("canary is %d; give a number of items, or 0 for none", req.Canary)}
+		return workqueue.BadSetting("canary is %d; give a number of items, or 0 for none", req.Canary)
 	}
 	if req.Canary == 0 && req.CanaryAutoApprove {
-		return &workqueue.SettingError{Detail: "canary_auto_approve needs a canary: give the number of its items"}
+		return workqueue.BadSetting("canary_auto_approve needs a canary: give the number of its items")
 	}
 	return req.Settings.Validate()
 }
@@ -168,9 +168,8 @@ func (r *rerun) set(ctx context.Context, step *control.StepSettings) error {
 		steps = []workqueue.Step{step.Step}
 	}
 	if len(steps) > 1 && r.Settings.Endpoint != "" {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"endpoint %s: items have failed at %d steps, and each has its own; say which step",
-			r.Settings.Endpoint, len(steps))}
+		return workqueue.BadSetting("endpoint %s: items have failed at %d steps, and each has its own; say which step",
+			r.Settings.Endpoint, len(steps))
 	}
 	r.chunks = map[workqueue.Step]int{}
 	for _, s := range steps {

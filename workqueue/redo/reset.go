@@ -87,8 +87,8 @@ func (req *ResetRequest) validate() error {
 
 func checkReason(reason string) error {
 	if len(reason) > control.MaxReasonBytes {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("the reason has %d bytes, and at most %d are allowed; shorten it",
-			len(reason), control.MaxReasonBytes)}
+		return workqueue.BadSetting("the reason has %d bytes, and at most %d are allowed; shorten it", len(reason),
+			control.MaxReasonBytes)
 	}
 	return nil
 }
@@ -117,9 +117,8 @@ func (r *reset) do(ctx context.Context, graphs *plane.GraphCache) error {
 		return err
 	}
 	if r.Select.Step == "" && len(r.steps) > 1 {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("run %s has several steps; say which one to reset: it has %s",
-			r.run,
-			strings.Join(control.StepNames(r.steps), ", "))}
+		return workqueue.BadSetting("run %s has several steps; say which one to reset: it has %s", r.run,
+			strings.Join(control.StepNames(r.steps), ", "))
 	}
 	r.out.Step = step.Name
 	r.named = []workqueue.Step{step.Step}

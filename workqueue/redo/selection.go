@@ -60,8 +60,8 @@ func (sel *Selection) validate() error {
 			"or evidence")
 	}
 	if sel.At != "" && (!sel.byError() || sel.Step == "") {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("failed_at is %.64q; it needs codes or groups of that step, and "+
-			"step, the one whose result is recomputed", sel.At)}
+		return workqueue.BadSetting("failed_at is %.64q; it needs codes or groups of that step, and step, the one whose "+
+			"result is recomputed", sel.At)
 	}
 	return sel.Evidence.validate()
 }
@@ -366,11 +366,11 @@ func (r Range) problem(i int, items int64) error {
 	at := fmt.Sprintf("ranges[%d] is %d to %d", i, r.From, r.To)
 	switch {
 	case r.From > r.To:
-		return &workqueue.SettingError{Detail: at + "; give the smaller ordinal first"}
+		return workqueue.BadSetting("%s; give the smaller ordinal first", at)
 	case items == 0:
-		return &workqueue.SettingError{Detail: at + ", and the run has no items"}
+		return workqueue.BadSetting("%s, and the run has no items", at)
 	case r.From < 0 || int64(r.To) >= items:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("%s, and the ordinals of the run go from 0 to %d", at, items-1)}
+		return workqueue.BadSetting("%s, and the ordinals of the run go from 0 to %d", at, items-1)
 	}
 	return nil
 }
@@ -378,9 +378,7 @@ func (r Range) problem(i int, items int64) error {
 // masksOfRanges is the items of ranges, which may overlap. Its cost is bounded by the run's number of blocks.
 func masksOfRanges(ranges []Range, items int64) (blockMasks, error) {
 	if len(ranges) > MaxRanges {
-		return nil, &workqueue.SettingError{Detail: fmt.Sprintf("there are %d ranges; give at most %d",
-			len(ranges),
-			MaxRanges)}
+		return nil, workqueue.BadSetting("there are %d ranges; give at most %d", len(ranges), MaxRanges)
 	}
 	for i, r := range ranges {
 		if err := r.problem(i, items); err != nil {

@@ -217,7 +217,7 @@ func (c *chainedRun) next() {
 	}
 	for _, r := range c.runs {
 		if one, err := r.peek(); err == nil && one != nil && bytes.Equal(one.key, key) {
-			r.next()
+			r.page = r.page[1:]
 		}
 	}
 }

@@ -198,5 +198,3 @@ func (r *keyedRun) peek() (*keyedItem, error) {
 	}
 	return &r.page[0], nil
 }
-
-func (r *keyedRun) next() { r.page = r.page[1:] }

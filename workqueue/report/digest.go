@@ -114,9 +114,6 @@ func (d *digester) begin(ctx context.Context) error {
 	return pg.NoRow(err, workqueue.ErrNotFound)
 }
 
-// final reports whether the results no longer change.
-func (d *digester) final() bool { return d.state == "completed" || d.state == "cancelled" }
-
 // digestPage bounds what one statement reads, so that items of maximum size occupy PostgreSQL only briefly.
 const digestPage = 1024
 
@@ -130,7 +127,7 @@ func (d *digester) readBlock(ctx context.Context, from workqueue.Ordinal) error 
 		if err := d.readItems(ctx, first, last); err != nil {
 			return fmt.Errorf("items %d to %d: %w", first, last, err)
 		}
-		if !d.final() {
+		if !(d.state == "completed" || d.state == "cancelled") {
 			continue
 		}
 		if err := d.readParts(ctx, first, last); err != nil {

@@ -103,14 +103,13 @@ func countParts(ctx context.Context, tx pgx.Tx, r *RunReport, reports []Generati
 	}
 	var g workqueue.Generation
 	var done, failed int64
-	err := pg.Each(pg.Rows(ctx, tx, statement, r.ID), []any{&g, &done, &failed}, func() {
+	return pg.Each(pg.Rows(ctx, tx, statement, r.ID), []any{&g, &done, &failed}, func() {
 		for i := range reports {
 			if reports[i].Generation == g {
 				reports[i].Done, reports[i].Failed = done, failed
 			}
 		}
 	})
-	return err
 }
 
 type history struct {

@@ -120,17 +120,13 @@ func (s Store) timeline(ctx context.Context, tx pgx.Tx, req *TimelineRequest) (*
 	n := min(cmp.Or(max(req.Buckets, 0), DefaultBuckets), MaxBuckets)
 	out.BucketSeconds = max(out.To.Sub(out.From), time.Second).Seconds() / float64(n)
 	for _, step := range steps {
-		out.Steps = append(out.Steps, newStepTimeline(g.Steps[step].Name, n))
+		out.Steps = append(out.Steps, StepTimeline{
+			Step: g.Steps[step].Name, Done: make([]int64, n), Failed: make([]int64, n), Requests: make([]int64, n),
+			P50: make([]*float64, n), P99: make([]*float64, n),
+		})
 	}
 	rows := pg.Rows(ctx, tx, timelineOf, req.Run, steps, oldest, newest, out.From, out.BucketSeconds, n)
 	return out, fillTimeline(rows, steps, out.Steps)
-}
-
-func newStepTimeline(name string, n int) StepTimeline {
-	return StepTimeline{
-		Step: name, Done: make([]int64, n), Failed: make([]int64, n), Requests: make([]int64, n),
-		P50: make([]*float64, n), P99: make([]*float64, n),
-	}
 }
 
 func fillTimeline(rows pgx.Rows, steps []workqueue.Step, into []StepTimeline) error {
@@ -138,11 +134,10 @@ func fillTimeline(rows pgx.Rows, steps []workqueue.Step, into []StepTimeline) er
 	var bucket int
 	var done, failed, requests int64
 	var p50, p99 float64
-	err := pg.Each(rows, []any{&step, &bucket, &done, &failed, &requests, &p50, &p99}, func() {
+	return pg.Each(rows, []any{&step, &bucket, &done, &failed, &requests, &p50, &p99}, func() {
 		t := &into[slices.Index(steps, step)]
 		t.Done[bucket], t.Failed[bucket], t.Requests[bucket] = done, failed, requests
 		half, most := p50, p99
 		t.P50[bucket], t.P99[bucket] = &half, &most
 	})
-	return err
 }

@@ -2,12 +2,15 @@ package retention
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -57,12 +60,8 @@ func (s Store) NoteArchive(ctx context.Context, lease workqueue.Lease, target st
 		plain := pg.Plain(*reason)
 		reason = &plain
 	}
-	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, noteArchive, target, reason)
-		used = tag.RowsAffected() > 0
-		return err
-	})
-	return used, pg.Wrap(err, "save the state of the archive")
+	rows, err := session.New(s.db).ExecAsLeader(ctx, lease, noteArchive, target, reason)
+	return rows > 0, pg.Wrap(err, "save the state of the archive")
 }
 
 // AuditToArchive returns the rows of the audit log that the archive needs before those older than a time are deleted:
@@ -74,6 +73,71 @@ func (s Store) AuditToArchive(ctx context.Context, before time.Time) (after, las
 
 // AuditArchived saves up to which seal the audit log is archived. Leader work.
 func (s Store) AuditArchived(ctx context.Context, lease workqueue.Lease, seal int64) error {
-	err := session.New(s.db).ExecAsLeader(ctx, lease, auditArchived, seal)
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, auditArchived, seal)
 	return pg.Wrap(err, "save up to where the audit log is archived")
+}
+
+const (
+	sealAudit = `SELECT audit_seal($1)`
+	sealPiece = 1000
+)
+
+// SealAudit chains the committed rows of the audit log that are not in its chain yet. Concurrent
+// calls take turns.
+func (s Store) SealAudit(ctx context.Context) error {
+	for n := sealPiece; n == sealPiece; {
+		err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
+			return tx.QueryRow(ctx, sealAudit, sealPiece).Scan(&n)
+		})
+		if err != nil {
+			return fmt.Errorf("seal the audit log: %w", err)
+		}
+	}
+	return nil
+}
+
+const (
+	auditSent     = `SELECT seal FROM audit_sink`
+	noteAuditSent = `
+INSERT INTO audit_sink (target, seal, error) VALUES ($1, $2, $3)
+ON CONFLICT (id) DO UPDATE SET target = excluded.target, seal = excluded.seal, error = excluded.error`
+)
+
+// maxCarried limits the bytes of documents that are sent together, unless one entry has more.
+const maxCarried = 512 << 10
+
+// CarryAudit sends entries of the audit log that were not sent so far, in the order of the chain, and returns how many.
+// If saving the position fails, they are sent again. Leader work.
+func (s Store) CarryAudit(ctx context.Context, lease workqueue.Lease, target string,
+	send func(context.Context, []inspect.AuditEntry) error) (n int, err error) {
+	var sent int64
+	err = s.db.Pool.QueryRow(ctx, auditSent).Scan(&sent)
+	first := errors.Is(err, pgx.ErrNoRows)
+	if err != nil && !first {
+		return 0, fmt.Errorf("carry the audit log: %w", err)
+	}
+	page, err := inspect.New(s.db).ChainedAudit(ctx, sent, inspect.MaxAudit)
+	if err != nil || len(page.Entries) == 0 && !first {
+		return 0, err
+	}
+	size := 0
+	for i := range page.Entries {
+		e := &page.Entries[i]
+		if size += len(e.Detail) + len(e.Before) + len(e.After); size > maxCarried && i > 0 {
+			page.Entries, page.Next = page.Entries[:i], page.Entries[i-1].Seal
+			break
+		}
+	}
+	why := ""
+	failed := send(ctx, page.Entries)
+	if failed == nil {
+		sent = max(sent, page.Next)
+	} else {
+		why = failed.Error()
+	}
+	_, err = session.New(s.db).ExecAsLeader(ctx, lease, noteAuditSent, target, sent, why)
+	if err = errors.Join(failed, err); err != nil {
+		return 0, fmt.Errorf("carry the audit log to %s: %w", target, err)
+	}
+	return len(page.Entries), nil
 }

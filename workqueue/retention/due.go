@@ -198,7 +198,8 @@ UPDATE retention SET deleted = deleted + $2, last_deleted = $2, last_at = tranch
 
 // NoteDeleted records how many things of a kind a round has deleted. Leader work.
 func (s Store) NoteDeleted(ctx context.Context, lease workqueue.Lease, kind RetentionKind, n int64) error {
-	return session.New(s.db).ExecAsLeader(ctx, lease, noteDeleted, kind, n)
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, noteDeleted, kind, n)
+	return err
 }
 
 // DeleteOld deletes up to limit things of a kind that ended before a time in one transaction. Leader work.

@@ -66,16 +66,12 @@ func (l *Limits) None() bool { return l.Age == nil && l.Count == nil && l.Bytes 
 func (l *Limits) validate() error {
 	switch {
 	case l.Age != nil && *l.Age < MinRetentionAge:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("age is %s; the least is %s, and without an age none counts",
-			*l.Age,
-			MinRetentionAge)}
+		return workqueue.BadSetting("age is %s; the least is %s, and without an age none counts", *l.Age, MinRetentionAge)
 	case l.Count != nil && *l.Count < 1:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("max_count is %d; the least is 1, and without it none counts",
-			*l.Count)}
+		return workqueue.BadSetting("max_count is %d; the least is 1, and without it none counts", *l.Count)
 	case l.Bytes != nil && *l.Bytes < MinRetentionBytes:
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"max_bytes is %d; the least is %d (1 MiB), and without it none counts", *l.Bytes,
-			MinRetentionBytes)}
+		return workqueue.BadSetting("max_bytes is %d; the least is %d (1 MiB), and without it none counts", *l.Bytes,
+			MinRetentionBytes)
 	}
 	return nil
 }
@@ -187,8 +183,8 @@ func (s Store) SetRetention(ctx context.Context, kind RetentionKind, limits Limi
 				return err
 			}
 			if *limits.Age < least {
-				return &workqueue.SettingError{Detail: fmt.Sprintf("age: %s is too short; the audit log is kept for at least %s "+
-					"(audit_expiry.min_age, set by the owner of the database)", Age(*limits.Age), Age(least))}
+				return workqueue.BadSetting("age: %s is too short; the audit log is kept for at least %s (audit_expiry.min_age, "+
+					"set by the owner of the database)", Age(*limits.Age), Age(least))
 			}
 		}
 		before, err := pg.One(ctx, tx, pgx.RowToStructByPos[Retention], lockRetention, kind)

@@ -118,7 +118,7 @@ func (s Store) GuessRun(ctx context.Context, lease workqueue.Lease, run workqueu
 
 // DropSizes deletes the sizes of deleted runs. Leader work.
 func (s Store) DropSizes(ctx context.Context, lease workqueue.Lease) error {
-	err := session.New(s.db).ExecAsLeader(ctx, lease, dropSizes)
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, dropSizes)
 	return pg.Wrap(err, "forget the sizes of deleted runs")
 }
 

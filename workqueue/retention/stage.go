@@ -201,6 +201,6 @@ DELETE FROM deleted_run WHERE purged_at < tranche_now() - $1::interval`
 
 // ForgetGone deletes the records of runs deleted long ago: then they are like runs that never existed. Leader work.
 func (s Store) ForgetGone(ctx context.Context, lease workqueue.Lease) error {
-	err := session.New(s.db).ExecAsLeader(ctx, lease, forgetGone, goneKept)
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, forgetGone, goneKept)
 	return pg.Wrap(err, "forget deleted runs")
 }

@@ -248,7 +248,7 @@ func (s Store) NoteOccurrences(ctx context.Context, lease workqueue.Lease, notes
 		names, due, kinds = append(names, n.Schedule), append(due, n.Due), append(kinds, string(n.Kind))
 		was, reasons = append(was, n.Was), append(reasons, pg.Plain(n.Reason))
 	}
-	err := session.New(s.db).ExecAsLeader(ctx, lease, noteOccurrences, names, due, kinds, was, reasons)
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, noteOccurrences, names, due, kinds, was, reasons)
 	return pg.Wrap(err, "note why runs of schedules wait")
 }
 

@@ -61,7 +61,7 @@ func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch,
 		&current.Stage,
 		&current.Flow)
 	if !errors.Is(err, pgx.ErrNoRows) {
-		return current, false, wrapObserve(err)
+		return current, false, pg.Wrap(err, "observe the streams")
 	}
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		batch := &pgx.Batch{}
@@ -75,11 +75,7 @@ func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch,
 		})
 		return tx.SendBatch(ctx, batch).Close()
 	})
-	return current, advanced, wrapObserve(err)
-}
-
-func wrapObserve(err error) error {
-	return pg.Wrap(err, "observe the streams")
+	return current, advanced, pg.Wrap(err, "observe the streams")
 }
 
 // AdvanceStreams opens a new epoch for unchanged creation times: acknowledged messages are lost.
@@ -112,13 +108,13 @@ ON CONFLICT (stream) DO UPDATE SET detail = excluded.detail WHERE f.detail <> ex
 
 // NoteStreamFault records that a stream rejects messages, and why. Leader work.
 func (s Store) NoteStreamFault(ctx context.Context, lease workqueue.Lease, stream, detail string) error {
-	err := New(s.db).ExecAsLeader(ctx, lease, noteStreamFault, stream, pg.Plain(detail))
+	_, err := New(s.db).ExecAsLeader(ctx, lease, noteStreamFault, stream, pg.Plain(detail))
 	return pg.Wrap(err, "note that stream %s takes nothing", stream)
 }
 
 // ClearStreamFault records that a stream accepts messages again. Leader work.
 func (s Store) ClearStreamFault(ctx context.Context, lease workqueue.Lease, stream string) error {
-	err := New(s.db).ExecAsLeader(ctx, lease, `DELETE FROM stream_fault WHERE stream = $1`, stream)
+	_, err := New(s.db).ExecAsLeader(ctx, lease, `DELETE FROM stream_fault WHERE stream = $1`, stream)
 	return pg.Wrap(err, "note that stream %s takes messages again", stream)
 }
 
@@ -148,6 +144,6 @@ UPDATE run_event SET published_at = NULL WHERE published_at > tranche_now() - $1
 
 // PublishAgain republishes recent events, with their IDs, because their stream will be deleted. Leader work.
 func (s Store) PublishAgain(ctx context.Context, lease workqueue.Lease, lately time.Duration) error {
-	err := New(s.db).ExecAsLeader(ctx, lease, publishAgain, lately)
+	_, err := New(s.db).ExecAsLeader(ctx, lease, publishAgain, lately)
 	return pg.Wrap(err, "have events published again")
 }

@@ -120,12 +120,14 @@ func (s Store) AsLeader(
 	})
 }
 
-// ExecAsLeader runs one statement as [Store.AsLeader] does.
-func (s Store) ExecAsLeader(ctx context.Context, lease workqueue.Lease, sql string, args ...any) error {
-	return s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, sql, args...)
+// ExecAsLeader runs one statement as [Store.AsLeader] does, and returns how many rows it touched.
+func (s Store) ExecAsLeader(ctx context.Context, lease workqueue.Lease, sql string, args ...any) (n int64, err error) {
+	err = s.AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, sql, args...)
+		n = tag.RowsAffected()
 		return err
 	})
+	return n, err
 }
 
 // Audit writes an audit entry in the transaction of an action, for packages outside the store.

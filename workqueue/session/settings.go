@@ -46,21 +46,17 @@ func (v *StreamValues) sizes() map[string]int64 {
 // Validate returns a [workqueue.SettingError] for an invalid value.
 func (v *StreamValues) Validate() error {
 	if !slices.Contains([]int{0, 1, 3, 5}, v.Replicas) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf(
-			"replicas is %d; it must be 1, 3 or 5, or auto (0): three in a cluster, else one",
-			v.Replicas)}
+		return workqueue.BadSetting("replicas is %d; it must be 1, 3 or 5, or auto (0): three in a cluster, else one",
+			v.Replicas)
 	}
 	for name, n := range v.sizes() {
 		if n != 0 && n < MinStreamBytes {
-			return &workqueue.SettingError{Detail: fmt.Sprintf("%s is %d; the least is %d (64 KiB), and 0 is the default", name,
-				n,
-				MinStreamBytes)}
+			return workqueue.BadSetting("%s is %d; the least is %d (64 KiB), and 0 is the default", name, n, MinStreamBytes)
 		}
 	}
 	if v.EventAge != 0 && (v.EventAge < MinEventAge || v.EventAge > MaxEventAge) {
-		return &workqueue.SettingError{Detail: fmt.Sprintf("event_age is %s; it must be %s to %s, or 0 for the default",
-			v.EventAge,
-			MinEventAge, MaxEventAge)}
+		return workqueue.BadSetting("event_age is %s; it must be %s to %s, or 0 for the default", v.EventAge, MinEventAge,
+			MaxEventAge)
 	}
 	return nil
 }
@@ -244,9 +240,8 @@ func lay[T any](over *T, given *T) {
 	}
 }
 
-var errNoStreamSettings = &workqueue.SettingError{Detail: "" +
-	"no node has started on this database yet; give the first one its " +
-	"--stream-replicas, --work-max-bytes and the like"}
+var errNoStreamSettings = workqueue.BadSetting("no node has started on this database yet; give the first one its " +
+	"--stream-replicas, --work-max-bytes and the like")
 
 // ChangeStreams changes settings of the streams, with an audit entry, and returns all of them. The leader applies
 // them to JetStream and records the result. A change without effect writes nothing.
@@ -293,6 +288,6 @@ func (s Store) StreamsRefused(ctx context.Context, lease workqueue.Lease, set *S
 }
 
 func (s Store) noteStreams(ctx context.Context, lease workqueue.Lease, statement string, args ...any) error {
-	err := New(s.db).ExecAsLeader(ctx, lease, statement, args...)
+	_, err := New(s.db).ExecAsLeader(ctx, lease, statement, args...)
 	return pg.Wrap(err, "record the settings of the streams")
 }

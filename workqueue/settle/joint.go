@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -201,12 +200,7 @@ func (m *moves) queue(batch *pgx.Batch) {
 	}
 	args := append(plane.Columns(m.rows), pgbits.Slice(m.ready), pgbits.Slice(m.done), pgbits.Slice(m.failed),
 		pgbits.Slice(m.skipped), pgbits.Slice(m.leave), m.bytes)
-	batch.Queue(moveBlocks, args...).Exec(func(tag pgconn.CommandTag) error {
-		if tag.RowsAffected() != int64(len(m.rows)) {
-			return fmt.Errorf("move %d blocks, %d rows: %w", len(m.rows), tag.RowsAffected(), workqueue.ErrFence)
-		}
-		return nil
-	})
+	batch.Queue(moveBlocks, args...).Exec(pg.Expect(len(m.rows), "move blocks"))
 }
 
 type nullBits struct{ bitfield.Set }

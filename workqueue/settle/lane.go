@@ -3,12 +3,10 @@ package settle
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
@@ -243,21 +241,13 @@ func (m *LaneMoves) Bits() (steps []workqueue.Step, blocks []workqueue.Block, bi
 }
 
 func (m *LaneMoves) queue(batch *pgx.Batch, run workqueue.RunID) {
-	expect := func(what string, want int) func(pgconn.CommandTag) error {
-		return func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() != int64(want) {
-				return fmt.Errorf("move on the %s of run %s: %d rows of %d: %w", what, run, tag.RowsAffected(), want,
-					workqueue.ErrFence)
-			}
-			return nil
-		}
-	}
 	if len(m.Released) > 0 {
 		steps, blocks, bits := m.Bits()
-		batch.Queue(releaseFollowers, run, steps, blocks, pgbits.Slice(bits)).Exec(expect("next items", len(blocks)))
+		batch.Queue(releaseFollowers, run, steps, blocks, pgbits.Slice(bits)).
+			Exec(pg.Expect(len(blocks), "move on the next items"))
 	}
 	if len(m.lanes) > 0 {
-		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(expect("lanes", len(m.lanes)))
+		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(pg.Expect(len(m.lanes), "move on the lanes"))
 	}
 }
 

@@ -158,10 +158,8 @@ func (s Store) HandedOut(ctx context.Context, lease workqueue.Lease, at []Handed
 	for i, h := range at {
 		names[i], places[i] = h.Endpoint, h.UpTo
 	}
-	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, handedOut, names, places, epoch)
-		return pg.Wrap(err, "note what %d endpoints were handed", len(at))
-	})
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, handedOut, names, places, epoch)
+	return pg.Wrap(err, "note what %d endpoints were handed", len(at))
 }
 
 // Overdue is a slice past its deadline.
@@ -226,10 +224,8 @@ FROM rerouted WHERE s.id = rerouted.id AND s.state = 'sent' AND s.delivered_at I
 
 // ExpireRerouted makes requests overdue that wait where no more of their step are sent, see [Overdue]. Leader work.
 func (s Store) ExpireRerouted(ctx context.Context, lease workqueue.Lease) error {
-	return session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, expireRerouted)
-		return pg.Wrap(err, "expire undelivered requests of rerouted steps")
-	})
+	_, err := session.New(s.db).ExecAsLeader(ctx, lease, expireRerouted)
+	return pg.Wrap(err, "expire undelivered requests of rerouted steps")
 }
 
 const extendSlices = `

@@ -11,7 +11,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
@@ -75,14 +74,8 @@ func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {
 	if len(s.large) == 0 {
 		return nil
 	}
-	tag, err := tx.Exec(ctx, recordLarge, s.large)
-	if err == nil && tag.RowsAffected() != int64(len(s.large)) {
-		err = fmt.Errorf("%d are there: %w", tag.RowsAffected(), workqueue.ErrFence)
-	}
-	if err != nil {
-		return fmt.Errorf("record %d results that are kept apart: %w", len(s.large), err)
-	}
-	return nil
+	err := pg.Exactly(len(s.large))(tx.Exec(ctx, recordLarge, s.large))
+	return pg.Wrap(err, "record %d results that are kept apart", len(s.large))
 }
 
 // lockOrder returns blocks in the order in which their rows are locked.
@@ -136,28 +129,20 @@ WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
 // queueMasks queues the statements for slices and blocks; each must affect all its rows. For runs with several steps
 // it only locks the blocks and reads their planes: unlock changes them.
 func (s *settlement) queueMasks(batch *pgx.Batch) {
-	expect := func(what string, want int) func(pgconn.CommandTag) error {
-		return func(tag pgconn.CommandTag) error {
-			if tag.RowsAffected() != int64(want) {
-				return fmt.Errorf("settle %s: %d rows of %d: %w", what, tag.RowsAffected(), want, workqueue.ErrFence)
-			}
-			return nil
-		}
-	}
 	if len(s.ended) > 0 {
-		batch.Queue(updateSlices, s.endedArgs()...).Exec(expect("slices", len(s.ended)))
+		batch.Queue(updateSlices, s.endedArgs()...).Exec(pg.Expect(len(s.ended), "settle slices"))
 	}
 	if len(s.made) > 0 {
-		batch.Queue(insertSlices, s.madeArgs()...).Exec(expect("new slices", len(s.made)))
+		batch.Queue(insertSlices, s.madeArgs()...).Exec(pg.Expect(len(s.made), "settle new slices"))
 	}
 	if len(s.outcomes) > 0 {
 		batch.Queue(lockBlocks, plane.Columns(s.locks())...)
 	}
 	if len(s.unheld) > 0 {
-		batch.Queue(unholdBlocks, s.unheldArgs()...).Exec(expect("items held back", len(s.unheld)))
+		batch.Queue(unholdBlocks, s.unheldArgs()...).Exec(pg.Expect(len(s.unheld), "settle items held back"))
 	}
 	if len(s.alone) > 0 {
-		batch.Queue(updateBlocks, s.blockArgs()...).Exec(expect("blocks", len(s.alone)))
+		batch.Queue(updateBlocks, s.blockArgs()...).Exec(pg.Expect(len(s.alone), "settle blocks"))
 	}
 	if len(s.joint) > 0 {
 		batch.Queue(readPlanes, plane.Columns(s.rows())...).Query(s.scanPlanes)

@@ -77,9 +77,8 @@ UPDATE batchrun SET items = $2, skipped = $3 WHERE id = $1 AND opened AND state 
 // that are now full become ready; other items wait for a later add or the seal.
 func (s Store) Add(ctx context.Context, req AddRequest) (Added, error) {
 	if len(req.Key) > MaxAddKeyBytes || !pg.Storable(req.Key) {
-		return Added{}, &workqueue.SettingError{Detail: fmt.Sprintf(
-			"idempotency key %.80q: it must be text of at most %d bytes, without NUL",
-			req.Key, MaxAddKeyBytes)}
+		return Added{}, workqueue.BadSetting("idempotency key %.80q: it must be text of at most %d bytes, without NUL",
+			req.Key, MaxAddKeyBytes)
 	}
 	a := &adder{}
 	err := s.db.InTxWithin(ctx, database.LoadTimeout, func(ctx context.Context, tx pgx.Tx) error {

@@ -3,7 +3,6 @@ package start
 import (
 	"bytes"
 	"context"
-	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
 	"encoding/json"
@@ -64,12 +63,6 @@ func (d *itemDigest) add(item *LoadItem) {
 	_, _ = io.WriteString(d.sum, item.Key)
 	_, _ = d.sum.Write(item.Payload)
 	d.items++
-}
-
-func (l *loader) digestItems() {
-	if l.req.IdempotencyKey != "" && l.req.Content != nil && l.req.Content.Items {
-		l.digest = &itemDigest{sum: sha256.New()}
-	}
 }
 
 // content is what the run stores after all items were read, or nil if nothing will be compared.

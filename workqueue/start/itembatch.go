@@ -44,8 +44,6 @@ func (b *itemBatch) reset(base int) {
 	b.base, b.rows, b.arena, b.skipped = base, b.rows[:0], b.arena[:0], 0
 }
 
-func (b *itemBatch) full() bool { return len(b.rows) >= batchRows || len(b.arena) >= batchBytes }
-
 func (b *itemBatch) add(item *LoadItem, lane int64) {
 	row := itemRow{start: len(b.arena), line: item.Line, lane: lane, invalid: item.Invalid}
 	b.arena = append(b.arena, item.Key...)
@@ -184,8 +182,6 @@ type duplicateKeys struct {
 	bytes int64 // of their payloads
 	first *workqueue.DuplicateKeyError
 }
-
-func newKeyLog(dir string) *keyLog { return &keyLog{dir: dir, seed: maphash.MakeSeed()} }
 
 func (k *keyLog) add(e keyEntry) error {
 	share := &k.shares[maphash.Bytes(k.seed, e.key)%keyShares]

@@ -3,9 +3,11 @@ package start
 import (
 	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"io"
 	"math"
 	"slices"
@@ -89,16 +91,8 @@ const maxItems = math.MaxInt32 / bitfield.Size * bitfield.Size
 // number of items. It is all or nothing: after an error neither the run nor any item exists. A load of up to one
 // batch is a single transaction; a larger one is visible in state "loading" until it is sealed.
 func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
-	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
-	if req.OnDuplicate == "" {
-		req.OnDuplicate = DuplicateError
-	}
-	if err := req.validate(); err != nil {
-		return Loaded{}, err
-	}
-	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}
-	l.digestItems()
-	if known, err := s.byIdempotencyKey(ctx, s.db.Pool, l); err != nil || known.Existing {
+	l, known, err := s.prepare(ctx, s.db.Pool, req, next)
+	if err != nil || known.Existing {
 		return known, err
 	}
 	if err := s.checkDoneBy(ctx, &req); err != nil {
@@ -122,20 +116,15 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 // LoadTx is [Store.Load] within a caller's transaction: the run exists once that is committed. After an error nothing
 // of it is left in the transaction, which can go on. Of two with the same idempotency key, the second waits.
 func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
-	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
-	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
-	if err := req.validate(); err != nil {
-		return Loaded{}, err
-	}
-	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next, whole: true}
-	l.digestItems()
-	if known, err := s.byIdempotencyKey(ctx, tx, l); err != nil || known.Existing {
+	l, known, err := s.prepare(ctx, tx, req, next)
+	if err != nil || known.Existing {
 		return known, err
 	}
+	l.whole = true
 	if err := s.checkDoneBy(ctx, &req); err != nil {
 		return Loaded{}, err
 	}
-	err := l.makeOrNothing(ctx, tx)
+	err = l.makeOrNothing(ctx, tx)
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") {
 		if known, err := s.byIdempotencyKey(ctx, tx, l); err != nil || known.Existing {
 			return known, err
@@ -145,6 +134,22 @@ func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func
 		return Loaded{}, fmt.Errorf("load run: %w", err)
 	}
 	return Loaded{Run: l.run, Items: l.items, Skipped: l.skipped, Invalid: int64(len(l.invalid))}, nil
+}
+
+// prepare checks a request and makes its loader, or returns the run that its idempotency key has started.
+func (s Store) prepare(ctx context.Context, from pg.RowQuerier, req LoadRequest, next func(*LoadItem) error,
+) (*loader, Loaded, error) {
+	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
+	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
+	if err := req.validate(); err != nil {
+		return nil, Loaded{}, err
+	}
+	l := &loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}
+	if req.IdempotencyKey != "" && req.Content != nil && req.Content.Items {
+		l.digest = &itemDigest{sum: sha256.New()}
+	}
+	known, err := s.byIdempotencyKey(ctx, from, l)
+	return l, known, err
 }
 
 // makeOrNothing leaves nothing in tx after an error, also if ctx has ended. If it cannot, tx cannot be committed.
@@ -319,24 +324,17 @@ type TriedStep struct {
 // of the database. The run is made without items, checked by the schema, and rolled back. Concurrent changes can
 // alter the outcome: another run may take the idempotency key, or a service may learn to take larger chunks.
 func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next func(*LoadItem) error) (Tried, error) {
-	req.Namespace = cmp.Or(req.Namespace, workqueue.Into(ctx))
-	if req.OnDuplicate == "" {
-		req.OnDuplicate = DuplicateError
+	l, known, err := s.prepare(ctx, s.db.Pool, req, next)
+	if err != nil || known.Existing {
+		return Tried{Loaded: known}, err
 	}
-	if err := req.validate(); err != nil {
-		return Tried{}, err
-	}
-	t := &trial{loader: loader{store: s.db, req: req, run: workqueue.NewRunID(), next: next}, keys: newKeyLog(dir)}
-	t.digestItems()
-	if known, err := s.byIdempotencyKey(ctx, s.db.Pool, &t.loader); err != nil || known.Existing {
-		return Tried{Loaded: known}, errors.Join(err, t.keys.close())
-	}
-	err := errors.Join(t.read(), t.keys.close(), s.checkDoneBy(ctx, &req))
+	t := &trial{loader: l, keys: &keyLog{dir: dir, seed: maphash.MakeSeed()}}
+	err = errors.Join(t.read(), t.keys.close(), s.checkDoneBy(ctx, &req))
 	if err == nil {
 		err = t.rehearse(ctx)
 	}
 	if pg.IsUniqueViolation(err, "batchrun_idempotency_key_key") { // another load with the key was faster
-		known, err := s.byIdempotencyKey(ctx, s.db.Pool, &t.loader)
+		known, err := s.byIdempotencyKey(ctx, s.db.Pool, l)
 		return Tried{Loaded: known}, err
 	}
 	if err != nil {
@@ -346,7 +344,7 @@ func (s Store) TryLoad(ctx context.Context, req LoadRequest, dir string, next fu
 }
 
 type trial struct {
-	loader
+	*loader
 
 	keys *keyLog
 	out  Tried

@@ -104,7 +104,7 @@ func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.
 // fill reads items into the batch until it is full; io.EOF means the end.
 func (l *loader) fill(b *itemBatch) (*itemBatch, error) {
 	var item LoadItem
-	for !b.full() {
+	for len(b.rows) < batchRows && len(b.arena) < batchBytes {
 		item.Line, item.Invalid = 0, ""
 		if err := l.next(&item); err != nil {
 			return b, err

@@ -91,30 +91,23 @@ func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
 }
 
 func (req *OpenRequest) check() error {
-	if req.OnDuplicate == "" {
-		req.OnDuplicate = DuplicateError
-	}
+	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
 	if req.SealWithin == 0 {
 		req.SealWithin = DefaultSealWithin
 	}
-	if req.OnOverdue == "" {
-		req.OnOverdue = OverdueReport
-	}
+	req.OnOverdue = cmp.Or(req.OnOverdue, OverdueReport)
 	switch {
 	case req.Canary > 0:
-		return &workqueue.SettingError{Detail: "" +
-			"an open run cannot have a canary: what it would be a sample of is not known before the seal; " +
-			"leave the canary out, or start the run with all its items"}
+		return workqueue.BadSetting("an open run cannot have a canary: what it would be a sample of is not known before the " +
+			"seal; leave the canary out, or start the run with all its items")
 	case req.SealWithin < time.Second || req.SealWithin > MaxSealWithin:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("seal within is %s; it must be from 1s to %s", req.SealWithin,
-			MaxSealWithin)}
+		return workqueue.BadSetting("seal within is %s; it must be from 1s to %s", req.SealWithin, MaxSealWithin)
 	}
 	switch req.OnOverdue {
 	case OverdueReport, OverdueSeal, OverdueCancel:
 		return req.validate()
 	default:
-		return &workqueue.SettingError{Detail: fmt.Sprintf("on overdue is %.40q; it must be report, seal or cancel",
-			req.OnOverdue)}
+		return workqueue.BadSetting("on overdue is %.40q; it must be report, seal or cancel", req.OnOverdue)
 	}
 }
 

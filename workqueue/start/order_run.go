@@ -42,21 +42,18 @@ func (r *LoadRequest) checkOrder() error {
 		return nil
 	}
 	if err := r.Order.Rule.Validate(); err != nil {
-		return &workqueue.SettingError{Detail: err.Error()}
+		return workqueue.BadSetting("%v", err)
 	}
 	switch {
 	case r.Canary > 0:
-		return &workqueue.SettingError{Detail: "" +
-			"a canary does not go with order_by: its sample is spread over all items, and would be " +
-			"processed before the items ahead of it; leave one of the two out"}
+		return workqueue.BadSetting("a canary does not go with order_by: its sample is spread over all items, and would be " +
+			"processed before the items ahead of it; leave one of the two out")
 	case slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Barrier && len(s.Needs) > 0 }):
-		return &workqueue.SettingError{Detail: "" +
-			"a step with a barrier does not go with order_by: it waits for all items, and items wait " +
-			"until it has done those before them; leave one of the two out"}
+		return workqueue.BadSetting("a step with a barrier does not go with order_by: it waits for all items, and items " +
+			"wait until it has done those before them; leave one of the two out")
 	case r.Order.Stop && slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Optional }):
-		return &workqueue.SettingError{Detail: "" +
-			"on_failure: stop does not go with optional steps: what comes after one would go on for items " +
-			"that are stopped; leave one of the two out"}
+		return workqueue.BadSetting("on_failure: stop does not go with optional steps: what comes after one would go on for " +
+			"items that are stopped; leave one of the two out")
 	}
 	return nil
 }

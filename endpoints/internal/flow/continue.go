@@ -253,17 +253,13 @@ func (c *continuation) settle(j *serve.Job, failure *wire.SlotError) bool {
 	}
 	c.flow.step("answered")
 	// JetStream has acknowledged everything derived from this state, so a redelivered reply may find nothing.
-	c.clear()
-	c.flow.step("state removed")
-	c.origin.Acknowledge()
-	return true
-}
-
-func (c *continuation) clear() {
 	for n := range c.state.parts {
 		c.parts = append(c.parts, strconv.Itoa(n))
 	}
 	c.flow.Store.remove(c.id, c.parts...)
+	c.flow.step("state removed")
+	c.origin.Acknowledge()
+	return true
 }
 
 func (c *continuation) giveUp(failure *wire.SlotError) error {

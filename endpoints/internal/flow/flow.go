@@ -55,7 +55,11 @@ func New(
 	f := &Flow{Server: e, Stages: stages, open: open, reopen: reopen, Recent: NewRecent(), Most: MaxState,
 		Timeout: stateTimeout, Rest: changedDelay}
 	e.Stages = stages
-	e.Begin = func(j *serve.Job) serve.Work { return f.start(j) }
+	e.Begin = func(j *serve.Job) serve.Work {
+		w := &Work{Flow: f, Job: j, Total: len(j.Request.Items)}
+		w.Sheet = f.open(w)
+		return w
+	}
 	return f
 }
 
@@ -76,12 +80,6 @@ func (f *Flow) step(name string) {
 	if f.Crash != nil {
 		f.Crash(name)
 	}
-}
-
-func (f *Flow) start(j *serve.Job) serve.Work {
-	w := &Work{Flow: f, Job: j, Total: len(j.Request.Items)}
-	w.Sheet = f.open(w)
-	return w
 }
 
 type question struct {
@@ -244,10 +242,6 @@ type asked struct {
 	keep           bool
 	queries        bytes.Buffer
 	items          []askedItem
-}
-
-func (a *asked) is(name, endpoint string, keep bool) bool {
-	return a.name == name && a.endpoint == endpoint && a.keep == keep
 }
 
 func (a *asked) compare(b *asked) int {

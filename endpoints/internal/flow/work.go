@@ -128,7 +128,7 @@ func (w *Work) Reject(item *Item, e *wire.SlotError) {
 // askedOf returns the questions to a target in this stage. Answers.Mu must be held.
 func (w *Work) askedOf(name, endpoint string, keep bool) *asked {
 	for _, a := range w.Asked {
-		if a.is(name, endpoint, keep) {
+		if a.name == name && a.endpoint == endpoint && a.keep == keep {
 			return a
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"time"
 
-	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
 	"go.uber.org/zap"
 
@@ -152,10 +151,6 @@ type soloAttempts struct {
 	log     *zap.Logger
 }
 
-func newSoloAttempts(out *Outbox, endpoint string, slice uuid.UUID, log *zap.Logger) soloAttempts {
-	return soloAttempts{out, wire.FlowPrefix + endpoint + "." + slice.String() + ".begun", log}
-}
-
 func (m soloAttempts) read(ctx context.Context) int {
 	ctx, cancel := context.WithTimeout(ctx, markTimeout)
 	defer cancel()
@@ -235,7 +230,7 @@ func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 		}
 		return stay.End, nil, true
 	}
-	mark := newSoloAttempts(j.Host.Outbox, j.Endpoint, j.Request.Slice, j.Log)
+	mark := soloAttempts{j.Host.Outbox, wire.FlowPrefix + j.Endpoint + "." + j.Request.Slice.String() + ".begun", j.Log}
 	times := mark.read(ctx)
 	if times >= MaxBegun {
 		j.Log.Warn("a request was begun alone twice and never finished; it goes back as failed")

@@ -165,7 +165,8 @@ func (e *Server) accept(scope Scope, from origin, h nats.Header, body []byte) (i
 	j := e.NewJob(scope, from, h, body, request)
 	switch {
 	case err != nil:
-		e.refuseBody(j, err)
+		j.Log.Error("a request cannot be read", zap.Error(err))
+		e.giveUp(j, wire.Refusal(err), err)
 	case from.Delivered() > request.Deliveries:
 		j.Log.Warn("a request was delivered many times and never answered; it goes back as failed")
 		e.giveUp(j, wire.NewSlotError(wire.CodeDeliveries, "the chunk was delivered many times and never answered",
@@ -193,11 +194,6 @@ func (e *Server) refuse(scope Scope, from origin, h nats.Header, body []byte, er
 		false), log) {
 		from.Terminate(err)
 	}
-}
-
-func (e *Server) refuseBody(j *Job, err error) {
-	j.Log.Error("a request cannot be read", zap.Error(err))
-	e.giveUp(j, wire.Refusal(err), err)
 }
 
 // giveUp answers a request that no handler has seen, and removes it.

@@ -320,7 +320,9 @@ func (a *Writer) Final(failure *wire.SlotError) *nats.Msg {
 	a.Buf.Write(tail)
 	msg := a.message(a.Buf.Bytes())
 	msg.Header[wire.HeaderFinal] = []string{strconv.Itoa(a.Total)}
-	a.setTook(msg.Header)
+	if !a.begun.IsZero() {
+		msg.Header[wire.HeaderTook] = []string{wire.FormatTook(time.Since(a.begun))}
+	}
 	if failure != nil {
 		msg.Header[wire.HeaderErrorCode] = []string{failure.Code}
 		msg.Header[wire.HeaderError] = []string{wire.OneLine(wire.Cut(failure.Message, wire.MaxHeaderMessage))}
@@ -377,13 +379,6 @@ func (a *Writer) Start() {
 	defer a.Mu.Unlock()
 	if a.begun.IsZero() {
 		a.begun = time.Now()
-	}
-}
-
-// setTook reports the chunk's duration in the final message, if work began. Mu must be held.
-func (a *Writer) setTook(h nats.Header) {
-	if !a.begun.IsZero() {
-		h[wire.HeaderTook] = []string{wire.FormatTook(time.Since(a.begun))}
 	}
 }
 

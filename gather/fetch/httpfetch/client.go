@@ -70,9 +70,7 @@ type Client struct {
 
 // New returns a client with an operator's connections, or none if nil.
 func New(conns *connections.Connections, cfg Config) (*Client, error) {
-	if conns == nil {
-		conns = &connections.Connections{}
-	}
+	conns = cmp.Or(conns, &connections.Connections{})
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, DefaultUserAgent)
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, DefaultConnectTimeout)
 	if cfg.ConnectTimeout < 0 || !gather.HeaderText(cfg.UserAgent) {

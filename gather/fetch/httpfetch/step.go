@@ -46,7 +46,8 @@ func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	if s.WholeChunk {
 		return s.fetchMany(ctx, req, share)
 	}
-	return newRound(s, req, share).run(ctx)
+	r := &round{step: s, req: req, share: share, most: max(3, s.Concurrency), stop: make(chan struct{})}
+	return r.run(ctx)
 }
 
 func (s *step) values(req *fetch.Request) *template.Values {
@@ -225,10 +226,6 @@ type round struct {
 type failedItem struct {
 	ordinal int
 	why     outcome
-}
-
-func newRound(s *step, req *fetch.Request, mine *share) *round {
-	return &round{step: s, req: req, share: mine, most: max(3, s.Concurrency), stop: make(chan struct{})}
 }
 
 // run requests all items. When the service stops answering, the chunk fails, and remaining items are not blamed.

@@ -59,9 +59,7 @@ func NewSender(config SenderConfig) (*Sender, error) {
 		conns: config.Connections, transport: config.Transport, now: config.Now,
 		timeout: cmp.Or(max(config.Timeout, 0), DefaultTimeout),
 	}
-	if s.conns == nil {
-		s.conns = &connections.Connections{}
-	}
+	s.conns = cmp.Or(s.conns, &connections.Connections{})
 	if s.now == nil {
 		s.now = time.Now
 	}

@@ -13,6 +13,7 @@
 package sqlfetch
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -46,9 +47,7 @@ var errClosed = errors.New("the node is stopping")
 
 // New returns a client with an operator's connections, or none if nil.
 func New(conns *connections.Connections) *Client {
-	if conns == nil {
-		conns = &connections.Connections{}
-	}
+	conns = cmp.Or(conns, &connections.Connections{})
 	return &Client{conns: conns, steps: map[string]*step{}, pools: map[string]*pgxpool.Pool{}}
 }
 

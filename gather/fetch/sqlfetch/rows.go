@@ -210,13 +210,6 @@ func ofState(state string) verdict {
 	return verdict{CodeSQLError, false, false}
 }
 
-func (s *step) failed(req *fetch.Request, err error) ([]fetch.Slot, error) {
-	if slot, ok := errors.AsType[*queryError](err); ok {
-		return s.refused(req, verdict{slot.code, false, slot.whole}, slot.message)
-	}
-	return s.refused(req, judge(err), s.source.Explain(err))
-}
-
 type queryError struct {
 	code    string
 	whole   bool

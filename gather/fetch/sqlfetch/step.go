@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -33,7 +34,10 @@ func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, err
 	case ctx.Err() != nil:
 		return nil, context.Cause(ctx)
 	}
-	return s.failed(req, err)
+	if slot, ok := errors.AsType[*queryError](err); ok {
+		return s.refused(req, verdict{slot.code, false, slot.whole}, slot.message)
+	}
+	return s.refused(req, judge(err), s.source.Explain(err))
 }
 
 func (s *step) query(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {

@@ -1,6 +1,7 @@
 package apitest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"net/http"
@@ -44,9 +45,7 @@ func (b *Bench) Told(open, aside int) {
 func (b *Bench) AddLetter(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {
 	b.Helper()
 	letter.MsgID, letter.Endpoint = uuid.NewString(), endpoint
-	if letter.Cause == "" {
-		letter.Cause = "handler_error"
-	}
+	letter.Cause = cmp.Or(letter.Cause, "handler_error")
 	if isNew, err := deadletter.New(b.Store).Add(b.Context(), letter); err != nil || !isNew {
 		b.Fatal(isNew, err)
 	}

@@ -1,6 +1,7 @@
 package testenv
 
 import (
+	"bufio"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -8,8 +9,11 @@ import (
 	"net/url"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -183,3 +187,68 @@ func withDatabase(base, name string) (string, error) {
 
 // suffix makes names unique among test binaries on one server.
 func suffix() string { return strings.ToLower(rand.Text()[:12]) }
+
+const (
+	memoryDir         = "/dev/shm"
+	directoryVariable = "TRANCHE_TEST_DIR"
+	// memoryFree is the minimum free space there, and free memory: each running test binary has a cluster there.
+	memoryFree = 4 << 30
+)
+
+// scratch is the directory for data not needed after a crash, in memory if there is enough.
+func scratch() string {
+	if dir := os.Getenv(directoryVariable); dir != "" {
+		return dir
+	}
+	var fs syscall.Statfs_t
+	if syscall.Statfs(memoryDir, &fs) != nil || fs.Bavail*uint64(fs.Bsize) < memoryFree || available() < memoryFree {
+		return os.TempDir()
+	}
+	return memoryDir
+}
+
+// available returns the memory available to programs, in bytes; 0: unknown.
+func available() uint64 {
+	file, err := os.Open("/proc/meminfo")
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = file.Close() }()
+	lines := bufio.NewScanner(file)
+	for lines.Scan() {
+		if text, ok := strings.CutPrefix(lines.Text(), "MemAvailable:"); ok {
+			kb, _ := strconv.ParseUint(strings.TrimSuffix(strings.TrimSpace(text), " kB"), 10, 64)
+			return kb << 10
+		}
+	}
+	return 0
+}
+
+const (
+	dirPattern = "tranche-test-*"
+	// sweepAge protects directories not locked yet by a new binary, or whose server is stopped for a moment. It exceeds
+	// a binary's longest run.
+	sweepAge = 30 * time.Minute
+)
+
+// sweep removes clusters of test binaries that were killed or timed out. The next sweep retries those that remain.
+func sweep() {
+	dirs, _ := filepath.Glob(filepath.Join(os.TempDir(), dirPattern))
+	others, _ := filepath.Glob(filepath.Join(scratch(), dirPattern))
+	for _, dir := range append(dirs, others...) {
+		info, err := os.Stat(dir)
+		if err == nil && time.Since(info.ModTime()) > sweepAge && !locked(dir) {
+			_ = os.RemoveAll(dir)
+		}
+	}
+}
+
+// locked reports whether a process uses the directory, by the lock of package embedded.
+func locked(dir string) bool {
+	f, err := os.Open(filepath.Join(dir, "lock"))
+	if err != nil {
+		return !os.IsNotExist(err)
+	}
+	defer func() { _ = f.Close() }()
+	return syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB) != nil
+}

@@ -258,6 +258,21 @@ func Wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
+// Exactly turns the result of an Exec into an error: ErrFence unless it touched so many rows.
+func Exactly(want int) func(pgconn.CommandTag, error) error {
+	return func(tag pgconn.CommandTag, err error) error {
+		if err == nil && tag.RowsAffected() != int64(want) {
+			err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), want, workqueue.ErrFence)
+		}
+		return err
+	}
+}
+
+// Expect is [Exactly] for a statement of a batch.
+func Expect(want int, what string) func(pgconn.CommandTag) error {
+	return func(tag pgconn.CommandTag) error { return Wrap(Exactly(want)(tag, nil), "%s", what) }
+}
+
 // NoRow returns by in place of the error of a query that found no row.
 func NoRow(err, by error) error {
 	if errors.Is(err, pgx.ErrNoRows) {

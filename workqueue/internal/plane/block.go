@@ -86,9 +86,7 @@ func (c *Chunking) Size() int {
 	n := c.Chunk
 	if c.Auto {
 		learned := c.Learned
-		if learned == 0 {
-			learned = workqueue.DefaultAutoChunk
-		}
+		learned = cmp.Or(learned, workqueue.DefaultAutoChunk)
 		n = min(n, learned)
 	}
 	if c.Limit > 0 {

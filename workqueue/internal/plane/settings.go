@@ -1,6 +1,7 @@
 package plane
 
 import (
+	"cmp"
 	"fmt"
 	"reflect"
 	"strings"
@@ -22,9 +23,7 @@ func settingColumns() (all []settingColumn) {
 		of, _ := shown.FieldByName(field.Name)
 		name, _, _ := strings.Cut(of.Tag.Get("json"), ",")
 		column, null, _ := strings.Cut(field.Tag.Get("column"), ",")
-		if column == "" {
-			column = name
-		}
+		column = cmp.Or(column, name)
 		c := settingColumn{name: column, null: null == "null"}
 		switch reflect.Zero(field.Type).Interface().(type) {
 		case int:
