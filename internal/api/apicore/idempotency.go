@@ -164,7 +164,7 @@ func replay(w http.ResponseWriter, answer *session.Answer) {
 	}
 	w.Header().Set(ReplayedHeader, "true")
 	w.WriteHeader(answer.Status)
-	_, _ = w.Write(answer.Body) //nolint:gosec // a stored answer, in its type; fails if the caller is gone
+	_, _ = w.Write(answer.Body) // a stored answer, in its type; fails if the caller is gone
 }
 
 // answerCommitted answers a request that was committed but whose answer is lost, because the node died in between.
@@ -325,7 +325,7 @@ func (k *keptWriter) Write(p []byte) (int, error) {
 	if !k.flowing {
 		k.flowing = true
 		k.to.WriteHeader(k.code)
-		if _, err := k.to.Write(k.body.Bytes()); err != nil { //nolint:gosec // the handler's own answer
+		if _, err := k.to.Write(k.body.Bytes()); err != nil {
 			return 0, err
 		}
 	}

@@ -19,7 +19,7 @@ type runReport struct {
 	runArg
 	Against string   `help:"Compare with this earlier run, key by key." placeholder:"RUN"`
 	Before  string   `help:"With --against: compare what waits before this step, for its approver." placeholder:"STEP"`
-	List    []string `sep:"none" help:"With --against: every key that is newly_failing, newly_fixed, changed, still_failing, unfinished, only_here, only_there, not_compared or unchanged; repeatable." placeholder:"CHANGE"`
+	List    []string `sep:"none" enum:"newly_failing,newly_fixed,changed,still_failing,unfinished,only_here,only_there,not_compared,unchanged" help:"With --against: every key that is ${enum}; repeatable." placeholder:"CHANGE"`
 	Digests bool     `default:"true" negatable:"" help:"Digests of the items and results; they read every item."`
 }
 
