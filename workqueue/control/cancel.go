@@ -124,9 +124,7 @@ func (s Store) cancel(
 
 func (r *RunHold) noteCancel(ctx context.Context, tx pgx.Tx, c *Control, items int64) error {
 	detail := map[string]any{"items_without_outcome": items}
-	if c.Reason != "" {
-		detail["reason"] = pg.Plain(c.Reason)
-	}
+	ledger.AddReason(detail, c.Reason)
 	err := ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "cancel", Run: r.id, Detail: detail,
 		Before: map[string]any{"state": r.state, "hold": r.Hold}, After: map[string]any{"state": "cancelled"}})
 	if err != nil {
@@ -270,9 +268,7 @@ func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left i
 		}
 	}
 	detail := map[string]any{"items_without_outcome": left, "generation": r.Generation}
-	if c.Reason != "" {
-		detail["reason"] = pg.Plain(c.Reason)
-	}
+	ledger.AddReason(detail, c.Reason)
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "resume", Run: c.Run, Detail: detail,
 		Before: before, After: after})
 	if err != nil {

@@ -46,11 +46,16 @@ type SkippedRun struct {
 const MaxReasonBytes = 2000
 
 func (c *Control) validate() error {
-	switch {
-	case c.All == (c.Run != workqueue.RunID{}):
+	if c.All == (c.Run != workqueue.RunID{}) {
 		return errors.New("name one run, or all")
-	case len(c.Reason) > MaxReasonBytes:
-		return workqueue.BadSetting("the reason has %d bytes, and at most %d are allowed; shorten it", len(c.Reason),
+	}
+	return CheckReason(c.Reason)
+}
+
+// CheckReason refuses a reason that is too long.
+func CheckReason(reason string) error {
+	if len(reason) > MaxReasonBytes {
+		return workqueue.BadSetting("the reason has %d bytes, and at most %d are allowed; shorten it", len(reason),
 			MaxReasonBytes)
 	}
 	return nil

@@ -200,7 +200,7 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 	}
 	next, gently := by, gentle
 	if c.DoneBy != nil {
-		next = unlessZero(*c.DoneBy)
+		next = pg.UnlessZero(*c.DoneBy)
 		gently = gentle && next != nil
 	}
 	if c.Gentle != nil {
@@ -231,14 +231,6 @@ func timeText(t *time.Time) string {
 		return ""
 	}
 	return t.UTC().Format(time.RFC3339)
-}
-
-// unlessZero is nil for the zero time.
-func unlessZero(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 func (r *RunHold) changeThreshold(ctx context.Context, tx pgx.Tx, maxFailed string, d *ledger.Difference) error {

@@ -99,7 +99,7 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 		pg.Plain(letter.Endpoint),
 		pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
 		pg.Plain(letter.Stack), pg.Plain(letter.Origin), pg.Plain(letter.Service), counted(letter.Deliveries),
-		counted(letter.Requeued), counted(letter.Items), letter.State, headers, body, nullTime(letter.At))
+		counted(letter.Requeued), counted(letter.Items), letter.State, headers, body, pg.UnlessZero(letter.At))
 	return tag.RowsAffected() == 1, pg.Wrap(err, "bury letter %s", letter.MsgID)
 }
 
@@ -130,13 +130,6 @@ func keptBody(letter *DeadLetter, most int) []byte {
 	default:
 		return letter.Body
 	}
-}
-
-func nullTime(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 // AmbiguousLetterError is returned if part of an ID matches several dead letters.
@@ -230,13 +223,9 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 	if !pg.ValidText(f.Endpoint) || !pg.ValidText(string(f.State)) {
 		return page, nil
 	}
-	var after *workqueue.LetterID
-	if f.After != (workqueue.LetterID{}) {
-		after = &f.After
-	}
 	var err error
-	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1,
-		workqueue.Namespaces(ctx))
+	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State),
+		pg.UnlessZero(f.After), limit+1, workqueue.Namespaces(ctx))
 	if err != nil {
 		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
 	}

@@ -104,11 +104,7 @@ LIMIT $3`
 // QuarantinedMessages lists quarantined messages, newest first, without bodies.
 func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (QuarantinePage, error) {
 	limit := pg.Limit(f.Limit, DefaultQuarantined, MaxQuarantined)
-	var run *workqueue.RunID
-	if f.Run != (workqueue.RunID{}) {
-		run = &f.Run
-	}
-	rows := pg.Rows(ctx, s.db.Pool, listQuarantined, run, f.After, limit+1)
+	rows := pg.Rows(ctx, s.db.Pool, listQuarantined, pg.UnlessZero(f.Run), f.After, limit+1)
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (QuarantinedView, error) {
 		return scanQuarantined(row)
 	})

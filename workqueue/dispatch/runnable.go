@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
@@ -202,15 +203,11 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 		runs[i], steps[i] = ref.Run, ref.Step
 	}
 	seen := map[string]bool{}
-	var own *workqueue.SessionID
-	if search.Own != (workqueue.SessionID{}) {
-		own = &search.Own
-	}
 	batch := &pgx.Batch{}
 	batch.Queue(plane.PlanOnce)
 	batch.Queue(searchRunnable, RunnablePlaces, notNil(search.Shut), runs, steps, notNil(search.ShutAuto),
 		workqueue.PaceKeys(workqueue.KindLocal,
-			search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, own, notNil(search.Late),
+			search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, pg.UnlessZero(search.Own), notNil(search.Late),
 		mostElsewhere).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			place, own, err := found.add(rows)

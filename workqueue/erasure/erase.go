@@ -258,8 +258,6 @@ func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) 
 func (e *erasure) audit(ctx context.Context, tx pgx.Tx, run workqueue.RunID, done *Erased) error {
 	detail := map[string]any{"marker": e.marker, "salt": e.salt, "hash": e.hash, "erased": done,
 		"how": fmt.Sprintf("PBKDF2-HMAC-SHA-256, %d rounds", hashRounds)}
-	if e.Reason != "" {
-		detail["reason"] = pg.Plain(e.Reason)
-	}
+	ledger.AddReason(detail, e.Reason)
 	return ledger.AuditChange(ctx, tx, ledger.Action{Actor: e.Actor, Name: "erase", Run: run, Detail: detail})
 }

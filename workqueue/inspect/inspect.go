@@ -138,17 +138,9 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 		return page, nil // no entry can have them
 	}
 	limit := pg.Limit(f.Limit, DefaultAudit, MaxAudit)
-	var run *workqueue.RunID
-	if f.Run != (workqueue.RunID{}) {
-		run = &f.Run
-	}
-	var since *time.Time
-	if !f.Since.IsZero() {
-		since = &f.Since
-	}
 	var err error
-	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, run, f.Actor, f.Action,
-		since, f.Before, limit+1, workqueue.Namespaces(ctx))
+	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, pg.UnlessZero(f.Run),
+		f.Actor, f.Action, pg.UnlessZero(f.Since), f.Before, limit+1, workqueue.Namespaces(ctx))
 	if err != nil {
 		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
 	}

@@ -174,11 +174,11 @@ ORDER BY r.id DESC`
 
 // page returns the statement and its values.
 func (f *RunFilter) page(limit int, in []string) (sql string, values []any) {
-	values = []any{f.States, unlessZero(f.Before), limit, f.Plan, f.Version, unlessZero(f.Since), unlessZero(f.Until),
-		append([]string{}, f.Words...), f.Endpoint, f.Result, f.Schedule, in}
+	values = []any{f.States, pg.UnlessZero(f.Before), limit, f.Plan, f.Version, pg.UnlessZero(f.Since),
+		pg.UnlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint, f.Result, f.Schedule, in}
 	switch {
 	case f.Fold:
-		return listFolded, []any{unlessZero(f.Before), limit, in}
+		return listFolded, []any{pg.UnlessZero(f.Before), limit, in}
 	case f.Attention != nil:
 		return listAttention, append(values, f.Attention.All, f.Attention.Runs, f.Attention.Endpoints)
 	}
@@ -321,12 +321,4 @@ func (s Store) Asks(
 		asks[run] = append(asks[run], endpoint)
 	})
 	return asks, pg.Wrap(err, "read what runs ask")
-}
-
-func unlessZero[T comparable](value T) *T {
-	var zero T
-	if value == zero {
-		return nil
-	}
-	return &value
 }

@@ -89,7 +89,7 @@ func (req *AcceptRequest) validate() error {
 	if strings.TrimSpace(req.Reason) == "" && !req.Withdraw {
 		return workqueue.BadSetting("say why, by a reason: it is shown with each failure that is accepted")
 	}
-	return checkReason(req.Reason)
+	return control.CheckReason(req.Reason)
 }
 
 // acceptance is one in progress. It finds the items, then locks steps, blocks, tracker batch and run.
@@ -178,7 +178,7 @@ func (a *acceptance) choose(ctx context.Context, graphs *plane.GraphCache) (vers
 	if _, err := a.readState(ctx); err != nil {
 		return nil, err
 	}
-	a.named = everyStep(a.steps)
+	a.named = a.graph.Numbers()
 	if a.Select.Step != "" {
 		step, err := control.StepNamed(a.steps, a.run, a.Select.Step)
 		if err != nil {
@@ -329,11 +329,8 @@ func (a *acceptance) finish(ctx context.Context, before int64) error {
 	}
 	detail := map[string]any{"items": a.out.Items, "failed": a.Select.Failed, "codes": a.Select.Codes,
 		"groups": a.Select.Groups, "keys": len(a.Select.Keys), "step": a.Select.Step}
-	a.Select.auditRanges(detail)
 	a.Select.audit(detail)
-	if a.Reason != "" {
-		detail["reason"] = pg.Plain(a.Reason)
-	}
+	ledger.AddReason(detail, a.Reason)
 	return ledger.AuditChange(ctx, a.tx, ledger.Action{Actor: a.Actor, Name: name, Run: a.run, Detail: detail,
 		Before: map[string]any{"failed": a.out.Failed, "accepted": before},
 		After:  map[string]any{"failed": a.out.Failed, "accepted": a.out.Accepted}})

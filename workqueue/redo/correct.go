@@ -82,7 +82,7 @@ func (e *NothingToCorrectError) Error() string {
 // It is one transaction, all or nothing; meanwhile nothing of the run is claimed. A dry run does everything and
 // rolls back.
 func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, error) {
-	if err := checkReason(req.Reason); err != nil {
+	if err := control.CheckReason(req.Reason); err != nil {
 		return Corrected{}, fmt.Errorf("correct: %w", err)
 	}
 	var c *correction
@@ -134,7 +134,7 @@ func (c *correction) do(ctx context.Context, graphs *plane.GraphCache) error {
 	if len(c.corrected) == 0 {
 		return &NothingToCorrectError{c.run, c.out.Same}
 	}
-	c.named, c.wanted = everyStep(c.steps), map[workqueue.Step]blockMasks{}
+	c.named, c.wanted = c.graph.Numbers(), map[workqueue.Step]blockMasks{}
 	for _, s := range c.named {
 		c.wanted[s] = c.corrected
 	}
@@ -166,7 +166,7 @@ func (c *correction) findSeers(ctx context.Context, op string) error {
 			Fix: "run its items again: tranche run rerun " + c.run.String()}
 	}
 	c.blind = map[workqueue.Step]bool{}
-	for _, s := range everyStep(c.steps) {
+	for _, s := range c.graph.Numbers() {
 		c.blind[s] = true
 	}
 	for _, s := range seers {
@@ -208,9 +208,7 @@ func (c *correction) finish(ctx context.Context) error {
 	}
 	detail := map[string]any{"items": c.out.Items, "same": c.out.Same, "begun": c.out.Begun, "generation": run.Generation,
 		"cascade": c.Cascade}
-	if c.Reason != "" {
-		detail["reason"] = pg.Plain(c.Reason)
-	}
+	ledger.AddReason(detail, c.Reason)
 	d.Add("generation", c.generation, run.Generation)
 	err = ledger.AuditChange(ctx, c.tx, ledger.Action{Actor: c.Actor, Name: "correct", Run: c.run, Detail: detail,
 		Before: d.Before, After: d.After})

@@ -144,19 +144,12 @@ func (e *Evidence) partsThatFit(ctx context.Context, tx pgx.Tx, run workqueue.Ru
 ) (map[workqueue.Step]blockMasks, error) {
 	done := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeDone)
 	failed := len(e.States) == 0 || slices.Contains(e.States, workqueue.OutcomeFailed)
-	made, err := masksAt(pg.Rows(ctx, tx, partsWhere, run, steps, e.Service, timeOrNull(e.Since), timeOrNull(e.Until),
-		e.WhereResult, done, failed, among))
+	made, err := masksAt(pg.Rows(ctx, tx, partsWhere, run, steps, e.Service, pg.UnlessZero(e.Since),
+		pg.UnlessZero(e.Until), e.WhereResult, done, failed, among))
 	if err != nil {
 		return nil, e.explain("find parts", err)
 	}
 	return made, nil
-}
-
-func timeOrNull(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	return &t
 }
 
 const encrypted = `SELECT EXISTS (SELECT FROM batchrun WHERE id = $1 AND data_key IS NOT NULL)`
@@ -168,8 +161,8 @@ func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx, run workqueue.RunI
 		}
 		sealed, err := pg.One(ctx, tx, pgx.RowTo[bool], encrypted, run)
 		if sealed {
-			return workqueue.BadSetting("%s cannot look into the values of run %s: they are encrypted; choose by other evidence, "+
-				"or by keys", p.name, run)
+			return workqueue.BadSetting("%s cannot look into the values of run %s: they are encrypted; choose by other "+
+				"evidence, or by keys", p.name, run)
 		}
 		if err == nil {
 			_, err = tx.Exec(ctx, `SELECT $1::text::jsonpath`, p.path)
@@ -244,8 +237,7 @@ func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 
 // Empty reports whether it selects nothing.
 func (sel *Selection) Empty() bool {
-	return !sel.All && !sel.Failed && len(sel.Keys)+len(sel.Codes)+len(sel.Groups)+len(sel.Ranges) == 0 &&
-		sel.Evidence.empty()
+	return sel.alone() && sel.Evidence.empty()
 }
 
 func (r *redo) explain(c *blockPlan, s workqueue.Step, sum *stepSum) {

@@ -124,16 +124,9 @@ func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) erro
 	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
 	r.named = []workqueue.Step{step}
 	if some {
-		r.named = everyStep(r.steps)
+		r.named = r.graph.Numbers()
 	}
 	return r.find(ctx)
-}
-
-func everyStep(steps []control.StepSettings) (all []workqueue.Step) {
-	for i := range steps {
-		all = append(all, steps[i].Step)
-	}
-	return all
 }
 
 func (r *rerun) mayRerun(ctx context.Context) error {
@@ -215,11 +208,8 @@ func (r *rerun) finish(ctx context.Context) error {
 	detail := map[string]any{"items": r.out.Items, "generation": r.out.Generation, "failed": r.Select.Failed,
 		"codes": r.Select.Codes, "groups": r.Select.Groups, "keys": len(r.Select.Keys), "step": r.out.Step,
 		"failed_at": r.Select.At}
-	r.Select.auditRanges(detail)
 	r.Select.audit(detail)
-	if r.Reason != "" {
-		detail["reason"] = pg.Plain(r.Reason)
-	}
+	ledger.AddReason(detail, r.Reason)
 	if canary.sampling {
 		detail["canary"], detail["held"] = r.Canary, r.out.Held
 	}

@@ -82,15 +82,7 @@ func (req *ResetRequest) validate() error {
 	if req.Select.Failed {
 		return errors.New("choose all items, or keys, or error codes; what failed is run again by a re-run")
 	}
-	return cmp.Or(checkReason(req.Reason), req.Select.validate())
-}
-
-func checkReason(reason string) error {
-	if len(reason) > control.MaxReasonBytes {
-		return workqueue.BadSetting("the reason has %d bytes, and at most %d are allowed; shorten it", len(reason),
-			control.MaxReasonBytes)
-	}
-	return nil
+	return cmp.Or(control.CheckReason(req.Reason), req.Select.validate())
 }
 
 type reset struct {
@@ -173,11 +165,8 @@ func (r *reset) finish(ctx context.Context) error {
 	detail := map[string]any{"items": r.out.Items, "generation": run.Generation, "step": r.out.Step,
 		"cascade": r.Cascade, "all": r.Select.All, "keys": len(r.Select.Keys), "codes": r.Select.Codes,
 		"groups": r.Select.Groups, "failed_at": r.Select.At}
-	r.Select.auditRanges(detail)
 	r.Select.audit(detail)
-	if r.Reason != "" {
-		detail["reason"] = pg.Plain(r.Reason)
-	}
+	ledger.AddReason(detail, r.Reason)
 	var withdrawn, redone, kept int64
 	for i := range r.out.Steps {
 		withdrawn += r.out.Steps[i].Withdrawn

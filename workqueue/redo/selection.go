@@ -435,7 +435,8 @@ func (m blockMasks) and(other blockMasks) blockMasks {
 
 const auditedRanges = 100
 
-func (sel *Selection) auditRanges(detail map[string]any) {
+func (sel *Selection) audit(detail map[string]any) {
+	sel.Evidence.audit(detail)
 	if len(sel.Ranges) == 0 {
 		return
 	}

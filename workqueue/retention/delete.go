@@ -90,9 +90,7 @@ func (req *DeleteRequest) take(ctx context.Context, tx pgx.Tx) (out Deletion, er
 		return out, fmt.Errorf("%w: it was about to be deleted", workqueue.ErrFence)
 	}
 	detail := map[string]any{"dead_letters": out.Letters, "waiting_letters": out.Waiting, "quarantine": out.Quarantine}
-	if req.Reason != "" {
-		detail["reason"] = pg.Plain(req.Reason)
-	}
+	ledger.AddReason(detail, req.Reason)
 	return out, ledger.AuditChange(ctx, tx, ledger.Action{Actor: req.Actor, Name: "delete", Run: req.Run, Before: taken,
 		Detail: detail})
 }

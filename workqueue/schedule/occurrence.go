@@ -120,13 +120,9 @@ func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (found []Occ
 	if !pg.ValidText(f.Schedule) {
 		return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
 	}
-	var before *time.Time
-	if !f.Before.IsZero() {
-		before = &f.Before
-	}
 	names := workqueue.Namespaces(ctx)
 	found, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Occurrence], listOccurrences,
-		f.Schedule, string(f.State), before, limit+1, names)
+		f.Schedule, string(f.State), pg.UnlessZero(f.Before), limit+1, names)
 	switch {
 	case err != nil:
 		return nil, false, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)

@@ -98,8 +98,8 @@ func (req *OpenRequest) check() error {
 	req.OnOverdue = cmp.Or(req.OnOverdue, OverdueReport)
 	switch {
 	case req.Canary > 0:
-		return workqueue.BadSetting("an open run cannot have a canary: what it would be a sample of is not known before the " +
-			"seal; leave the canary out, or start the run with all its items")
+		return workqueue.BadSetting("an open run cannot have a canary: what it would be a sample of is not known before " +
+			"the seal; leave the canary out, or start the run with all its items")
 	case req.SealWithin < time.Second || req.SealWithin > MaxSealWithin:
 		return workqueue.BadSetting("seal within is %s; it must be from 1s to %s", req.SealWithin, MaxSealWithin)
 	}

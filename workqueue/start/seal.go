@@ -382,9 +382,7 @@ func (o *openState) setSealed(ctx context.Context, tx pgx.Tx, req *SealRequest) 
 		return o.cancelled("seal")
 	}
 	detail := map[string]any{"items": o.items}
-	if req.Reason != "" {
-		detail["reason"] = pg.Plain(req.Reason)
-	}
+	ledger.AddReason(detail, req.Reason)
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: req.Actor, Name: "seal", Run: o.id, Detail: detail,
 		Before: map[string]any{"sealed": false}, After: map[string]any{"sealed": true, "items": o.items}})
 	if err != nil {

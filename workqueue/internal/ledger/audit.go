@@ -47,6 +47,13 @@ func Origin(ctx context.Context) []byte {
 	return doc
 }
 
+// AddReason adds the reason of an action, if there is one, to its detail.
+func AddReason(detail map[string]any, reason string) {
+	if reason != "" {
+		detail["reason"] = pg.Plain(reason)
+	}
+}
+
 // AuditChange records an action in its transaction, in the audit log and with its request.
 func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 	docs := make([][]byte, 3)
@@ -75,11 +82,8 @@ func AuditChange(ctx context.Context, tx pgx.Tx, a Action) error {
 			}
 		}
 	}
-	done := workqueue.CarriedOut{Action: a.Name, Subject: pg.Plain(a.Subject)}
-	if a.Run != (workqueue.RunID{}) {
-		done.Run = &a.Run
-	}
-	return NoteCarriedOut(ctx, tx, done)
+	return NoteCarriedOut(ctx, tx,
+		workqueue.CarriedOut{Action: a.Name, Subject: pg.Plain(a.Subject), Run: pg.UnlessZero(a.Run)})
 }
 
 // ActKey is the key of a [Confirmed] in a context.

@@ -273,6 +273,14 @@ func Expect(want int, what string) func(pgconn.CommandTag) error {
 	return func(tag pgconn.CommandTag) error { return Wrap(Exactly(want)(tag, nil), "%s", what) }
 }
 
+// UnlessZero is NULL for the zero value.
+func UnlessZero[T comparable](value T) *T {
+	if value == *new(T) {
+		return nil
+	}
+	return &value
+}
+
 // NoRow returns by in place of the error of a query that found no row.
 func NoRow(err, by error) error {
 	if errors.Is(err, pgx.ErrNoRows) {
