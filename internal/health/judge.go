@@ -46,7 +46,7 @@ func (f *facts) told() (all []health.Condition) {
 			continue // services may be connected to unavailable servers: unknown until JetStream answers
 		}
 		all = append(all, f.say(health.NoListeners, health.Row{"case": string(kind), "subject": e.Endpoint,
-			"function": target, "like": e.like, "runs": e.Runs, "out": e.Out}))
+			"function": target, "like": e.Like, "runs": e.Runs, "out": e.Out}))
 	}
 	for i := range f.db.Conditions {
 		if c := f.db.Conditions[i]; c.Kind != health.OldestWaiting || !none[c.Subject] {

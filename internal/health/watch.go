@@ -12,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -225,7 +226,7 @@ type facts struct {
 	fills   []fill
 	filled  bool // fills is known
 	// unheard are targets with work and without listeners; asked: this is known.
-	unheard []unheard
+	unheard []NoListener
 	asked   bool
 	disk    *diskSpace // nil: unknown
 	dataDir string
@@ -310,13 +311,15 @@ const (
 	asksAtOnce = 8
 )
 
-type unheard struct {
+// NoListener is a target with work and without listeners.
+type NoListener struct {
 	health.WorkingEndpoint
-	like string // a similar endpoint with listeners that may have been meant; may be empty
+
+	Like string // a similar endpoint with listeners that may have been meant; may be empty
 }
 
 // unheard finds targets without listeners; known is false if that could not be checked.
-func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, known bool) {
+func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []NoListener, known bool) {
 	var services []health.WorkingEndpoint
 	for _, e := range db.Working {
 		switch kind, target := workqueue.TargetKind(e.Endpoint); kind {
@@ -324,58 +327,48 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []unheard, 
 			services = append(services, e)
 		case workqueue.KindLocal:
 			if !slices.ContainsFunc(db.Nodes, func(n health.NodeHealth) bool { return n.Has(target) }) {
-				none = append(none, unheard{WorkingEndpoint: e})
+				none = append(none, NoListener{WorkingEndpoint: e})
 			}
 		default: // every node can do it
 		}
 	}
-	if len(services) == 0 {
-		return none, true
-	}
 	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
 	defer cancel()
-	if services = w.withoutPulls(ctx, services); len(services) == 0 {
-		return none, true
-	}
-	heard, err := wire.Discover(ctx, w.cfg.NC, listenWait)
-	if err != nil {
-		return none, false
-	}
-	for _, e := range services {
-		if !slices.ContainsFunc(heard, func(l wire.Listener) bool { return l.Endpoint == e.Endpoint }) {
-			none = append(none, unheard{e, wire.Nearest(e.Endpoint, heard)})
-		}
-	}
-	return none, true
+	of, err := Unheard(ctx, w.cfg.NC, services)
+	return append(none, of...), err == nil
 }
 
-// withoutPulls returns the endpoints without a pulling client in JetStream: without listeners, or with busy ones
-// only. In most cases this saves the discovery of services.
-func (w *Watch) withoutPulls(ctx context.Context, all []health.WorkingEndpoint) []health.WorkingEndpoint {
-	js, err := jetstream.New(w.cfg.NC)
+// Unheard returns the endpoints that no service listens on. The error means that NATS did not say before ctx ended.
+// A client that pulls from JetStream mostly saves the discovery of services; busy ones do not pull.
+func Unheard(ctx context.Context, nc *nats.Conn, all []health.WorkingEndpoint) (none []NoListener, err error) {
+	js, err := jetstream.New(nc)
 	if err != nil {
-		return all
+		return nil, err
 	}
-	var mu sync.Mutex
-	var left []health.WorkingEndpoint
-	var asks sync.WaitGroup
-	free := make(chan struct{}, asksAtOnce)
-	for _, e := range all {
-		free <- struct{}{}
-		asks.Go(func() {
-			defer func() { <-free }()
-			if e.Plain || !pulled(ctx, js, e.Endpoint) {
-				mu.Lock()
-				defer mu.Unlock()
-				left = append(left, e)
+	pulled := make([]bool, len(all))
+	var asks errgroup.Group
+	asks.SetLimit(asksAtOnce)
+	for i, e := range all {
+		asks.Go(func() error {
+			if !e.Plain {
+				consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(e.Endpoint))
+				pulled[i] = err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
 			}
+			return nil
 		})
 	}
-	asks.Wait()
-	return left
-}
-
-func pulled(ctx context.Context, js jetstream.JetStream, endpoint string) bool {
-	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(endpoint))
-	return err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
+	_ = asks.Wait()
+	if !slices.Contains(pulled, false) {
+		return nil, nil
+	}
+	heard, err := wire.Discover(ctx, nc, listenWait)
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return nil, err
+	}
+	for i, e := range all {
+		if !pulled[i] && !slices.ContainsFunc(heard, func(l wire.Listener) bool { return l.Endpoint == e.Endpoint }) {
+			none = append(none, NoListener{e, wire.Nearest(e.Endpoint, heard)})
+		}
+	}
+	return none, nil
 }

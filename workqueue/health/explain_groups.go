@@ -270,19 +270,20 @@ func (f *facts) holdGroup(r *runFacts, g *MissingGroup) {
 	if r.heldBy != workqueue.Engine {
 		row["by"] = r.heldBy
 	}
-	switch control.Hold(r.hold) {
-	case control.HoldThreshold:
-		g.Say(RunOverLimit, row)
-		g.Advice = slices.Insert(g.Advice, 1, r.again("rerun the failed items, then resume the run")...)
-	case control.HoldFailFast:
-		g.Say(RunFailFast, row)
-		g.Advice = slices.Insert(g.Advice, 1,
-			r.again("when the service is fixed, rerun the failed items, then resume the run")...)
-	case control.HoldCanary, "": // a canary holds nothing else back
-		g.Say(RunApproval, row)
-	default:
-		g.Say(RunHeld, row)
+	kind := HeldBy(cmp.Or(control.Hold(r.hold), control.HoldCanary)) // a canary holds nothing else back
+	g.Say(kind, row)
+	if again := map[Kind]string{
+		RunOverLimit: "rerun the failed items, then resume the run",
+		RunFailFast:  "when the service is fixed, rerun the failed items, then resume the run",
+	}[kind]; again != "" {
+		g.Advice = slices.Insert(g.Advice, 1, r.again(again)...)
 	}
+}
+
+// HeldBy is the kind of a hold.
+func HeldBy(hold control.Hold) Kind {
+	return cmp.Or(map[control.Hold]Kind{control.HoldThreshold: RunOverLimit, control.HoldFailFast: RunFailFast,
+		control.HoldCanary: RunApproval}[hold], RunHeld)
 }
 
 // explainRest explains items in no plane and no slice that wait for nothing.

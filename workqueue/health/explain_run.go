@@ -207,14 +207,24 @@ func (r *runFacts) notes() []string {
 	if r.open {
 		notes = append(notes, r.openNote())
 	}
-	if r.quarantined > 0 {
-		notes = append(notes, fmt.Sprintf("%d messages about it are in quarantine; see: `tranche quarantine list --run %s`",
-			r.quarantined, r.id))
+	return append(notes, Strays(r.id, r.quarantined, r.letters, 0)...)
+}
+
+// Strays says which messages and requests of a run went astray: quarantined, dead letters that wait, and given up.
+func Strays(run workqueue.RunID, quarantined, letters, givenUp int64) (strays []string) {
+	for _, s := range []struct {
+		n    int64
+		text string
+	}{
+		{quarantined, "messages about it are in quarantine; see: `tranche quarantine list --run " + run.String() + "`"},
+		{letters, "of its dead letters wait for an operator; see: `tranche dlq list`"},
+		{givenUp, "requests of it were given up, and their items went on in smaller ones; see: `tranche dlq list`"},
+	} {
+		if s.n > 0 {
+			strays = append(strays, fmt.Sprintf("%d %s", s.n, s.text))
+		}
 	}
-	if r.letters > 0 {
-		notes = append(notes, fmt.Sprintf("%d of its dead letters wait for an operator; see: `tranche dlq list`", r.letters))
-	}
-	return notes
+	return strays
 }
 
 // heldNote is for a held run whose missing items are all in flight: it says that none will follow.

@@ -248,11 +248,7 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 }
 
 func (f *facts) gateGroup(st *stepFacts, g *MissingGroup) {
-	row := Row{}
-	if st.gate == workqueue.ApproveOther {
-		row["other"] = true
-	}
-	g.Say(RunGate, row)
+	g.Say(RunGate, Row{"other": st.gate == workqueue.ApproveOther})
 	g.Since = st.gateSince
 }
 

@@ -190,15 +190,21 @@ func (r *Rule) advice(say func(string) string) (all []Advice) {
 	return all
 }
 
-func remedy(all []Advice) string {
+// Warn says in a line why a run, a step or the items for an endpoint wait, and what helps.
+func (k Kind) Warn(run workqueue.RunID, step, endpoint string, row Row) string {
+	g := MissingGroup{run: run, Step: step, Endpoint: endpoint}
+	g.Say(k, row)
+	return g.Why + "; " + advised(g.Advice)
+}
+
+func advised(all []Advice) string {
 	parts := make([]string, len(all))
 	for i, a := range all {
 		if parts[i] = a.Do; a.Command != "" {
 			parts[i] += ": `" + a.Command + "`"
 		}
 	}
-	text := strings.Join(parts, "; ")
-	return strings.ToUpper(text[:min(len(text), 1)]) + text[min(len(text), 1):]
+	return strings.Join(parts, "; ")
 }
 
 // AdviceFor is the kind's first advice for the items of a group.
@@ -239,7 +245,8 @@ func (k Kind) Condition(at time.Time, row Row) Condition {
 	say := sayer(at, row)
 	fix := say(r.Remedy)
 	if fix == "" {
-		fix = remedy(r.advice(say))
+		fix = advised(r.advice(say))
+		fix = strings.ToUpper(fix[:min(len(fix), 1)]) + fix[min(len(fix), 1):]
 	}
 	return Condition{Kind: k, Severity: severity, Subject: row.text("subject"), Owner: r.Owner, Title: say(r.Title),
 		Detail: say(r.Detail), Since: since, Remedy: fix, Link: say(r.Link), Count: row.number("count"),

@@ -129,8 +129,6 @@ const (
 
 const (
 	seeErrors    = "See why: `tranche run errors {{.subject}}`"
-	orCancel     = "or cancel it: `tranche run cancel {{.subject}}`"
-	seeWaits     = "See what it waits for: `tranche run explain {{.subject}}`"
 	holdsWork    = "{{count .slices `request`}} with {{count .items `item`}}"
 	haveWork     = "{{if eq .runs 1}}1 running run has{{else}}{{.runs}} running runs have{{end}} work for it."
 	nothingMoves = "It sends nothing and records nothing until it can"
@@ -146,7 +144,7 @@ const (
 	whenAnswered  = "the next are claimed as soon as a request in flight is answered"
 	whoServes     = "the operator of endpoint {{.endpoint}}"
 	because       = "{{if .detail}}: {{.detail}}{{end}}"
-	noOne         = "no service listens on endpoint {{.endpoint}}{{if .like}}; did you mean {{.like}}?{{end}}"
+	noOne         = "no service listens on endpoint {{.endpoint}}{{if .like}} (did you mean {{.like}}?){{end}}"
 	laneWhy       = "items of a lane are processed one at a time, and these wait for an earlier one"
 	breakerWhy    = "most requests to {{.target}} failed, so nothing is sent to it{{if .reason}}: {{.reason}}{{end}}"
 )
@@ -211,7 +209,8 @@ var rules = []Rule{
 		Detail: "All earlier steps ended; the rest waits for approval." +
 			"{{if .other}} The approver must not have taken part in the run.{{end}}",
 		Who: "a user with the operator role{{if .other}} who took no part in the run{{end}}", Next: untilApproved,
-		Why: "step {{.step}} waits for approval: what it needs ended for all items",
+		Why: "step {{.step}} waits for approval{{if .other}} by a user who took no part in the run{{end}}: what it needs " +
+			"ended for all items",
 		Advice: []Advice{{"see a sample, and differences from the previous run",
 			"tranche run approve {{.run}} --step {{.step}} --dry-run"},
 			{"approve the step", "tranche run approve {{.run}} --step {{.step}}"}, adviseCancel}},
@@ -228,7 +227,8 @@ var rules = []Rule{
 		Title: "Not sealed before its deadline: {{run .}}",
 		Detail: "It is open, holds {{count .items `item`}}, and should have been sealed {{ago .since}} ago. It cannot " +
 			"complete until then.",
-		Remedy: "Seal it when all items are added: `tranche run seal {{.subject}}`; " + orCancel},
+		Why:    "it is open, and should have been sealed by {{clock .deadline}}",
+		Advice: []Advice{{"seal it when all items are added", "tranche run seal {{.run}}"}, adviseCancel}},
 	{Kind: RunAtRisk, Owner: OwnerOperator, Name: "Will be late", Of: "run", Many: "runs will be late",
 		Change: "deadline_at_risk", find: atRiskRuns, args: []any{listed},
 		Title: "Will be {{.late}} late: {{run .}}",
@@ -241,7 +241,7 @@ var rules = []Rule{
 		Title: "Late: {{run .}}",
 		Detail: "Its deadline was {{moment .since}}, {{ago .since}} ago." +
 			"{{if .did}} What its schedule did: {{.did}}.{{end}}",
-		Remedy: seeWaits + "; " + orCancel},
+		Advice: []Advice{{"see what it waits for", "tranche run explain {{.run}}"}, adviseCancel}},
 	{Kind: RunCompleted, Owner: OwnerNobody, Of: "run", Change: "completed", Severity: Info,
 		Title: "Completed: {{run .}}", Detail: "{{.done}} of {{count .items `item`}} done.",
 		Remedy: "Nothing; its report: `tranche run report {{.subject}}`",
