@@ -202,7 +202,7 @@ func (m *Message) text() string {
 		if item.Detail != "" {
 			fmt.Fprintln(&b, item.Detail)
 		}
-		fmt.Fprintf(&b, "Since %s. Waiting on: %s.\nTo do: %s.\n", moment(item.Since), turn(&item.Condition),
+		fmt.Fprintf(&b, "Since %s. Waiting on: %s.\nTo do: %s.\n", store.Moment(item.Since), turn(&item.Condition),
 			strings.TrimSuffix(item.Remedy, "."))
 		if item.Link != "" {
 			fmt.Fprintf(&b, "%s\n", item.Link)
@@ -214,7 +214,7 @@ func (m *Message) text() string {
 	if m.OverAll > 0 {
 		b.WriteString("\nOver:\n")
 		for _, item := range m.Over[:min(len(m.Over), maxShown)] {
-			fmt.Fprintf(&b, "- %s (since %s)\n", item.Title, moment(item.Since))
+			fmt.Fprintf(&b, "- %s (since %s)\n", item.Title, store.Moment(item.Since))
 		}
 		if more := m.OverAll - int64(min(len(m.Over), maxShown)); more > 0 {
 			fmt.Fprintf(&b, "- and %d more\n", more)
@@ -225,8 +225,6 @@ func (m *Message) text() string {
 	}
 	return store.Clip(strings.TrimLeft(b.String(), "\n"), maxText)
 }
-
-func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
 type seen struct {
 	store.Condition

@@ -272,7 +272,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.kernel.Ready)
 	if s.config.Metrics != nil {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
-		s.config.Metrics.Watch(s.health, s.kernel.Unready)
+		s.config.Metrics.Watch(s.whole, s.kernel.Unready)
 	}
 	mux.HandleFunc("GET "+kernel.SchemaPath, serveSchemas())
 	s.admin.RegisterOIDC(mux)

@@ -41,19 +41,19 @@ func (e *Explanation) summary() string {
 		return e.Summary // nothing is counted yet
 	case e.Unsettled == 0 && e.Open != nil:
 		return fmt.Sprintf("nothing is missing of %s so far%s; the run is open and takes more until it is sealed",
-			manyItems(e.Items), failed)
+			Count(e.Items, "item"), failed)
 	case e.Missing == 0 && e.Unsettled > 0:
 		return fmt.Sprintf("every item of %s is done or has failed; steps are still working on %s that failed at others: %s",
 			control.Grouped(e.Items), control.Grouped(e.Unsettled), e.told())
 	case e.Missing == 0 && e.Failed == 0:
-		return fmt.Sprintf("nothing is missing: %s done", allOf(e.Items))
+		return fmt.Sprintf("nothing is missing: %s done", either(e.Items == 1, "the only item is",
+			"all "+Count(e.Items, "item")+" are"))
 	case e.Missing == 0:
-		return fmt.Sprintf("nothing is missing: %s of %s are done and %s failed", control.Grouped(e.Done), manyItems(e.Items),
-			control.Grouped(e.Failed))
+		return fmt.Sprintf("nothing is missing: %s of %s are done and %s failed", control.Grouped(e.Done),
+			Count(e.Items, "item"), control.Grouped(e.Failed))
 	default:
-		return fmt.Sprintf("%s of %s %s missing%s: %s", control.Grouped(e.Missing), manyItems(e.Items), isAre(e.Missing),
-			failed,
-			e.told())
+		return fmt.Sprintf("%s of %s %s missing%s: %s", control.Grouped(e.Missing), Count(e.Items, "item"),
+			either(e.Missing == 1, "is", "are"), failed, e.told())
 	}
 }
 
@@ -167,20 +167,6 @@ func (g *MissingGroup) headline() string {
 	}
 	rule := g.Reason.Rule()
 	return rule.items(g.Endpoint)
-}
-
-func isAre(n int64) string {
-	if n == 1 {
-		return "is"
-	}
-	return "are"
-}
-
-func allOf(n int64) string {
-	if n == 1 {
-		return "the only item is"
-	}
-	return "all " + manyItems(n) + " are"
 }
 
 // groups explains the missing items of one run, each in exactly one group.
@@ -302,13 +288,6 @@ func after(t time.Time, d time.Duration) *time.Time {
 	return &t
 }
 
-func manyItems(n int64) string {
-	if n == 1 {
-		return "1 item"
-	}
-	return control.Grouped(n) + " items"
-}
-
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func shellQuote(s string) string {
@@ -321,14 +300,6 @@ func shellQuote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
-// mergeKey is what groups must share to be shown as one.
-type mergeKey struct {
-	step, endpoint, state, who string
-	reason                     Kind
-	needs                      stepSet
-	owner                      Owner
-}
-
 type cameBy struct {
 	what  string
 	items int64
@@ -337,25 +308,35 @@ type cameBy struct {
 // merged merges groups that differ only in how their items got where they are, and keeps all the ways.
 func merged(all []MissingGroup) []MissingGroup {
 	slices.SortStableFunc(all, func(a, b MissingGroup) int { return cmp.Compare(b.Items, a.Items) })
-	var groups []MissingGroup
-	at := map[mergeKey]int{}
-	for i := range all {
-		g := all[i]
-		key := mergeKey{g.Step, g.Endpoint, g.State, g.Who, g.Reason, g.needs, g.Owner}
-		if j, ok := at[key]; ok {
-			groups[j].join(&g)
-			continue
-		}
-		at[key] = len(groups)
-		groups = append(groups, g)
-	}
+	groups := mergedBy(all, func(g *MissingGroup) groupKey {
+		return groupKey{g.State, g.Reason, g.Owner, g.Who, g.Step, g.Endpoint, g.needs}
+	}, (*MissingGroup).join)
 	for i := range groups {
 		groups[i].tell()
 	}
 	return groups
 }
 
-func (g *MissingGroup) join(h *MissingGroup) {
+// groupKey is what groups must share to be shown as one: texts, kinds, owners and sets of steps.
+type groupKey [7]any
+
+// mergedBy merges groups with the same key, as far as they can be joined.
+func mergedBy(
+	all []MissingGroup, key func(*MissingGroup) groupKey, join func(g, h *MissingGroup) bool,
+) []MissingGroup {
+	groups, at := []MissingGroup{}, map[groupKey]int{}
+	for i := range all {
+		k := key(&all[i])
+		if j, known := at[k]; known && join(&groups[j], &all[i]) {
+			continue
+		}
+		at[k] = len(groups)
+		groups = append(groups, all[i])
+	}
+	return groups
+}
+
+func (g *MissingGroup) join(h *MissingGroup) bool {
 	g.Items, g.Counted = g.Items+h.Items, g.Counted+h.Counted
 	g.Slices, g.Answered = g.Slices+h.Slices, g.Answered+h.Answered
 	g.Since, g.When = earlier(g.Since, h.Since), earlier(g.When, h.When)
@@ -373,6 +354,7 @@ func (g *MissingGroup) join(h *MissingGroup) {
 			g.by[i].items += by.items
 		}
 	}
+	return true
 }
 
 const maxWays = 3
@@ -386,13 +368,13 @@ func (g *MissingGroup) tell() {
 		case len(g.by) == 1:
 			ways = append(ways, by.what)
 		case i < maxWays:
-			ways = append(ways, fmt.Sprintf("%s (%s)", by.what, manyItems(by.items)))
+			ways = append(ways, fmt.Sprintf("%s (%s)", by.what, Count(by.items, "item")))
 		default:
 			rest += by.items
 		}
 	}
 	if rest > 0 {
-		ways = append(ways, fmt.Sprintf("or something else (%s)", manyItems(rest)))
+		ways = append(ways, fmt.Sprintf("or something else (%s)", Count(rest, "item")))
 	}
 	if g.Why != "" {
 		ways = append(ways, g.Why)
@@ -404,35 +386,18 @@ func (g *MissingGroup) tell() {
 	g.until = time.Time{}
 }
 
-// alikeKey is what groups of several steps must share to be shown as one.
-type alikeKey struct {
-	state, who, why, next, advice string
-	reason                        Kind
-	owner                         Owner
-}
-
 // MergeSteps merges the groups of several steps that say the same. Call it last: endpoints may be lost.
 func (e *Explanation) MergeSteps() {
-	groups, at := []MissingGroup{}, map[alikeKey]int{}
-	for i := range e.Groups {
-		g := e.Groups[i]
-		advice := g.ofAnyStep()
-		key := alikeKey{g.State, g.Who, g.Why, g.Next, fmt.Sprint(advice), g.Reason, g.Owner}
+	e.Groups = mergedBy(e.Groups, func(g *MissingGroup) groupKey {
+		key := groupKey{g.State, g.Reason, g.Owner, g.Who, g.Why, g.Next, fmt.Sprint(g.ofAnyStep())}
 		switch g.Reason {
 		case ReasonNeeds: // each says which step needs which
-			key.who, key.why = "", ""
+			key[3], key[4] = "", ""
 		case ReasonRate: // each says how long its items take; the first has most
-			key.next = ""
+			key[5] = ""
 		}
-		if j, ok := at[key]; ok && !groups[j].of(g.Step) {
-			groups[j].joinStep(&g)
-			groups[j].Advice = advice
-			continue
-		}
-		at[key] = len(groups)
-		groups = append(groups, g)
-	}
-	e.Groups = groups
+		return key
+	}, (*MissingGroup).joinStep)
 }
 
 // ofAnyStep is the group's advice with NAME in place of its step.
@@ -446,12 +411,12 @@ func (g *MissingGroup) ofAnyStep() []Advice {
 	return all
 }
 
-// of reports whether the group has items of the step; an empty step means any.
-func (g *MissingGroup) of(step string) bool {
-	return step == "" || g.Step == step || slices.ContainsFunc(g.Steps, func(p StepPart) bool { return p.Step == step })
-}
-
-func (g *MissingGroup) joinStep(h *MissingGroup) {
+// joinStep adds a group of another step, and reports whether it did: of one step it adds none.
+func (g *MissingGroup) joinStep(h *MissingGroup) bool {
+	if h.Step == "" || g.Step == h.Step ||
+		slices.ContainsFunc(g.Steps, func(p StepPart) bool { return p.Step == h.Step }) {
+		return false
+	}
 	if len(g.Steps) == 0 {
 		g.Steps = []StepPart{{g.Step, g.Items}}
 	}
@@ -471,6 +436,8 @@ func (g *MissingGroup) joinStep(h *MissingGroup) {
 	if g.Why != h.Why {
 		g.Why += "; " + h.Why
 	}
+	g.Advice = h.ofAnyStep()
+	return true
 }
 
 func earlier(a, b *time.Time) *time.Time {

@@ -95,8 +95,8 @@ FROM (SELECT * FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER 
 SELECT at, actor, action, coalesce(after->>'hold', '') FROM audit_log WHERE run_id = $1 ORDER BY id DESC LIMIT 1`
 )
 
-func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) error {
-	rows := pg.Rows(ctx, tx, explainRuns, ids)
+func (f *facts) readRuns(ctx context.Context, tx pgx.Tx) error {
+	rows := pg.Rows(ctx, tx, explainRuns, f.of)
 	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*runFacts, error) {
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.namespace, &r.maxInFlight, &r.inFlight,
@@ -161,16 +161,16 @@ func endedText(state, service string, items int64, code, message string) string 
 		by = " by " + service
 	}
 	if state == "recorded" && code == "" {
-		return fmt.Sprintf("a request of %s was answered%s", manyItems(items), by)
+		return fmt.Sprintf("a request of %s was answered%s", Count(items, "item"), by)
 	}
 	why := code
 	if message != "" {
 		why += ": " + message
 	}
 	if state == "recorded" {
-		return fmt.Sprintf("a request of %s failed%s: %s", manyItems(items), by, why)
+		return fmt.Sprintf("a request of %s failed%s: %s", Count(items, "item"), by, why)
 	}
-	return fmt.Sprintf("a request of %s ended without an answer: %s", manyItems(items), why)
+	return fmt.Sprintf("a request of %s ended without an answer: %s", Count(items, "item"), why)
 }
 
 func (r *runFacts) last(f *facts) *LastEvent {
@@ -265,7 +265,7 @@ func (r *runFacts) loading(f *facts) string {
 	s := f.sessions[r.loader]
 	if r.state == "loading" && s != nil && s.Alive {
 		why := fmt.Sprintf("the run is still loading: %s so far, loaded by %s since %s. It starts when the upload "+
-			"ends, and is undone when the upload is interrupted", manyItems(r.loaded), s.Name(), clock(r.createdAt))
+			"ends, and is undone when the upload is interrupted", Count(r.loaded, "item"), s.Name(), clock(r.createdAt))
 		if r.hold != "" {
 			why += ". It is paused already, and waits for `tranche run resume` then"
 		}
@@ -279,7 +279,7 @@ func (r *runFacts) loading(f *facts) string {
 		by = "no node is alive to undo them; start one with: `tranche serve`"
 	}
 	return fmt.Sprintf("the run's load was interrupted and it never started: %s had arrived, and %s. Start it again",
-		manyItems(r.loaded), by)
+		Count(r.loaded, "item"), by)
 }
 
 func servers(key string) string {

@@ -189,9 +189,9 @@ func PerSecond(rate float64, noun string) string {
 }
 
 // readBadParts finds the parts of a run that later steps reported as bad. It reads nothing for several runs.
-func (f *facts) readBadParts(ctx context.Context, tx pgx.Tx, runs []workqueue.RunID) (err error) {
-	if len(runs) == 1 && f.runs[runs[0]] != nil {
-		f.runs[runs[0]].bad, err = inspect.ReadBadParts(ctx, tx, runs)
+func (f *facts) readBadParts(ctx context.Context, tx pgx.Tx) (err error) {
+	if len(f.of) == 1 && f.runs[f.of[0]] != nil {
+		f.runs[f.of[0]].bad, err = inspect.ReadBadParts(ctx, tx, f.of)
 	}
 	return err
 }

@@ -100,7 +100,7 @@ type waitPlanes struct {
 }
 
 // readWaits finds what waiting items wait for and why items were skipped, by block: 6 KB for 8192 items of a step.
-func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Block, masks any) error {
+func (f *facts) readWaits(ctx context.Context, tx pgx.Tx) error {
 	var several []workqueue.RunID
 	for id, r := range f.runs {
 		if len(r.steps) > 1 {
@@ -110,7 +110,7 @@ func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Blo
 	if len(several) == 0 {
 		return nil
 	}
-	rows := pg.Rows(ctx, tx, explainWaits, several, blocks, masks)
+	rows := pg.Rows(ctx, tx, explainWaits, several, f.blocks, f.masks)
 	var run, last workqueue.RunID
 	var block, lastBlock workqueue.Block
 	var step workqueue.Step

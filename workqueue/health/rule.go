@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"text/template"
@@ -260,8 +261,8 @@ func sayer(at time.Time, row Row) func(text string) string {
 		"until":  func(t time.Time) string { return Ago(t.Sub(at)) },
 		"lasts":  func(seconds float64) string { return Ago(time.Duration(seconds * float64(time.Second))) },
 		"second": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.0 MST") },
-		"clock":  clock, "quote": shellQuote, "items": manyItems, "grouped": control.Grouped,
-		"moment": moment, "count": countOf, "are": thereAre, "run": runName, "uses": uses, "logs": logsOf,
+		"clock":  clock, "quote": shellQuote, "grouped": control.Grouped,
+		"moment": Moment, "count": countOf, "are": thereAre, "run": runName, "uses": uses, "logs": logsOf,
 		"line": func(text string) string { return OneLine(text, maxQuoted) },
 		"slow": func(endpoint string, before, now float64) string {
 			return (&pace.SlowEndpoint{Endpoint: endpoint, Before: before, Now: now}).String()
@@ -376,41 +377,35 @@ func (f *Facts) cut(kind Kind) {
 	}
 }
 
-// Count formats a number with its noun: 1 item, 2 items.
+// Count formats a number with its noun: 1 item, 2,500 items.
 func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
+	return control.Grouped(int64(n)) + " " + noun + either(n == 1, "", "s")
 }
 
 func countOf(n any, noun string) string {
-	if text := fmt.Sprint(n); text != "1" {
-		return text + " " + noun + "s"
-	}
-	return "1 " + noun
+	number, _ := strconv.ParseInt(fmt.Sprint(n), 10, 64) // of the several types that rows have
+	return Count(number, noun)
 }
 
 func thereAre(n any, noun string) string {
-	switch fmt.Sprint(n) {
-	case "0":
+	if fmt.Sprint(n) == "0" {
 		return "no " + noun + " is"
-	case "1":
-		return "1 " + noun + " is"
-	default:
-		return countOf(n, noun) + " are"
 	}
+	return countOf(n, noun) + either(fmt.Sprint(n) == "1", " is", " are")
+}
+
+func either(is bool, this, that string) string {
+	if is {
+		return this
+	}
+	return that
 }
 
 func uses(runs any) string {
-	switch fmt.Sprint(runs) {
-	case "0":
+	if fmt.Sprint(runs) == "0" {
 		return "No running run uses"
-	case "1":
-		return "1 running run uses"
-	default:
-		return fmt.Sprintf("%d running runs use", runs)
 	}
+	return countOf(runs, "running run") + either(fmt.Sprint(runs) == "1", " uses", " use")
 }
 
 func runName(r Row) string {
@@ -445,7 +440,8 @@ func Ago(d time.Duration) string {
 	}
 }
 
-func moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
+// Moment formats a time to the minute.
+func Moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
 
 // OneLine makes foreign text, like a run's name, safe in a line: without breaks, invisible or bidi characters.
 func OneLine(text string, most int) string {

@@ -319,7 +319,7 @@ var rules = []Rule{
 		Detail: "Within the last day, the last one {{ago .last}} ago. Their items are retried.",
 		Remedy: "See what services sent: `tranche quarantine list`. This clears a day after the last one"},
 	{Kind: EventsWaiting, Owner: OwnerServers, Link: "/nodes", find: waitingEvents, args: []any{eventTimeout},
-		Title:  "{{count .events `event`}} could not be published",
+		Title:  "{{count .count `event`}} could not be published",
 		Detail: "The oldest is {{ago .since}} old. Kinds: {{.kinds}}. Their receivers are still waiting.",
 		Remedy: "Check NATS and the nodes' logs: their user may lack a permission for these kinds, or they are " +
 			"larger than max_payload. They are published as soon as NATS takes them"},
@@ -501,7 +501,7 @@ var rules = []Rule{
 	// What items wait for.
 	{Kind: ReasonSampling, Owner: OwnerNode, Items: "held back until the canary's sample ends", Normal: true,
 		Who: "{{.nodes}}",
-		Why: "a sample of {{items .canary}} runs first and these are held back (--canary {{.canary}})",
+		Why: "a sample of {{count .canary `item`}} runs first and these are held back (--canary {{.canary}})",
 		Next: "when the last item of the sample ends, {{if .auto}}they are released if no more of it failed " +
 			"than allowed, else wait for approval{{else}}the run waits for approval{{end}}",
 		Advice: []Advice{{"see the sample's progress", "tranche run show {{.run}}"}}},
@@ -650,7 +650,7 @@ var rules = []Rule{
 		Next:  "the flow continues when a service answers; without a reply by the deadline they are retried"},
 	{Kind: ReasonPartly, Owner: OwnerService, Items: "in requests that {to} answered in part", Normal: true,
 		Who: "{{.servers}}",
-		Why: "a service took them and answered {{items .answered}} of the same requests{{if .final}}; the last " +
+		Why: "a service took them and answered {{count .answered `item`}} of the same requests{{if .final}}; the last " +
 			"message of the reply came, and an earlier one is missing{{end}}",
 		Next: "{{if .final}}the missing message comes; without it{{else}}the service answers; without a reply{{end}} by " +
 			"the deadline they are retried"},

@@ -20,6 +20,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -160,8 +161,8 @@ type RunsTopic struct { //nolint:revive // as above
 
 // HealthTopic is the data of the event health.
 type HealthTopic struct {
-	Status string         `json:"status" enum:"ok,warning,critical"`
-	Counts map[string]int `json:"counts" doc:"conditions by their severity: info, warning, critical"`
+	Status string                `json:"status" enum:"ok,warning,critical"`
+	Counts health.SeverityCounts `json:"counts" doc:"conditions by their severity"`
 }
 
 type topicsInput struct {
@@ -248,11 +249,7 @@ func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := HealthTopic{Status: report.Status, Counts: map[string]int{"info": 0, "warning": 0, "critical": 0}}
-	for i := range report.Conditions {
-		out.Counts[string(report.Conditions[i].Severity)]++
-	}
-	return json.Marshal(out)
+	return json.Marshal(HealthTopic{report.Status, report.Counts})
 }
 
 const mimeBinary = "application/octet-stream"
