@@ -153,11 +153,6 @@ type ChangedRun struct {
 	Warnings []string `json:"warnings,omitempty" doc:"like a done_by that it will miss by forecast"`
 }
 
-func (s changes) registerSet(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Post("set-run", "/runs/{run}/settings",
-		"Change settings of a run", ""), s.setRun)
-}
-
 func (s changes) setRun(ctx context.Context, in *runChange[RunChanges]) (ChangedRun, error) {
 	change, err := in.Body.change()
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/google/uuid"
 	"go.uber.org/zap"
 
@@ -167,10 +166,9 @@ func (s exports) exportStream(
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
+	return kernel.Answer(func(w http.ResponseWriter, r *http.Request) {
 		s.export(w, r, found, exportForm{format: format, raw: raw, table: table, pieces: shape.in == inLines})
-	}}, nil
+	}), nil
 }
 
 type exportWriter interface {

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/klauspost/compress/gzhttp"
 
 	"github.com/tranchehq/tranche/internal/access"
@@ -97,21 +96,27 @@ func (s *Routes) registerEvents(api huma.API) {
 }
 
 func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
+	return s.follow(ctx, func() (kernel.EventSource, error) { return s.watcher(ctx, in) })
+}
+
+// follow answers with events, of which a caller has a limited number of streams.
+func (s *Routes) follow(
+	ctx context.Context, watch func() (kernel.EventSource, error),
+) (*huma.StreamResponse, error) {
 	leave, err := s.Streams.Enter(asker(ctx))
 	if err != nil {
 		return nil, err
 	}
-	watcher, err := s.watcher(ctx, in)
+	watcher, err := watch()
 	if err != nil {
 		leave()
-		return nil, err
+		return nil, stopping(err)
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
+	return kernel.Answer(func(w http.ResponseWriter, r *http.Request) {
 		defer leave()
 		defer watcher.Close()
-		r, w := humago.Unwrap(hc)
 		kernel.SendEvents(r, w, watcher)
-	}}, nil
+	}), nil
 }
 
 func (s *Routes) watcher(ctx context.Context, in *runEventsInput) (*live.Watcher, error) {
@@ -203,21 +208,7 @@ func (s *Routes) topicsFor(ctx context.Context) *live.Topics {
 }
 
 func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
-	leave, err := s.Streams.Enter(asker(ctx))
-	if err != nil {
-		return nil, err
-	}
-	watcher, err := s.topicsFor(ctx).Watch(in.Topic)
-	if err != nil {
-		leave()
-		return nil, stopping(err)
-	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		defer leave()
-		defer watcher.Close()
-		r, w := humago.Unwrap(hc)
-		kernel.SendEvents(r, w, watcher)
-	}}, nil
+	return s.follow(ctx, func() (kernel.EventSource, error) { return s.topicsFor(ctx).Watch(in.Topic) })
 }
 
 func (s *Routes) lookAtRuns(ctx context.Context) ([]byte, error) {
@@ -303,17 +294,18 @@ func planesResponses() map[string]*huma.Response {
 func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
 	look, cancel := s.Looking(ctx)
 	defer cancel()
-	planes, err := s.readPlanes(look, in)
+	planes, err := inspect.New(s.Store).Planes(look, inspect.PlanesRequest{
+		Run: in.ID, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
+	})
 	if err != nil {
-		return nil, err
+		return nil, kernel.Seen(err, "tranche run show "+in.ID.String())
 	}
 	return planesAnswer(planes), nil
 }
 
 func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 	sum := sha256.Sum256(planes.Bytes)
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
+	return kernel.Answer(func(w http.ResponseWriter, r *http.Request) {
 		header := w.Header()
 		header.Set("Content-Type", mimeBinary)
 		header.Set("Cache-Control", "private, no-cache") // to be cached, but revalidated each time
@@ -323,14 +315,7 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 		gzhttp.GzipHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
 		})).ServeHTTP(w, r)
-	}}
-}
-
-func (s *Routes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
-	planes, err := inspect.New(s.Store).Planes(ctx, inspect.PlanesRequest{
-		Run: in.ID, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
 	})
-	return planes, kernel.Seen(err, "tranche run show "+in.ID.String())
 }
 
 type timelineInput struct {

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/api/kernel"
@@ -125,10 +124,9 @@ func (s exports) compareRuns(ctx context.Context, in *compareInput) (*huma.Strea
 	if err != nil {
 		return nil, err
 	}
-	return &huma.StreamResponse{Body: func(hc huma.Context) {
-		r, w := humago.Unwrap(hc)
+	return kernel.Answer(func(w http.ResponseWriter, r *http.Request) {
 		s.streamComparison(w, r, in.ID, there, wanted)
-	}}, nil
+	}), nil
 }
 
 func changesOf(names []string) ([]reportstore.Change, error) {
@@ -209,8 +207,7 @@ func (s *Routes) registerResult(api huma.API) {
 		if err != nil {
 			return nil, err
 		}
-		return &huma.StreamResponse{Body: func(hc huma.Context) {
-			r, w := humago.Unwrap(hc)
+		return kernel.Answer(func(w http.ResponseWriter, r *http.Request) {
 			if !found.Large.Valid {
 				sendResult(w, r, in.Key, &found, bytes.NewReader(found.Body))
 				return
@@ -222,7 +219,7 @@ func (s *Routes) registerResult(api huma.API) {
 				return
 			}
 			sendResult(w, r, in.Key, &found, body)
-		}}, nil
+		}), nil
 	})
 }
 

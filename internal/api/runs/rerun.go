@@ -56,12 +56,18 @@ type changes struct{ *Starts }
 func (s changes) register(api huma.API) {
 	kernel.Register(s.Kernel, api, kernel.ReadsJSON[RerunSettings](api, kernel.Post("rerun", "/runs/{run}/rerun",
 		"Rerun items", "The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.rerun)
-	s.registerReset(api)
+	kernel.Register(s.Kernel, api, kernel.ReadsJSON[ResetSettings](api, kernel.Post("reset", "/runs/{run}/reset",
+		"Discard a step's results and recompute them",
+		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
 	s.registerAccept(api)
-	s.registerCorrect(api)
+	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("correct", "/runs/{run}/correct",
+		"Correct the data of items", correctDescription), kernel.Files(itemTypes()...)), s.correct)
+	kernel.Register(s.Kernel, api, kernel.Post("correct-item", "/runs/{run}/items/{key}/correct",
+		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
 	s.registerDelete(api)
 	s.registerControl(api)
-	s.registerSet(api)
+	kernel.Register(s.Kernel, api, kernel.Post("set-run", "/runs/{run}/settings",
+		"Change settings of a run", ""), s.setRun)
 }
 
 type selectInput[T any] struct {
@@ -144,12 +150,6 @@ type Reset struct {
 	redo.Reset
 	Paused   string   `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 	Warnings []string `json:"warnings"`
-}
-
-func (s changes) registerReset(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.ReadsJSON[ResetSettings](api, kernel.Post("reset", "/runs/{run}/reset",
-		"Discard a step's results and recompute them",
-		"The body is 16 MiB at most; more keys go in several requests."), maxSelection), s.reset)
 }
 
 func (s changes) reset(ctx context.Context, in *selectInput[ResetSettings]) (Reset, error) {
@@ -397,13 +397,6 @@ const correctDescription = `The body is items as those of a start, up to 256 MiB
 take the place of those that the run has for their keys: all of them or none. A run that has completed opens again.
 What was made of the items at steps that see payloads is taken back and done again, requests that are out included;
 what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
-
-func (s changes) registerCorrect(api huma.API) {
-	kernel.Register(s.Kernel, api, kernel.Streamed(kernel.Post("correct", "/runs/{run}/correct",
-		"Correct the data of items", correctDescription), kernel.Files(itemTypes()...)), s.correct)
-	kernel.Register(s.Kernel, api, kernel.Post("correct-item", "/runs/{run}/items/{key}/correct",
-		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
-}
 
 type correctInput struct {
 	kernel.RunPath

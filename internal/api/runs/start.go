@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
-	"github.com/danielgtaylor/huma/v2/adapters/humago"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/gather"
@@ -136,10 +135,7 @@ func (s *Starts) registerStart(api huma.API) {
 			}}}},
 		}},
 	}), body)), func(_ context.Context, in *startInput) (*huma.StreamResponse, error) {
-		return &huma.StreamResponse{Body: func(ctx huma.Context) {
-			r, w := humago.Unwrap(ctx)
-			s.start(w, r, in)
-		}}, nil
+		return kernel.Answer(func(w http.ResponseWriter, r *http.Request) { s.start(w, r, in) }), nil
 	})
 }
 
