@@ -189,10 +189,7 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	}
 	f.slow, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[pace.SlowEndpoint], pace.SlowEndpoints, f.endpointNames(),
 		len(f.endpoints))
-	if err != nil {
-		return fmt.Errorf("find endpoints that became slow: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "find endpoints that became slow")
 }
 
 // The runs, by endpoint, priority and namespace, that a node's search for work would find below their limit.
@@ -214,16 +211,12 @@ func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	rows := pg.Rows(ctx, tx, explainRivals, f.endpointNames(), f.at)
 	var name string
 	var r rival
-	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.namespace, &r.count, &r.shares, &r.runs}, func() error {
+	err := pg.Each(rows, []any{&name, &r.priority, &r.namespace, &r.count, &r.shares, &r.runs}, func() {
 		e := f.endpointOf(name)
 		e.rivals = append(e.rivals, r)
 		r.runs = nil
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read what else there is to do: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read what else there is to do")
 }
 
 // ahead counts the runs of higher priority in a run's namespace.

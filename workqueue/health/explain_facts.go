@@ -283,12 +283,8 @@ func (f *facts) readBefore(ctx context.Context, tx pgx.Tx) error {
 	var at time.Time
 	var state, service, code, message string
 	var items int64
-	_, err := pgx.ForEachRow(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() error {
+	err := pg.Each(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() {
 		made[id].before = &LastEvent{at, endedText(state, service, items, code, message)}
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read how requests ended: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read how requests ended")
 }

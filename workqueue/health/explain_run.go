@@ -122,23 +122,18 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	var state, service, code, message string
 	var items int64
 	var at time.Time
-	_, err := pgx.ForEachRow(rows, []any{&at, &state, &service, &items, &code, &message}, func() error {
+	err := pg.Each(rows, []any{&at, &state, &service, &items, &code, &message}, func() {
 		r.lastDone = &LastEvent{at, endedText(state, service, items, code, message)}
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the last slice: %w", err)
 	}
 	rows = pg.Rows(ctx, tx, explainLastAction, r.id)
 	var actor, action, hold string
-	_, err = pgx.ForEachRow(rows, []any{&at, &actor, &action, &hold}, func() error {
+	err = pg.Each(rows, []any{&at, &actor, &action, &hold}, func() {
 		r.lastOrder = &LastEvent{at, actionText(actor, action, control.Hold(hold))}
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read the last action: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read the last action")
 }
 
 func actionText(actor, action string, hold control.Hold) string {

@@ -288,14 +288,10 @@ func (f *facts) readAhead(
 	rows := pg.Rows(ctx, tx, aheadOf, run, items)
 	var key string
 	var head workqueue.Ordinal
-	_, err := pgx.ForEachRow(rows, []any{&key, &head}, func() error {
+	err := pg.Each(rows, []any{&key, &head}, func() {
 		r.ahead = append(r.ahead, key)
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read the items ahead: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read the items ahead")
 }
 
 func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {

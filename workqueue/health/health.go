@@ -166,10 +166,7 @@ func (s Store) KeepConditions(ctx context.Context, there []KeptCondition, gone [
 		_, err := tx.Exec(ctx, forgetConditions, kinds, subjects, begun)
 		return err
 	})
-	if err != nil {
-		return fmt.Errorf("keep the health's conditions: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "keep the health's conditions")
 }
 
 func conditionColumns(keys []ConditionKey) (kinds, subjects []string) {
@@ -359,14 +356,13 @@ func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (wa
 	rows := pg.Rows(ctx, tx, dropMarks, kind, subjects)
 	var ours bool
 	var m KeptMark
-	_, err = pgx.ForEachRow(rows, []any{&ours, &m.Subject, &m.State, &m.By, &m.Until, &m.Reason}, func() error {
+	err = pg.Each(rows, []any{&ours, &m.Subject, &m.State, &m.By, &m.Until, &m.Reason}, func() {
 		if ours && was == nil {
 			was = map[string]any{}
 		}
 		if ours {
 			was[m.Subject] = map[string]any{"state": m.State, "by": m.By, "until": m.Until, "reason": m.Reason}
 		}
-		return nil
 	})
 	return was, err
 }
