@@ -2126,8 +2126,8 @@ type HealthTopic struct {
 	// Status one of ok, warning, critical
 	Status string `json:"status"`
 
-	// Counts conditions by their severity: info, warning, critical
-	Counts map[string]int `json:"counts"`
+	// Counts conditions by their severity
+	Counts SeverityCounts `json:"counts"`
 }
 
 type Hello struct {
@@ -7307,4 +7307,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f1f40ffed97a8a847bdda14bbdda40b7, is af6245107340fae83cb56ad2e56c5877fe180150bba04481646d5d790438e202.
+// Of 5306f48375b33be92a1b3d46b4e1f95f, is d937ad2090b1ff41597b0069f282e511c94b12041b1ce73137b4a42b58e2f772.
