@@ -246,7 +246,7 @@ func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 	}
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-", "--name", "wrong", "--chunk", "100",
 		"--in-flight", "2", "--wait"), cli.ExitHeld, "outcomes of step echo failed with NO_SUCH",
-		"resume it with: tranche run resume", "continue with: tranche run watch")
+		"resume without this check: `tranche run resume", "continue with: tranche run watch")
 	b.want(b.tranche("run", "show", "wrong"), 0, "paused (fail_fast) by tranche")
 	b.want(b.tranche("run", "explain", "wrong"), 0, "too many first outcomes failed")
 	b.wantSoon([]string{"health"}, "run_fail_fast", "too many first outcomes failed")

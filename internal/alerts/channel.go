@@ -1,12 +1,18 @@
 package alerts
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"net/url"
+	"os"
+	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -190,4 +196,199 @@ func (r *Receivers) unreachable(err error) httpfetch.Delivery {
 
 func (r *Receivers) unwritable(err error) httpfetch.Delivery {
 	return httpfetch.Delivery{GiveUp: true, Why: r.conns.Redact(err.Error())}
+}
+
+type hook struct {
+	URL    string `json:"url"`
+	Secret string `json:"secret"`
+}
+
+func (h *hook) check() (field string, err error) {
+	switch {
+	case h.URL == "":
+		return "", errors.New("it has no url")
+	case h.Secret == "":
+		return "", errors.New("it has no secret: name one of the operator's file, which signs what is sent")
+	}
+	_, err = httpfetch.CheckWebhookURL(h.URL)
+	return "url", err
+}
+
+func (h *hook) reachable(r *Receivers) (field string, err error) {
+	err = httpfetch.CheckWebhook(r.conns, h.URL, h.Secret)
+	if bad, ok := errors.AsType[*httpfetch.WebhookError](err); ok {
+		field = bad.Field
+	}
+	return field, err
+}
+
+func (h *hook) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
+	data, err := json.Marshal(m)
+	if err != nil {
+		return r.unwritable(err)
+	}
+	body, err := httpfetch.WebhookBody("alert", m.At, data)
+	if err != nil {
+		return r.unwritable(err)
+	}
+	return r.sender.Send(ctx, &httpfetch.Webhook{ID: m.ID, URL: h.URL, Secret: h.Secret, Body: body})
+}
+
+type chat struct {
+	Secret string `json:"secret"`
+
+	body func(*Message) any
+}
+
+func (c *chat) check() (field string, err error) {
+	if c.Secret == "" {
+		return "", errors.New("it has no secret: name one of the operator's file, which is the channel's URL")
+	}
+	return "", nil
+}
+
+func (c *chat) reachable(r *Receivers) (field string, err error) {
+	_, err = c.url(r)
+	return "", err
+}
+
+func (c *chat) url(r *Receivers) (*url.URL, error) {
+	secret, err := r.conns.Secret(c.Secret)
+	if err != nil {
+		return nil, err
+	}
+	u, err := secret.URL()
+	if err != nil {
+		return nil, fmt.Errorf("this node's secret %q is no URL of one of its hosts", c.Secret)
+	}
+	return u, nil
+}
+
+// tell posts to the secret URL. Failure texts have only its host, and quote nothing of the answer, which may repeat
+// the URL.
+func (c *chat) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
+	u, err := c.url(r)
+	if err != nil {
+		return r.unreachable(err)
+	}
+	doc, err := json.Marshal(c.body(m))
+	if err != nil {
+		return r.unwritable(err)
+	}
+	header := http.Header{}
+	header.Set("Idempotency-Key", m.ID)
+	out := r.sender.Post(ctx, u, header, doc)
+	out.Said = ""
+	return out
+}
+
+func slackBody(m *Message) any {
+	escape := strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;")
+	head := escape.Replace(m.heading())
+	if m.Link != "" {
+		head = "<" + m.Link + "|" + strings.ReplaceAll(head, "|", "/") + ">"
+	}
+	return map[string]string{"text": "*" + head + "*\n" + escape.Replace(m.Text)}
+}
+
+func teamsBody(m *Message) any {
+	inert := strings.NewReplacer(`\`, `\\`, "[", `\[`, "<", "&lt;") // only our own links
+	text := func(s, weight string) map[string]any {
+		return map[string]any{"type": "TextBlock", "text": inert.Replace(s), "wrap": true, "weight": weight}
+	}
+	body := []any{text(m.heading(), "Bolder")}
+	for part := range strings.SplitSeq(m.Text, "\n\n") {
+		body = append(body, text(strings.ReplaceAll(part, "\n", "\n\n"), "Default")) // a line break in Markdown
+	}
+	card := map[string]any{
+		"$schema": "http://adaptivecards.io/schemas/adaptive-card.json", "type": "AdaptiveCard", "version": "1.4",
+		"body": body,
+	}
+	if m.Link != "" {
+		card["actions"] = []any{map[string]any{"type": "Action.OpenUrl", "title": "Open", "url": m.Link}}
+	}
+	return map[string]any{"type": "message", "attachments": []any{map[string]any{
+		"contentType": "application/vnd.microsoft.card.adaptive", "content": card,
+	}}}
+}
+
+func (m *Message) heading() string { return "[" + string(m.Severity) + "] " + m.Title }
+
+type program string
+
+func (p *program) check() (field string, err error) { return "", nil }
+
+func (p *program) reachable(r *Receivers) (field string, err error) {
+	_, err = p.path(r)
+	return "", err
+}
+
+const (
+	// maxOutput limits what is kept of a program's output.
+	maxOutput = 4 << 10
+	// afterKill is how long to wait for the output of a program that has ended or was killed.
+	afterKill = time.Second
+)
+
+func (p *program) path(r *Receivers) (string, error) {
+	if path, ok := r.programs[string(*p)]; ok {
+		return path, nil
+	}
+	known := "it allows none"
+	if len(r.programs) > 0 {
+		known = "it allows " + strings.Join(slices.Sorted(maps.Keys(r.programs)), ", ")
+	}
+	return "", fmt.Errorf("this node runs no program %.64q; %s (serve --alert-program NAME=PATH)", *p, known)
+}
+
+// tell runs the program with the message as JSON on standard input. There is no shell and there are no arguments. Of
+// this process's environment, which may hold secrets, it gets PATH only. At the timeout it is killed with its
+// descendants.
+func (p *program) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.Delivery {
+	path, err := p.path(r)
+	if err != nil {
+		return r.unreachable(err)
+	}
+	input, err := json.Marshal(m)
+	if err != nil {
+		return r.unwritable(err)
+	}
+	said := &bounded{}
+	cmd := exec.CommandContext(ctx, path)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), said, said
+	cmd.Env = []string{
+		"PATH=" + os.Getenv("PATH"), "TRANCHE_ALERT=" + m.Alert, "TRANCHE_ALERT_ID=" + m.ID,
+		"TRANCHE_ALERT_STATUS=" + m.Status, "TRANCHE_ALERT_SEVERITY=" + string(m.Severity),
+		"TRANCHE_ALERT_TITLE=" + strings.ReplaceAll(m.Title, "\x00", ""), "TRANCHE_ALERT_LINK=" + m.Link,
+	}
+	cmd.Dir = "/"
+	withDescendants(cmd)
+	cmd.WaitDelay = afterKill
+	err = cmd.Run()
+	switch ended := cmd.ProcessState; {
+	case ended != nil && ended.Success():
+		if err != nil { // a descendant holds its output
+			_ = cmd.Cancel() // which may have ended since
+		}
+		return httpfetch.Delivery{Delivered: true}
+	case ctx.Err() != nil:
+		return httpfetch.Delivery{Why: "program " + string(*p) + ": it did not end before its timeout",
+			Said: r.sender.Quoted(said.kept)}
+	}
+	return httpfetch.Delivery{Why: "program " + string(*p) + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
+}
+
+// ending describes how a program ended, without its path.
+func ending(err error) string {
+	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
+		return ended.String()
+	}
+	return "it cannot be run"
+}
+
+type bounded struct{ kept []byte }
+
+func (b *bounded) Write(p []byte) (int, error) {
+	b.kept = append(b.kept, p[:min(len(p), maxOutput-len(b.kept))]...)
+	return len(p), nil
 }

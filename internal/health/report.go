@@ -18,7 +18,6 @@ import (
 	"cmp"
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -131,20 +130,12 @@ func kindsOf(conditions []health.Condition, more map[health.Kind]int64) (all []K
 	for i := range all {
 		k := &all[i]
 		title, of, counted := k.Kind.Words()
-		k.Title = title + ": " + many(k.Of, of)
+		k.Title = title + ": " + health.Count(k.Of, of)
 		if counted != "" {
-			k.Title += ", " + many(k.Count, counted)
+			k.Title += ", " + health.Count(k.Count, counted)
 		}
 	}
 	return all
-}
-
-func many(n int64, noun string) string {
-	number, rest, _ := strings.Cut(health.Count(n, noun), " ")
-	for at := len(number) - 3; at > 0; at -= 3 {
-		number = number[:at] + "," + number[at:]
-	}
-	return number + " " + rest
 }
 
 // Foretold returns the 50 most urgent active runs with forecasts. Blocked runs have none.

@@ -5,13 +5,17 @@ import (
 	"context"
 	"errors"
 	"os"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/health"
@@ -222,7 +226,7 @@ type facts struct {
 	fills   []fill
 	filled  bool // fills is known
 	// unheard are targets with work and without listeners; asked: this is known.
-	unheard []unheard
+	unheard []NoListener
 	asked   bool
 	disk    *diskSpace // nil: unknown
 	dataDir string
@@ -298,4 +302,73 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	}
 	streams.Wait()
 	return f
+}
+
+const (
+	// listenWait is how long services have to answer discovery.
+	listenWait = 300 * time.Millisecond
+	// asksAtOnce limits concurrent requests to JetStream.
+	asksAtOnce = 8
+)
+
+// NoListener is a target with work and without listeners.
+type NoListener struct {
+	health.WorkingEndpoint
+
+	Like string // a similar endpoint with listeners that may have been meant; may be empty
+}
+
+// unheard finds targets without listeners; known is false if that could not be checked.
+func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []NoListener, known bool) {
+	var services []health.WorkingEndpoint
+	for _, e := range db.Working {
+		switch kind, target := workqueue.TargetKind(e.Endpoint); kind {
+		case workqueue.KindEndpoint:
+			services = append(services, e)
+		case workqueue.KindLocal:
+			if !slices.ContainsFunc(db.Nodes, func(n health.NodeHealth) bool { return n.Has(target) }) {
+				none = append(none, NoListener{WorkingEndpoint: e})
+			}
+		default: // every node can do it
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
+	defer cancel()
+	of, err := Unheard(ctx, w.cfg.NC, services)
+	return append(none, of...), err == nil
+}
+
+// Unheard returns the endpoints that no service listens on. The error means that NATS did not say before ctx ended.
+// A client that pulls from JetStream mostly saves the discovery of services; busy ones do not pull.
+func Unheard(ctx context.Context, nc *nats.Conn, all []health.WorkingEndpoint) (none []NoListener, err error) {
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return nil, err
+	}
+	pulled := make([]bool, len(all))
+	var asks errgroup.Group
+	asks.SetLimit(asksAtOnce)
+	for i, e := range all {
+		asks.Go(func() error {
+			if !e.Plain {
+				consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(e.Endpoint))
+				pulled[i] = err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
+			}
+			return nil
+		})
+	}
+	_ = asks.Wait()
+	if !slices.Contains(pulled, false) {
+		return nil, nil
+	}
+	heard, err := wire.Discover(ctx, nc, listenWait)
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return nil, err
+	}
+	for i, e := range all {
+		if !pulled[i] && !slices.ContainsFunc(heard, func(l wire.Listener) bool { return l.Endpoint == e.Endpoint }) {
+			none = append(none, NoListener{e, wire.Nearest(e.Endpoint, heard)})
+		}
+	}
+	return none, nil
 }

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue/database"
 	healthstore "github.com/tranchehq/tranche/workqueue/health"
 )
@@ -28,7 +29,7 @@ type seen struct {
 	streams    []streamUse
 	calls      map[string]uint64    // unanswered, by endpoint
 	ends       map[string]time.Time // the last end of runs in progress, by quantile
-	conditions []healthstore.Condition
+	health     health.Report        // empty: unknown
 	took       time.Duration
 	at         time.Time
 	endpoints  map[string]*endpointSum
@@ -100,7 +101,7 @@ func (s *system) look(from *Sources, epoch int64) seen {
 		others.Go(func() { now.streams = s.lookAtStreams(ctx, js) })
 		others.Go(func() { now.calls = callsIn(ctx, js) })
 	}
-	others.Go(func() { now.conditions = s.conditionsOf(ctx) })
+	others.Go(func() { now.health = s.healthOf(ctx) })
 	others.Go(func() { now.ends = s.lastEnds(ctx) })
 	var err error
 	if now.db, err = healthstore.New(from.Store).Metrics(ctx); err != nil {
@@ -152,16 +153,13 @@ const (
 	maxRest = time.Minute
 )
 
-func (s *system) conditionsOf(ctx context.Context) []healthstore.Condition {
-	judge := s.m.judge.Load()
-	if judge == nil {
-		return nil
+func (s *system) healthOf(ctx context.Context) (found health.Report) {
+	if judge := s.m.judge.Load(); judge != nil {
+		if report, err := judge.Report(ctx); err == nil { // else it took too long
+			found = *report
+		}
 	}
-	report, err := judge.Report(ctx)
-	if err != nil {
-		return nil // it took too long
-	}
-	return report.Conditions
+	return found
 }
 
 func (s *system) lookAtStreams(ctx context.Context, js jetstream.JetStream) (all []streamUse) {

@@ -17,8 +17,10 @@ func alwaysRows() []row[*seen] {
 		{"tranche_database_scrape_duration_seconds", "Duration of the last read.", "",
 			one(func(s *seen) float64 { return s.took.Seconds() })},
 		{"tranche_health_conditions",
-			"Conditions of tranche health, at most 20 of a kind.",
+			"Conditions of tranche health, at most 10000 of a kind, without muted ones.",
 			"kind,severity", conditionsByKind},
+		{"tranche_health_count", "What the conditions of a kind count, muted ones too: items, dead letters, messages or " +
+			"operations, up to 10000; else themselves.", "kind", countsByKind},
 		{"tranche_stream_size_bytes", "Size of a stream.", "stream",
 			perStream(func(u *streamUse) float64 { return u.bytes })},
 		{"tranche_stream_messages", "Messages in a stream.", "stream",
@@ -45,11 +47,21 @@ func perStream(value func(*streamUse) float64) func(*seen, func(float64, ...stri
 func conditionsByKind(s *seen, put func(float64, ...string)) {
 	type kind struct{ kind, severity string }
 	count := map[kind]int{}
-	for i := range s.conditions {
-		count[kind{string(s.conditions[i].Kind), string(s.conditions[i].Severity)}]++
+	for i := range s.health.Conditions {
+		count[kind{string(s.health.Conditions[i].Kind), string(s.health.Conditions[i].Severity)}]++
 	}
 	for k, n := range count {
 		put(float64(n), k.kind, k.severity)
+	}
+}
+
+func countsByKind(s *seen, put func(float64, ...string)) {
+	count := map[healthstore.Kind]int64{}
+	for _, c := range slices.Concat(s.health.Conditions, s.health.Muted) {
+		count[c.Kind] += c.Count
+	}
+	for k, n := range count {
+		put(float64(n), string(k))
 	}
 }
 
@@ -183,8 +195,8 @@ func (m *Metrics) sumEndpoints(now *seen) map[string]*endpointSum {
 	for name, n := range now.calls {
 		of(m.endpoints.claimed(name)).calls += float64(n) // anyone may publish
 	}
-	for i := range now.conditions {
-		if c := &now.conditions[i]; c.Kind == healthstore.NoListeners {
+	for i := range now.health.Conditions {
+		if c := &now.health.Conditions[i]; c.Kind == healthstore.NoListeners {
 			of(c.Subject).unheard = true
 		}
 	}
@@ -244,20 +256,6 @@ func (m *Metrics) sumCollectors(all []healthstore.CollectorMetrics) map[string]*
 func besideRows() []row[*seen] {
 	type m = healthstore.Metrics
 	return []row[*seen]{
-		{"tranche_schedules_overdue", "Schedules with a due time that was not taken.", "",
-			number(func(m *m) int64 { return m.Schedules.Overdue })},
-		{"tranche_schedule_oldest_overdue_seconds", "How late the first overdue schedule is; 0: none.", "",
-			number(func(m *m) float64 { return m.Schedules.OldestDue })},
-		{"tranche_schedules_unstarted", "Due times without a run a minute after they were taken.", "",
-			number(func(m *m) int64 { return m.Schedules.Unstarted })},
-		{"tranche_schedules_failing", "Schedules whose last due time has no run.", "",
-			number(func(m *m) int64 { return m.Schedules.Failing })},
-		{"tranche_dead_letters", "Dead letters that wait for an operator, at most 10000.", "",
-			number(func(m *m) int64 { return m.Leftovers.Letters })},
-		{"tranche_replies_quarantined", "Messages quarantined in the last day, at most 10000.", "",
-			number(func(m *m) int64 { return m.Leftovers.Quarantined })},
-		{"tranche_events_unpublished", "Events not published after a minute, at most 10000.", "",
-			number(func(m *m) int64 { return m.Leftovers.Events })},
 		{"tranche_nodes",
 			"Nodes that are alive, or died in the last hour and were not restarted.", "state",
 			func(s *seen, put func(float64, ...string)) {

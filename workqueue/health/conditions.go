@@ -91,7 +91,7 @@ GROUP BY reason ORDER BY 2 DESC, 1 LIMIT $3`
 
 	// run_event_unpublished. NATS is unreachable, or refuses events from the nodes' user.
 	waitingEvents = `
-SELECT 'events' AS subject, count(*) AS events, min(at) AS since, string_agg(DISTINCT kind, ', ' ORDER BY kind) AS kinds
+SELECT 'events' AS subject, count(*), min(at) AS since, string_agg(DISTINCT kind, ', ' ORDER BY kind) AS kinds
 FROM run_event WHERE published_at IS NULL AND at < tranche_now() - $1::interval HAVING count(*) > 0`
 
 	endingTokens = `

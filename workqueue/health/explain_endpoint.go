@@ -63,9 +63,23 @@ func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExpla
 		e.At, e.Nodes = f.at, len(f.alive)
 		e.Notes = append(e.Notes, f.nodeNotes()...)
 		e.Notes = append(e.Notes, f.slowNotes()...)
+		var all []MissingGroup
 		for _, id := range ids {
-			e.add(f.groups(id))
+			of := slices.DeleteFunc(f.groups(id), func(g MissingGroup) bool { return g.Endpoint != name })
+			e.Runs += int64(min(len(of), 1))
+			all = append(all, of...)
 		}
+		for i := range all {
+			all[i].Runs = 1
+			e.Missing += all[i].Items
+		}
+		e.Groups = mergedBy(all, func(g *MissingGroup) groupKey { return groupKey{g.State, g.Reason, g.Owner, g.Who} },
+			func(g, h *MissingGroup) bool {
+				if g.run != h.run {
+					g.Runs, g.run = g.Runs+1, h.run
+				}
+				return g.join(h)
+			})
 		return nil
 	})
 	if err != nil {
@@ -73,39 +87,6 @@ func (s Store) ExplainEndpoint(ctx context.Context, name string) (*EndpointExpla
 	}
 	e.Sum()
 	return e, nil
-}
-
-func (e *EndpointExplanation) add(groups []MissingGroup) {
-	counted := false
-	for i := range groups {
-		g := groups[i]
-		if g.Endpoint != e.Endpoint {
-			continue
-		}
-		counted = true
-		e.Missing += g.Items
-		e.merge(g)
-	}
-	if counted {
-		e.Runs++
-	}
-}
-
-func (e *EndpointExplanation) merge(g MissingGroup) {
-	g.Runs = 1
-	i := slices.IndexFunc(e.Groups, func(h MissingGroup) bool {
-		return h.State == g.State && h.Reason == g.Reason && h.Owner == g.Owner && h.Who == g.Who
-	})
-	if i < 0 {
-		e.Groups = append(e.Groups, g)
-		return
-	}
-	h := &e.Groups[i]
-	if h.run != g.run {
-		h.Runs++
-		h.run = g.run
-	}
-	h.join(&g)
 }
 
 // Sum recomputes the summary; call it again after adding groups.
@@ -117,20 +98,9 @@ func (e *EndpointExplanation) Sum() {
 			e.Endpoint)
 		return
 	}
-	run := "1 run"
-	if e.Runs != 1 {
-		run = control.Grouped(e.Runs) + " runs"
-	}
 	told := (&Explanation{Groups: e.Groups}).told()
-	e.Summary = fmt.Sprintf("%s of %s %s for endpoint %s: %s", manyItems(e.Missing), run, waitsWait(e.Missing),
-		e.Endpoint, strings.TrimSpace(told))
-}
-
-func waitsWait(n int64) string {
-	if n == 1 {
-		return "waits"
-	}
-	return "wait"
+	e.Summary = fmt.Sprintf("%s of %s %s for endpoint %s: %s", Count(e.Missing, "item"), Count(e.Runs, "run"),
+		either(e.Missing == 1, "waits", "wait"), e.Endpoint, strings.TrimSpace(told))
 }
 
 type endpointFacts struct {
@@ -219,10 +189,7 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	}
 	f.slow, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[pace.SlowEndpoint], pace.SlowEndpoints, f.endpointNames(),
 		len(f.endpoints))
-	if err != nil {
-		return fmt.Errorf("find endpoints that became slow: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "find endpoints that became slow")
 }
 
 // The runs, by endpoint, priority and namespace, that a node's search for work would find below their limit.
@@ -244,16 +211,12 @@ func (f *facts) readRivals(ctx context.Context, tx pgx.Tx) error {
 	rows := pg.Rows(ctx, tx, explainRivals, f.endpointNames(), f.at)
 	var name string
 	var r rival
-	_, err := pgx.ForEachRow(rows, []any{&name, &r.priority, &r.namespace, &r.count, &r.shares, &r.runs}, func() error {
+	err := pg.Each(rows, []any{&name, &r.priority, &r.namespace, &r.count, &r.shares, &r.runs}, func() {
 		e := f.endpointOf(name)
 		e.rivals = append(e.rivals, r)
 		r.runs = nil
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read what else there is to do: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read what else there is to do")
 }
 
 // ahead counts the runs of higher priority in a run's namespace.

@@ -20,6 +20,10 @@ import (
 
 // facts is all that an explanation reads, as of one moment. Items are counted in planes and masks, never row by row.
 type facts struct {
+	of     []workqueue.RunID
+	blocks []workqueue.Block // nil: all
+	masks  any               // the items of blocks; nil: all
+
 	at        time.Time
 	runs      map[workqueue.RunID]*runFacts
 	steps     map[stepKey]*stepFacts
@@ -44,33 +48,22 @@ type stepKey struct {
 func readFacts(
 	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, masks map[workqueue.Block]bitfield.Set,
 ) (*facts, error) {
-	f := &facts{runs: map[workqueue.RunID]*runFacts{}, steps: map[stepKey]*stepFacts{},
+	f := &facts{of: runs, runs: map[workqueue.RunID]*runFacts{}, steps: map[stepKey]*stepFacts{},
 		endpoints: map[string]*endpointFacts{},
 		sessions:  map[workqueue.SessionID]*Node{}}
-	var blocks []workqueue.Block
 	var only []bitfield.Set
 	for block, mask := range masks {
-		blocks, only = append(blocks, block), append(only, mask)
+		f.blocks, only = append(f.blocks, block), append(only, mask)
 	}
-	var bits any
 	if masks != nil {
-		bits = pgbits.Slice(only)
+		f.masks = pgbits.Slice(only)
 	}
 	if err := tx.QueryRow(ctx, explainNow, ledger.LeaseName).Scan(&f.at, &f.led); err != nil {
 		return nil, fmt.Errorf("read the clock: %w", err)
 	}
-	for _, read := range []func() error{
-		func() error { return f.readRuns(ctx, tx, runs) },
-		func() error { return f.readSteps(ctx, tx, runs, blocks, bits) },
-		func() error { return f.readSlices(ctx, tx, runs, blocks, bits) },
-		func() error { return f.readWaits(ctx, tx, blocks, bits) },
-		func() error { return f.readBadParts(ctx, tx, runs) },
-		func() error { return f.readSessions(ctx, tx) },
-		func() error { return f.readEndpoints(ctx, tx) },
-		func() error { return f.readRivals(ctx, tx) },
-		func() error { return f.readStreamFaults(ctx, tx) },
-	} {
-		if err := read(); err != nil {
+	for _, read := range []func(context.Context, pgx.Tx) error{f.readRuns, f.readSteps, f.readSlices, f.readWaits,
+		f.readBadParts, f.readSessions, f.readEndpoints, f.readRivals, f.readStreamFaults} {
+		if err := read(ctx, tx); err != nil {
 			return nil, err
 		}
 	}
@@ -158,10 +151,8 @@ LEFT JOIN (
 WHERE st.run_id = ANY ($1)
 ORDER BY st.run_id, st.step`
 
-func (f *facts) readSteps(
-	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
-) error {
-	rows := pg.Rows(ctx, tx, explainSteps, runs, blocks, masks)
+func (f *facts) readSteps(ctx context.Context, tx pgx.Tx) error {
+	rows := pg.Rows(ctx, tx, explainSteps, f.of, f.blocks, f.masks)
 	steps, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*stepFacts, error) {
 		s := &stepFacts{}
 		return s, row.Scan(&s.run, &s.step, &s.name, &s.endpoint, &s.inFlight, &s.inFlightCap,
@@ -250,10 +241,8 @@ WHERE (s.remaining & p.missing) <> B'0'::bit(8192)
 GROUP BY 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14
 ORDER BY 1, 2, 16 DESC, 4`
 
-func (f *facts) readSlices(
-	ctx context.Context, tx pgx.Tx, runs []workqueue.RunID, blocks []workqueue.Block, masks any,
-) (err error) {
-	rows := pg.Rows(ctx, tx, explainSlices, runs, blocks, masks, f.at)
+func (f *facts) readSlices(ctx context.Context, tx pgx.Tx) (err error) {
+	rows := pg.Rows(ctx, tx, explainSlices, f.of, f.blocks, f.masks, f.at)
 	f.slices, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (s sliceFacts, err error) {
 		var lost, late *bool
 		err = row.Scan(&s.run, &s.step, &s.endpoint, &s.state, &s.cause, &s.session, &s.due, &s.unsent, &s.handed,
@@ -294,12 +283,8 @@ func (f *facts) readBefore(ctx context.Context, tx pgx.Tx) error {
 	var at time.Time
 	var state, service, code, message string
 	var items int64
-	_, err := pgx.ForEachRow(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() error {
+	err := pg.Each(rows, []any{&id, &at, &state, &service, &items, &code, &message}, func() {
 		made[id].before = &LastEvent{at, endedText(state, service, items, code, message)}
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read how requests ended: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read how requests ended")
 }

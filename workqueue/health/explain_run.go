@@ -95,8 +95,8 @@ FROM (SELECT * FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER 
 SELECT at, actor, action, coalesce(after->>'hold', '') FROM audit_log WHERE run_id = $1 ORDER BY id DESC LIMIT 1`
 )
 
-func (f *facts) readRuns(ctx context.Context, tx pgx.Tx, ids []workqueue.RunID) error {
-	rows := pg.Rows(ctx, tx, explainRuns, ids)
+func (f *facts) readRuns(ctx context.Context, tx pgx.Tx) error {
+	rows := pg.Rows(ctx, tx, explainRuns, f.of)
 	runs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*runFacts, error) {
 		r := &runFacts{}
 		return r, row.Scan(&r.id, &r.state, &r.generation, &r.priority, &r.namespace, &r.maxInFlight, &r.inFlight,
@@ -122,23 +122,18 @@ func (f *facts) readLast(ctx context.Context, tx pgx.Tx, r *runFacts) error {
 	var state, service, code, message string
 	var items int64
 	var at time.Time
-	_, err := pgx.ForEachRow(rows, []any{&at, &state, &service, &items, &code, &message}, func() error {
+	err := pg.Each(rows, []any{&at, &state, &service, &items, &code, &message}, func() {
 		r.lastDone = &LastEvent{at, endedText(state, service, items, code, message)}
-		return nil
 	})
 	if err != nil {
 		return fmt.Errorf("read the last slice: %w", err)
 	}
 	rows = pg.Rows(ctx, tx, explainLastAction, r.id)
 	var actor, action, hold string
-	_, err = pgx.ForEachRow(rows, []any{&at, &actor, &action, &hold}, func() error {
+	err = pg.Each(rows, []any{&at, &actor, &action, &hold}, func() {
 		r.lastOrder = &LastEvent{at, actionText(actor, action, control.Hold(hold))}
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read the last action: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read the last action")
 }
 
 func actionText(actor, action string, hold control.Hold) string {
@@ -161,16 +156,16 @@ func endedText(state, service string, items int64, code, message string) string 
 		by = " by " + service
 	}
 	if state == "recorded" && code == "" {
-		return fmt.Sprintf("a request of %s was answered%s", manyItems(items), by)
+		return fmt.Sprintf("a request of %s was answered%s", Count(items, "item"), by)
 	}
 	why := code
 	if message != "" {
 		why += ": " + message
 	}
 	if state == "recorded" {
-		return fmt.Sprintf("a request of %s failed%s: %s", manyItems(items), by, why)
+		return fmt.Sprintf("a request of %s failed%s: %s", Count(items, "item"), by, why)
 	}
-	return fmt.Sprintf("a request of %s ended without an answer: %s", manyItems(items), why)
+	return fmt.Sprintf("a request of %s ended without an answer: %s", Count(items, "item"), why)
 }
 
 func (r *runFacts) last(f *facts) *LastEvent {
@@ -207,14 +202,24 @@ func (r *runFacts) notes() []string {
 	if r.open {
 		notes = append(notes, r.openNote())
 	}
-	if r.quarantined > 0 {
-		notes = append(notes, fmt.Sprintf("%d messages about it are in quarantine; see: `tranche quarantine list --run %s`",
-			r.quarantined, r.id))
+	return append(notes, Strays(r.id, r.quarantined, r.letters, 0)...)
+}
+
+// Strays says which messages and requests of a run went astray: quarantined, dead letters that wait, and given up.
+func Strays(run workqueue.RunID, quarantined, letters, givenUp int64) (strays []string) {
+	for _, s := range []struct {
+		n    int64
+		text string
+	}{
+		{quarantined, "messages about it are in quarantine; see: `tranche quarantine list --run " + run.String() + "`"},
+		{letters, "of its dead letters wait for an operator; see: `tranche dlq list`"},
+		{givenUp, "requests of it were given up, and their items went on in smaller ones; see: `tranche dlq list`"},
+	} {
+		if s.n > 0 {
+			strays = append(strays, fmt.Sprintf("%d %s", s.n, s.text))
+		}
 	}
-	if r.letters > 0 {
-		notes = append(notes, fmt.Sprintf("%d of its dead letters wait for an operator; see: `tranche dlq list`", r.letters))
-	}
-	return notes
+	return strays
 }
 
 // heldNote is for a held run whose missing items are all in flight: it says that none will follow.
@@ -255,7 +260,7 @@ func (r *runFacts) loading(f *facts) string {
 	s := f.sessions[r.loader]
 	if r.state == "loading" && s != nil && s.Alive {
 		why := fmt.Sprintf("the run is still loading: %s so far, loaded by %s since %s. It starts when the upload "+
-			"ends, and is undone when the upload is interrupted", manyItems(r.loaded), s.Name(), clock(r.createdAt))
+			"ends, and is undone when the upload is interrupted", Count(r.loaded, "item"), s.Name(), clock(r.createdAt))
 		if r.hold != "" {
 			why += ". It is paused already, and waits for `tranche run resume` then"
 		}
@@ -269,7 +274,7 @@ func (r *runFacts) loading(f *facts) string {
 		by = "no node is alive to undo them; start one with: `tranche serve`"
 	}
 	return fmt.Sprintf("the run's load was interrupted and it never started: %s had arrived, and %s. Start it again",
-		manyItems(r.loaded), by)
+		Count(r.loaded, "item"), by)
 }
 
 func servers(key string) string {

@@ -100,7 +100,7 @@ type waitPlanes struct {
 }
 
 // readWaits finds what waiting items wait for and why items were skipped, by block: 6 KB for 8192 items of a step.
-func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Block, masks any) error {
+func (f *facts) readWaits(ctx context.Context, tx pgx.Tx) error {
 	var several []workqueue.RunID
 	for id, r := range f.runs {
 		if len(r.steps) > 1 {
@@ -110,7 +110,7 @@ func (f *facts) readWaits(ctx context.Context, tx pgx.Tx, blocks []workqueue.Blo
 	if len(several) == 0 {
 		return nil
 	}
-	rows := pg.Rows(ctx, tx, explainWaits, several, blocks, masks)
+	rows := pg.Rows(ctx, tx, explainWaits, several, f.blocks, f.masks)
 	var run, last workqueue.RunID
 	var block, lastBlock workqueue.Block
 	var step workqueue.Step
@@ -248,11 +248,7 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 }
 
 func (f *facts) gateGroup(st *stepFacts, g *MissingGroup) {
-	row := Row{}
-	if st.gate == workqueue.ApproveOther {
-		row["other"] = true
-	}
-	g.Say(RunGate, row)
+	g.Say(RunGate, Row{"other": st.gate == workqueue.ApproveOther})
 	g.Since = st.gateSince
 }
 
@@ -292,14 +288,10 @@ func (f *facts) readAhead(
 	rows := pg.Rows(ctx, tx, aheadOf, run, items)
 	var key string
 	var head workqueue.Ordinal
-	_, err := pgx.ForEachRow(rows, []any{&key, &head}, func() error {
+	err := pg.Each(rows, []any{&key, &head}, func() {
 		r.ahead = append(r.ahead, key)
-		return nil
 	})
-	if err != nil {
-		return fmt.Errorf("read the items ahead: %w", err)
-	}
-	return nil
+	return pg.Wrap(err, "read the items ahead")
 }
 
 func (f *facts) lineGroup(r *runFacts, st *stepFacts) MissingGroup {

@@ -17,8 +17,6 @@ type Metrics struct {
 	Runs       []RunMetrics
 	Endpoints  []EndpointMetrics
 	Collectors []CollectorMetrics
-	Schedules  ScheduleMetrics
-	Leftovers  LeftoverMetrics
 	Nodes      NodeMetrics
 	Database   DatabaseMetrics
 	Tables     []TableMetrics
@@ -60,21 +58,6 @@ type CollectorMetrics struct {
 	Parked    int64   // operations that wait for an operator; MaxCounted at most
 }
 
-// ScheduleMetrics counts schedules that need attention.
-type ScheduleMetrics struct {
-	Overdue   int64   // active ones with a due time in the past that was not taken
-	OldestDue float64 // age of the first of those due times
-	Unstarted int64   // due times taken over a minute ago without a run
-	Failing   int64   // those whose last due time failed or was missed
-}
-
-// LeftoverMetrics counts what waits for an operator or for NATS, up to MaxCounted each.
-type LeftoverMetrics struct {
-	Letters     int64 // dead letters
-	Quarantined int64 // messages of the last day
-	Events      int64 // unpublished after a minute
-}
-
 // NodeMetrics counts nodes.
 type NodeMetrics struct {
 	Alive int64
@@ -111,9 +94,6 @@ func (s Store) Metrics(ctx context.Context) (*Metrics, error) {
 	queueRows(b, &r.Runs, runMetrics)
 	queueRows(b, &r.Endpoints, endpointMetrics)
 	queueRows(b, &r.Collectors, collectorMetrics, MaxCounted)
-	d, l := &r.Schedules, &r.Leftovers
-	row(b, []any{&d.Overdue, &d.OldestDue, &d.Unstarted, &d.Failing}, scheduleMetrics)
-	row(b, []any{&l.Letters, &l.Quarantined, &l.Events}, leftoverMetrics, MaxCounted)
 	row(b, []any{&r.Nodes.Alive, &r.Nodes.Dead}, nodeMetrics, deadWindow)
 	of := &r.Database
 	row(b, []any{&of.Bytes, &of.Connections, &of.MaxConnections, &of.OldestTransaction}, databaseMetrics)
@@ -188,28 +168,6 @@ CROSS JOIN LATERAL (
     SELECT count(*) AS ops FROM (
         SELECT FROM collector_op o WHERE o.collector = c.id AND parked_at IS NOT NULL ORDER BY seq LIMIT $1) few) p
 WHERE c.state <> 'deleting' ORDER BY c.name`
-
-	// schedule_due, schedule_occurrence_waiting and _run; the last occurrence by the primary key, backwards.
-	scheduleMetrics = `
-SELECT s.overdue, s.oldest, (
-        SELECT count(*) FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
-        WHERE f.state IN ('due', 'starting') AND s.state = 'active'
-            AND f.start_at < tranche_now() - interval '1 min'),
-    (SELECT count(*) FROM schedule s CROSS JOIN LATERAL (
-        SELECT state FROM schedule_occurrence f
-        WHERE f.schedule = s.name AND f.ended_at IS NOT NULL ORDER BY f.due_at DESC LIMIT 1) f
-     WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed'))
-FROM (
-    SELECT count(*) AS overdue, coalesce(extract(epoch FROM tranche_now() - min(next_due)), 0)::float8 AS oldest
-    FROM schedule WHERE state = 'active' AND deleted_at IS NULL AND next_due < tranche_now()) s`
-
-	// dead_letter_state, the end of quarantine's primary key, run_event_unpublished.
-	leftoverMetrics = `
-SELECT (SELECT count(*) FROM (SELECT FROM dead_letter WHERE state = 'waiting' LIMIT $1) few),
-    (SELECT count(*) FROM (SELECT at FROM quarantine ORDER BY id DESC LIMIT $1) few
-     WHERE at > tranche_now() - interval '1 day'),
-    (SELECT count(*) FROM (
-        SELECT FROM run_event WHERE published_at IS NULL AND at < tranche_now() - interval '1 min' LIMIT $1) few)`
 
 	nodeMetrics = `
 SELECT count(*) FILTER (WHERE expires_at > tranche_now()),

@@ -2,12 +2,15 @@ package health
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"text/template"
 	"time"
+	"unicode"
 
 	"github.com/jackc/pgx/v5"
 
@@ -188,15 +191,21 @@ func (r *Rule) advice(say func(string) string) (all []Advice) {
 	return all
 }
 
-func remedy(all []Advice) string {
+// Warn says in a line why a run, a step or the items for an endpoint wait, and what helps.
+func (k Kind) Warn(run workqueue.RunID, step, endpoint string, row Row) string {
+	g := MissingGroup{run: run, Step: step, Endpoint: endpoint}
+	g.Say(k, row)
+	return g.Why + "; " + advised(g.Advice)
+}
+
+func advised(all []Advice) string {
 	parts := make([]string, len(all))
 	for i, a := range all {
 		if parts[i] = a.Do; a.Command != "" {
 			parts[i] += ": `" + a.Command + "`"
 		}
 	}
-	text := strings.Join(parts, "; ")
-	return strings.ToUpper(text[:min(len(text), 1)]) + text[min(len(text), 1):]
+	return strings.Join(parts, "; ")
 }
 
 // AdviceFor is the kind's first advice for the items of a group.
@@ -237,7 +246,8 @@ func (k Kind) Condition(at time.Time, row Row) Condition {
 	say := sayer(at, row)
 	fix := say(r.Remedy)
 	if fix == "" {
-		fix = remedy(r.advice(say))
+		fix = advised(r.advice(say))
+		fix = strings.ToUpper(fix[:min(len(fix), 1)]) + fix[min(len(fix), 1):]
 	}
 	return Condition{Kind: k, Severity: severity, Subject: row.text("subject"), Owner: r.Owner, Title: say(r.Title),
 		Detail: say(r.Detail), Since: since, Remedy: fix, Link: say(r.Link), Count: row.number("count"),
@@ -251,8 +261,8 @@ func sayer(at time.Time, row Row) func(text string) string {
 		"until":  func(t time.Time) string { return Ago(t.Sub(at)) },
 		"lasts":  func(seconds float64) string { return Ago(time.Duration(seconds * float64(time.Second))) },
 		"second": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.0 MST") },
-		"clock":  clock, "quote": shellQuote, "items": manyItems, "grouped": control.Grouped,
-		"moment": moment, "count": countOf, "are": thereAre, "run": runName, "uses": uses, "logs": logsOf,
+		"clock":  clock, "quote": shellQuote, "grouped": control.Grouped,
+		"moment": Moment, "count": countOf, "are": thereAre, "run": runName, "uses": uses, "logs": logsOf,
 		"line": func(text string) string { return OneLine(text, maxQuoted) },
 		"slow": func(endpoint string, before, now float64) string {
 			return (&pace.SlowEndpoint{Endpoint: endpoint, Before: before, Now: now}).String()
@@ -365,4 +375,95 @@ func (f *Facts) cut(kind Kind) {
 			f.Cut = append(f.Cut, rules[i].Kind)
 		}
 	}
+}
+
+// Count formats a number with its noun: 1 item, 2,500 items.
+func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
+	return control.Grouped(int64(n)) + " " + noun + either(n == 1, "", "s")
+}
+
+func countOf(n any, noun string) string {
+	number, _ := strconv.ParseInt(fmt.Sprint(n), 10, 64) // of the several types that rows have
+	return Count(number, noun)
+}
+
+func thereAre(n any, noun string) string {
+	if fmt.Sprint(n) == "0" {
+		return "no " + noun + " is"
+	}
+	return countOf(n, noun) + either(fmt.Sprint(n) == "1", " is", " are")
+}
+
+func either(is bool, this, that string) string {
+	if is {
+		return this
+	}
+	return that
+}
+
+func uses(runs any) string {
+	if fmt.Sprint(runs) == "0" {
+		return "No running run uses"
+	}
+	return countOf(runs, "running run") + either(fmt.Sprint(runs) == "1", " uses", " use")
+}
+
+func runName(r Row) string {
+	if name := r.text("name"); name != "" {
+		return "run " + name
+	}
+	return fmt.Sprintf("run %.8s of %s", r.text("subject"), r.text("plan"))
+}
+
+func logsOf(endpoint string) string {
+	switch kind, of := workqueue.TargetKind(endpoint); kind {
+	case workqueue.KindHTTP:
+		return "Ask who runs " + of
+	case workqueue.KindSQL:
+		return "Check what the database of source " + of + " does"
+	default:
+		return "Find its instances, and check their logs"
+	}
+}
+
+// Ago formats a duration in human-readable form.
+func Ago(d time.Duration) string {
+	switch {
+	case d < time.Minute:
+		return fmt.Sprintf("%d s", int(max(d, 0).Seconds()))
+	case d < time.Hour:
+		return fmt.Sprintf("%d min", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%d h", int(d.Hours()))
+	default:
+		return fmt.Sprintf("%d days", int(d.Hours()/24))
+	}
+}
+
+// Moment formats a time to the minute.
+func Moment(t time.Time) string { return t.UTC().Format("2006-01-02 15:04 MST") }
+
+// OneLine makes foreign text, like a run's name, safe in a line: without breaks, invisible or bidi characters.
+func OneLine(text string, most int) string {
+	return Clip(strings.Map(func(r rune) rune {
+		switch {
+		case unicode.IsControl(r), unicode.IsSpace(r):
+			return ' '
+		case !unicode.IsPrint(r):
+			return -1
+		}
+		return r
+	}, text), most)
+}
+
+// Clip cuts a text to at most that many characters.
+func Clip(text string, most int) string {
+	if len(text) <= most {
+		return text
+	}
+	runes := []rune(strings.ToValidUTF8(text, "\uFFFD"))
+	if len(runes) <= most {
+		return string(runes)
+	}
+	return string(runes[:most-1]) + "…"
 }

@@ -129,8 +129,6 @@ const (
 
 const (
 	seeErrors    = "See why: `tranche run errors {{.subject}}`"
-	orCancel     = "or cancel it: `tranche run cancel {{.subject}}`"
-	seeWaits     = "See what it waits for: `tranche run explain {{.subject}}`"
 	holdsWork    = "{{count .slices `request`}} with {{count .items `item`}}"
 	haveWork     = "{{if eq .runs 1}}1 running run has{{else}}{{.runs}} running runs have{{end}} work for it."
 	nothingMoves = "It sends nothing and records nothing until it can"
@@ -146,7 +144,7 @@ const (
 	whenAnswered  = "the next are claimed as soon as a request in flight is answered"
 	whoServes     = "the operator of endpoint {{.endpoint}}"
 	because       = "{{if .detail}}: {{.detail}}{{end}}"
-	noOne         = "no service listens on endpoint {{.endpoint}}{{if .like}}; did you mean {{.like}}?{{end}}"
+	noOne         = "no service listens on endpoint {{.endpoint}}{{if .like}} (did you mean {{.like}}?){{end}}"
 	laneWhy       = "items of a lane are processed one at a time, and these wait for an earlier one"
 	breakerWhy    = "most requests to {{.target}} failed, so nothing is sent to it{{if .reason}}: {{.reason}}{{end}}"
 )
@@ -211,7 +209,8 @@ var rules = []Rule{
 		Detail: "All earlier steps ended; the rest waits for approval." +
 			"{{if .other}} The approver must not have taken part in the run.{{end}}",
 		Who: "a user with the operator role{{if .other}} who took no part in the run{{end}}", Next: untilApproved,
-		Why: "step {{.step}} waits for approval: what it needs ended for all items",
+		Why: "step {{.step}} waits for approval{{if .other}} by a user who took no part in the run{{end}}: what it needs " +
+			"ended for all items",
 		Advice: []Advice{{"see a sample, and differences from the previous run",
 			"tranche run approve {{.run}} --step {{.step}} --dry-run"},
 			{"approve the step", "tranche run approve {{.run}} --step {{.step}}"}, adviseCancel}},
@@ -228,7 +227,8 @@ var rules = []Rule{
 		Title: "Not sealed before its deadline: {{run .}}",
 		Detail: "It is open, holds {{count .items `item`}}, and should have been sealed {{ago .since}} ago. It cannot " +
 			"complete until then.",
-		Remedy: "Seal it when all items are added: `tranche run seal {{.subject}}`; " + orCancel},
+		Why:    "it is open, and should have been sealed by {{clock .deadline}}",
+		Advice: []Advice{{"seal it when all items are added", "tranche run seal {{.run}}"}, adviseCancel}},
 	{Kind: RunAtRisk, Owner: OwnerOperator, Name: "Will be late", Of: "run", Many: "runs will be late",
 		Change: "deadline_at_risk", find: atRiskRuns, args: []any{listed},
 		Title: "Will be {{.late}} late: {{run .}}",
@@ -241,7 +241,7 @@ var rules = []Rule{
 		Title: "Late: {{run .}}",
 		Detail: "Its deadline was {{moment .since}}, {{ago .since}} ago." +
 			"{{if .did}} What its schedule did: {{.did}}.{{end}}",
-		Remedy: seeWaits + "; " + orCancel},
+		Advice: []Advice{{"see what it waits for", "tranche run explain {{.run}}"}, adviseCancel}},
 	{Kind: RunCompleted, Owner: OwnerNobody, Of: "run", Change: "completed", Severity: Info,
 		Title: "Completed: {{run .}}", Detail: "{{.done}} of {{count .items `item`}} done.",
 		Remedy: "Nothing; its report: `tranche run report {{.subject}}`",
@@ -319,7 +319,7 @@ var rules = []Rule{
 		Detail: "Within the last day, the last one {{ago .last}} ago. Their items are retried.",
 		Remedy: "See what services sent: `tranche quarantine list`. This clears a day after the last one"},
 	{Kind: EventsWaiting, Owner: OwnerServers, Link: "/nodes", find: waitingEvents, args: []any{eventTimeout},
-		Title:  "{{count .events `event`}} could not be published",
+		Title:  "{{count .count `event`}} could not be published",
 		Detail: "The oldest is {{ago .since}} old. Kinds: {{.kinds}}. Their receivers are still waiting.",
 		Remedy: "Check NATS and the nodes' logs: their user may lack a permission for these kinds, or they are " +
 			"larger than max_payload. They are published as soon as NATS takes them"},
@@ -501,7 +501,7 @@ var rules = []Rule{
 	// What items wait for.
 	{Kind: ReasonSampling, Owner: OwnerNode, Items: "held back until the canary's sample ends", Normal: true,
 		Who: "{{.nodes}}",
-		Why: "a sample of {{items .canary}} runs first and these are held back (--canary {{.canary}})",
+		Why: "a sample of {{count .canary `item`}} runs first and these are held back (--canary {{.canary}})",
 		Next: "when the last item of the sample ends, {{if .auto}}they are released if no more of it failed " +
 			"than allowed, else wait for approval{{else}}the run waits for approval{{end}}",
 		Advice: []Advice{{"see the sample's progress", "tranche run show {{.run}}"}}},
@@ -650,7 +650,7 @@ var rules = []Rule{
 		Next:  "the flow continues when a service answers; without a reply by the deadline they are retried"},
 	{Kind: ReasonPartly, Owner: OwnerService, Items: "in requests that {to} answered in part", Normal: true,
 		Who: "{{.servers}}",
-		Why: "a service took them and answered {{items .answered}} of the same requests{{if .final}}; the last " +
+		Why: "a service took them and answered {{count .answered `item`}} of the same requests{{if .final}}; the last " +
 			"message of the reply came, and an earlier one is missing{{end}}",
 		Next: "{{if .final}}the missing message comes; without it{{else}}the service answers; without a reply{{end}} by " +
 			"the deadline they are retried"},

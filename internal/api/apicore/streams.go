@@ -85,19 +85,21 @@ func (e *eventWriter) beat() error {
 	return e.control.Flush()
 }
 
-type eventSource interface {
+// EventSource has events as they happen, until it is closed.
+type EventSource interface {
 	Next(ctx context.Context) ([]live.Event, error)
+	Close()
 }
 
 // SendEvents writes events until the caller is gone, loses permission, or the server stops. HEAD waits for none.
-func SendEvents(r *http.Request, w http.ResponseWriter, source eventSource) {
+func SendEvents(r *http.Request, w http.ResponseWriter, source EventSource) {
 	out, err := beginEvents(w)
 	for err == nil && r.Method != http.MethodHead {
 		err = pass(r.Context(), out, source)
 	}
 }
 
-func pass(ctx context.Context, out *eventWriter, source eventSource) error {
+func pass(ctx context.Context, out *eventWriter, source EventSource) error {
 	wait, cancel := context.WithTimeout(ctx, heartbeat)
 	defer cancel()
 	events, err := source.Next(wait)

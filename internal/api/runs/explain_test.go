@@ -54,7 +54,7 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 	apitest.Eventually(t, "the warning names it", func() bool {
 		var view struct{ Warnings []string }
 		e.Read("/runs/"+run.String(), &view)
-		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout (did you mean count?); the run")
+		return strings.Contains(strings.Join(view.Warnings, "\n"), "endpoint cout (did you mean count?); start")
 	})
 	testenv.Must(e.Pool.Exec(t.Context(), `UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
 		probe_at = tranche_now() WHERE endpoint = 'cout'`))(t)

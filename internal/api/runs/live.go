@@ -19,6 +19,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/apicore"
+	"github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/internal/live"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
@@ -95,15 +96,11 @@ func (s *Routes) registerEvents(api huma.API) {
 }
 
 func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.StreamResponse, error) {
-	return sendEvents(ctx, s, func() (*live.Watcher, error) { return s.watcher(ctx, in) })
+	return s.follow(ctx, func() (apicore.EventSource, error) { return s.watcher(ctx, in) })
 }
 
-type watcher interface {
-	Next(ctx context.Context) ([]live.Event, error)
-	Close()
-}
-
-func sendEvents[W watcher](ctx context.Context, s *Routes, open func() (W, error)) (*huma.StreamResponse, error) {
+// follow answers with events, of which a caller has a limited number of streams.
+func (s *Routes) follow(ctx context.Context, open func() (apicore.EventSource, error)) (*huma.StreamResponse, error) {
 	leave, err := s.Streams.Enter(asker(ctx))
 	if err != nil {
 		return nil, err
@@ -155,8 +152,8 @@ type RunsTopic struct { //nolint:revive // as above
 
 // HealthTopic is the data of the event health.
 type HealthTopic struct {
-	Status string         `json:"status" enum:"ok,warning,critical"`
-	Counts map[string]int `json:"counts" doc:"conditions by their severity: info, warning, critical"`
+	Status string                `json:"status" enum:"ok,warning,critical"`
+	Counts health.SeverityCounts `json:"counts" doc:"conditions by their severity"`
 }
 
 type topicsInput struct {
@@ -197,7 +194,7 @@ func (s *Routes) topicsFor(ctx context.Context) *live.Topics {
 }
 
 func (s *Routes) watchTopics(ctx context.Context, in *topicsInput) (*huma.StreamResponse, error) {
-	return sendEvents(ctx, s, func() (*live.TopicWatcher, error) { return s.topicsFor(ctx).Watch(in.Topic) })
+	return s.follow(ctx, func() (apicore.EventSource, error) { return s.topicsFor(ctx).Watch(in.Topic) })
 }
 
 func (s *Routes) lookAtRuns(ctx context.Context) ([]byte, error) {
@@ -229,11 +226,7 @@ func (s *Routes) lookAtHealth(ctx context.Context) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := HealthTopic{Status: report.Status, Counts: map[string]int{"info": 0, "warning": 0, "critical": 0}}
-	for i := range report.Conditions {
-		out.Counts[string(report.Conditions[i].Severity)]++
-	}
-	return json.Marshal(out)
+	return json.Marshal(HealthTopic{report.Status, report.Counts})
 }
 
 const mimeBinary = "application/octet-stream"
@@ -284,9 +277,11 @@ func planesResponses() map[string]*huma.Response {
 func (s *Routes) getPlanes(ctx context.Context, in *planesInput) (*huma.StreamResponse, error) {
 	look, cancel := s.Looking(ctx)
 	defer cancel()
-	planes, err := s.readPlanes(look, in)
+	planes, err := inspect.New(s.Store).Planes(look, inspect.PlanesRequest{
+		Run: in.ID, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
+	})
 	if err != nil {
-		return nil, err
+		return nil, apicore.Seen(err, "tranche run show "+in.ID.String())
 	}
 	return planesAnswer(planes), nil
 }
@@ -304,13 +299,6 @@ func planesAnswer(planes *inspect.Planes) *huma.StreamResponse {
 			http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(planes.Bytes))
 		})).ServeHTTP(w, r)
 	})
-}
-
-func (s *Routes) readPlanes(ctx context.Context, in *planesInput) (*inspect.Planes, error) {
-	planes, err := inspect.New(s.Store).Planes(ctx, inspect.PlanesRequest{
-		Run: in.ID, Step: in.Step, Layer: inspect.Layer(in.Layer), From: workqueue.Block(in.From), Blocks: in.Blocks,
-	})
-	return planes, apicore.Seen(err, "tranche run show "+in.ID.String())
 }
 
 type timelineInput struct {

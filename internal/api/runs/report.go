@@ -2,17 +2,24 @@ package runs
 
 import (
 	"bufio"
+	"bytes"
 	"context"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"io"
+	"mime"
 	"net/http"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/export"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	reportstore "github.com/tranchehq/tranche/workqueue/report"
 )
@@ -128,4 +135,172 @@ func (s exports) streamComparison(
 		return encoder.Encode(d)
 	})
 	s.complete(r, buffer, err)
+}
+
+type resultInput struct {
+	apicore.RunPath
+	Key     string `path:"key" doc:"the item's key"`
+	Step    string `query:"step" maxLength:"64" doc:"whose result; absent: of the only step that no other needs"`
+	Ordinal int32  `query:"ordinal" minimum:"-1" maximum:"2147483647" default:"-1" doc:"of several items with the key"`
+}
+
+const resultDescription = `The bytes as the service gave them, to be kept and not to be shown: whatever they are, a
+browser saves them. Their content type is told only when it is one in which nothing runs; others are
+application/octet-stream, and Tranche-Content-Type says what the service called it. The ETag is the SHA-256; ranges of
+bytes can be asked for.`
+
+func (s *Routes) registerResult(api huma.API) {
+	op := apicore.ReadsItems(apicore.Held(apicore.Get("get-result", "/runs/{run}/items/{key}/result",
+		"The result of an item, unchanged")))
+	op.Description = resultDescription
+	op.Responses = apicore.Answers("The result.", mimeBinary, &huma.Schema{Type: huma.TypeString, Format: "binary"})
+	apicore.RegisterAnswer(s.Core, api, op, func(ctx context.Context, in *resultInput) (*huma.StreamResponse, error) {
+		ctx, cancel := s.Looking(ctx)
+		defer cancel()
+		found, err := s.result(ctx, in)
+		if err != nil {
+			return nil, err
+		}
+		return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
+			if !found.Large.Valid {
+				sendResult(w, r, in.Key, &found, bytes.NewReader(found.Body))
+				return
+			}
+			body, err := export.New(s.Store).OpenResult(r.Context(), found.Large.UUID)
+			if err != nil {
+				s.Log.Warn("open a large result", zap.Error(err))
+				http.Error(w, "the result cannot be read", http.StatusInternalServerError)
+				return
+			}
+			sendResult(w, r, in.Key, &found, body)
+		}), nil
+	})
+}
+
+func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, error) {
+	req := export.ResultRequest{Run: in.ID, Step: in.Step, Key: in.Key}
+	if in.Ordinal >= 0 {
+		ordinal := workqueue.Ordinal(in.Ordinal)
+		req.Ordinal = &ordinal
+	}
+	found, err := export.New(s.Store).Result(ctx, req)
+	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {
+		return found, apicore.BadInput("step: " + choice.Error())
+	}
+	if twins, ok := errors.AsType[*export.AmbiguousKeyError](err); ok {
+		return found, apicore.BadInput("ordinal: " + twins.Error())
+	}
+	return found, apicore.Seen(err, "tranche run item "+in.ID.String()+" KEY")
+}
+
+// inertTypes are content types that execute nothing, with their file extensions.
+func inertTypes() map[string]string {
+	return map[string]string{
+		"application/json": ".json", "text/plain": ".txt", "text/csv": ".csv", "application/x-ndjson": ".ndjson",
+		"application/pdf": ".pdf", "image/png": ".png", "image/jpeg": ".jpg", "image/gif": ".gif",
+		"image/webp": ".webp", "application/zip": ".zip", "application/vnd.apache.parquet": ".parquet",
+	}
+}
+
+// sendResult sends bytes of unknown origin. Browsers are told to save them; if shown anyway, nothing in them can run
+// or reach anything.
+func sendResult(w http.ResponseWriter, r *http.Request, key string, found *export.Result, body io.ReadSeeker) {
+	kind, params, err := mime.ParseMediaType(found.ContentType)
+	if found.ContentType == "" {
+		kind, err = "application/json", nil
+	}
+	extension, inert := inertTypes()[kind]
+	if err != nil || !inert {
+		kind, extension = mimeBinary, ".bin"
+	}
+	if strings.HasPrefix(kind, "text/") {
+		charset := strings.ToLower(params["charset"])
+		if charset == "" || strings.Contains(charset, "utf-7") {
+			charset = "utf-8"
+		}
+		kind = mime.FormatMediaType(kind, map[string]string{"charset": charset})
+	}
+	h := w.Header()
+	h.Set("Content-Type", kind)
+	if kind == mimeBinary && found.ContentType != "" {
+		h.Set("Tranche-Content-Type", printable(found.ContentType))
+	}
+	name := map[string]string{"filename": fileName(key) + extension}
+	h.Set("Content-Disposition", mime.FormatMediaType("attachment", name))
+	h.Set("Content-Security-Policy", "default-src 'none'; sandbox")
+	h.Set("Cross-Origin-Resource-Policy", "same-origin")
+	h.Set("ETag", `"`+hex.EncodeToString(found.SHA256[:])+`"`)
+	http.ServeContent(w, r, "", time.Time{}, body)
+}
+
+func fileName(key string) string {
+	const most = 80
+	name := strings.Map(func(c rune) rune {
+		switch {
+		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9', c == '-', c == '_':
+			return c
+		}
+		return '_'
+	}, key)
+	return name[:min(len(name), most)]
+}
+
+func printable(text string) string {
+	clean := slices.DeleteFunc([]byte(apicore.Echo(text)), func(c byte) bool { return c < ' ' || c > '~' })
+	return string(clean)
+}
+
+type groupsInput struct {
+	apicore.RunPath
+	By string `query:"by" maxLength:"200" doc:"a top-level field of the payloads; absent: only list the fields"`
+
+	Lanes bool `query:"lanes" doc:"by lane of a run in order instead: the number of a partition, or of a value's lane"`
+}
+
+type groupsMapInput struct {
+	apicore.RunPath
+	By     string `query:"by" required:"true" minLength:"1" maxLength:"200" doc:"a top-level field of the payloads"`
+	From   int32  `query:"from" minimum:"0" maximum:"262143" doc:"the first block: ordinal 8192·from"`
+	Blocks int    `query:"blocks" minimum:"1" maximum:"128" default:"128" doc:"how many blocks"`
+}
+
+func (s *Routes) registerGroups(api huma.API) {
+	op := apicore.ReadsItems(apicore.ReadsMany(apicore.Get("get-groups", "/runs/{run}/groups",
+		"Items by a payload field, or by lane")))
+	op.Description = "How many items have each value, and their states over all steps: the 50 most frequent values, " +
+		"and the rest together. The first query of a field reads the payloads of all items; later ones do not. Of runs " +
+		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
+	apicore.Register(s.Core, api, op, s.getGroups)
+	op = apicore.ReadsMany(apicore.Get("get-groups-map", "/runs/{run}/groups/map",
+		"The group of each item, as bytes"))
+	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
+		"its value in the groups of /runs/{run}/groups, from 0, and 50 for the rest."
+	op.Responses = planesResponses()
+	apicore.RegisterAnswer(s.Core, api, op, s.getGroupsMap)
+}
+
+func (s *Routes) getGroups(ctx context.Context, in *groupsInput) (*inspect.PayloadGroups, error) {
+	if err := apicore.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
+		return nil, err
+	}
+	switch {
+	case in.By != "" && in.Lanes:
+		return nil, apicore.BadInput("lanes: it does not go with by; give one of them")
+	case in.By == "" && !in.Lanes:
+		return inspect.New(s.Store).PayloadFields(ctx, in.ID)
+	}
+	return inspect.New(s.Store).GroupsBy(ctx, in.ID, in.By)
+}
+
+func (s *Routes) getGroupsMap(ctx context.Context, in *groupsMapInput) (*huma.StreamResponse, error) {
+	look, cancel := s.Looking(ctx)
+	defer cancel()
+	if err := apicore.CheckText("by", in.By, inspect.MaxFieldName); err != nil {
+		return nil, err
+	}
+	planes, err := inspect.New(s.Store).GroupPlane(look, in.ID, in.By, workqueue.Block(in.From), in.Blocks)
+	if err != nil {
+		return nil, err
+	}
+	return planesAnswer(planes), nil
 }

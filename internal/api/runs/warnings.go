@@ -2,17 +2,15 @@ package runs
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
-	"github.com/nats-io/nats.go/jetstream"
-
-	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/api/apicore"
+	watch "github.com/tranchehq/tranche/internal/health"
 	"github.com/tranchehq/tranche/workqueue"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
@@ -43,32 +41,11 @@ func late(ctx context.Context, db *database.DB, id workqueue.RunID) []string {
 
 // warnings are never nil: the page counts them.
 func warnings(run *inspect.RunView, obstacles []string) []string {
-	return append(append(overdue(run), obstacles...), strays(run)...)
-}
-
-func overdue(run *inspect.RunView) []string {
-	if run.State != "running" || run.Open == nil || !run.Open.Overdue {
-		return []string{}
+	all := []string{}
+	if run.State == "running" && run.Open != nil && run.Open.Overdue {
+		all = append(all, health.RunOverdue.Warn(run.ID, "", "", health.Row{"deadline": *run.Open.SealDeadline}))
 	}
-	return []string{fmt.Sprintf("it is open, and should have been sealed by %s; close it to new items with: "+
-		"tranche run seal %s", run.Open.SealDeadline.UTC().Format(time.RFC3339), run.ID)}
-}
-
-func strays(run *inspect.RunView) []string {
-	var strays []string
-	if run.Quarantined > 0 {
-		strays = append(strays, fmt.Sprintf("%d messages about it are in quarantine; see: %s --run %s",
-			run.Quarantined, apicore.SeeQuarantine, run.ID))
-	}
-	if run.DeadLetters > 0 {
-		strays = append(strays, fmt.Sprintf("%d of its dead letters wait for an operator; see: %s", run.DeadLetters,
-			apicore.SeeLetters))
-	}
-	if run.GivenUp > 0 {
-		strays = append(strays, fmt.Sprintf("%d requests of it were given up, and their items went on in smaller ones; "+
-			"see: %s", run.GivenUp, apicore.SeeLetters))
-	}
-	return strays
+	return append(append(all, obstacles...), health.Strays(run.ID, run.Quarantined, run.DeadLetters, run.GivenUp)...)
 }
 
 func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
@@ -81,13 +58,13 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	if short := s.Short(); len(short) > 0 {
 		return short
 	}
-	names := []string{}
-	warnings := []string{}
+	names, warnings := []string{}, []string{}
 	for i := range run.Steps {
 		st := &run.Steps[i]
 		switch {
 		case st.Gate != nil && st.Gate.State == controlstore.GateWaiting:
-			warnings = append(warnings, gateWarning(st.Gate))
+			warnings = append(warnings, health.RunGate.Warn(run.ID, st.Gate.Name, "",
+				health.Row{"other": st.Gate.Approvers == workqueue.ApproveOther}))
 		case st.Settled() >= st.Items:
 		case st.Kind == workqueue.KindLocal:
 			warnings = append(warnings, s.unknownLocal(ctx, st)...)
@@ -98,80 +75,43 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	return append(warnings, s.Unheard(ctx, names)...)
 }
 
-func gateWarning(g *controlstore.Gate) string {
-	but := ""
-	if g.Approvers == workqueue.ApproveOther {
-		but = " by a user who took no part in the run"
-	}
-	return fmt.Sprintf("step %s waits for approval%s; look first with: tranche run approve %s --step %s "+
-		"--dry-run", g.Name, but, g.Run, g.Name)
-}
-
 func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
 	nodes, err := inspect.New(s.Store).NodesFor(ctx, st.Endpoint)
 	if err != nil || len(nodes) > 0 {
 		return nil // unknown is not worth a warning
 	}
 	_, function := workqueue.TargetKind(st.Endpoint)
-	return []string{fmt.Sprintf("no node has local function %s of step %s; start the program that has it",
-		function, st.Name)}
+	return []string{health.ReasonNoLocal.Warn(workqueue.RunID{}, st.Name, st.Endpoint, health.Row{"function": function})}
 }
 
 func heldWarning(run *inspect.RunView) string {
-	why := "it is paused"
-	if run.Hold.Detail != "" {
-		why += ": " + run.Hold.Detail
+	row := health.Row{"detail": run.Hold.Detail, "failed": run.Failed > 0}
+	if run.Hold.By != workqueue.Engine {
+		row["by"] = run.Hold.By
 	}
-	if run.Hold.Kind == controlstore.HoldCanary {
-		return fmt.Sprintf("%s; approve the rest with: tranche run approve %s", why, run.ID)
-	}
-	return fmt.Sprintf("%s; resume it with: tranche run resume %s", why, run.ID)
+	return health.HeldBy(run.Hold.Kind).Warn(run.ID, "", "", row)
 }
 
 const noNATSWarning = "NATS does not answer, so nothing is sent to services at the moment"
 
 // Unheard warns of endpoints that no service listens on.
 func (s *Routes) Unheard(ctx context.Context, names []string) []string {
-	warnings := []string{}
-	if len(names) > 0 && !s.NC.IsConnected() {
-		return append(warnings, noNATSWarning)
-	}
-	names = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return s.pulled(ctx, name) })
 	if len(names) == 0 {
-		return warnings
+		return []string{}
 	}
-	listeners, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
-	if err != nil {
-		return append(warnings, noNATSWarning)
+	var all []health.WorkingEndpoint
+	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+		all = append(all, health.WorkingEndpoint{Endpoint: name})
 	}
-	slices.Sort(names)
-	for _, name := range slices.Compact(names) {
-		heard := slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == name })
-		if !heard {
-			meant := ""
-			if near := wire.Nearest(name, listeners); near != "" {
-				meant = " (did you mean " + near + "?)"
-			}
-			warnings = append(warnings, "no service listens on endpoint "+name+meant+"; the run goes on as soon as one does: "+
-				"start it, or compare its name with those of: tranche endpoints")
-		}
+	ctx, cancel := context.WithTimeout(ctx, 3*apicore.ListenWait)
+	defer cancel()
+	none, err := watch.Unheard(ctx, s.NC, all)
+	if err != nil || !s.NC.IsConnected() {
+		return []string{noNATSWarning}
+	}
+	warnings := []string{}
+	for _, e := range none {
+		warnings = append(warnings, health.NoListeners.Warn(workqueue.RunID{}, "", e.Endpoint, health.Row{"like": e.Like}))
 	}
 	return warnings
-}
-
-// pulled reports whether a service is pulling requests for an endpoint now. It is much faster than discovery, but
-// misses a service between two pulls.
-func (s *Routes) pulled(ctx context.Context, name string) bool {
-	ctx, cancel := context.WithTimeout(ctx, apicore.ListenWait)
-	defer cancel()
-	js, err := jetstream.New(s.NC)
-	if err != nil {
-		return false
-	}
-	consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(name))
-	if err != nil {
-		return false // discovery will tell
-	}
-	info := consumer.CachedInfo() // just fetched
-	return info.NumWaiting > 0    // unacknowledged requests may be held by a dead service
 }
