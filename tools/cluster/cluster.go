@@ -284,7 +284,7 @@ func (c *cluster) own(text string, machine int) string {
 func environment(file string) (env []string) {
 	for line := range strings.Lines(file) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
-			env = append(env, line)
+			env = append(env, strings.ReplaceAll(line, "'", "")) // systemd removes the quotes
 		}
 	}
 	return env
