@@ -77,8 +77,7 @@ type NotReadyError struct {
 }
 
 func (e *NotReadyError) Error() string {
-	grantee := e.Role
-	grantee = cmp.Or(grantee, "ROLE")
+	grantee := cmp.Or(e.Role, "ROLE")
 	switch {
 	case len(e.Missing) == 0:
 		return fmt.Sprintf("role %s may not %s, among what serving needs; run, as the owner of the schema: "+

@@ -291,7 +291,7 @@ func (p *publisher) RunFresh(ctx context.Context) {
 			publishing.Go(func() {
 				for i := range some {
 					e := &some[i]
-					published := p.publishEvent(ctx, &e.Event) == nil
+					published := p.publishEvent(ctx, &e.Event) == nil // the next pass over the outbox logs the reason
 					if published {
 						if !e.came.IsZero() {
 							p.node.Meter.Took(core.TimingCompletion, time.Since(e.came))

@@ -120,9 +120,9 @@ func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelle
 	return cancelled, err
 }
 
-// changed removes the requests that a change has ended from the stream, and notifies all nodes.
-func (r *Runs) changed(ctx context.Context, whether bool, ended []workqueue.Sent) {
-	if whether {
+// changed removes the requests that a change has ended from the stream, and notifies all nodes, if there was one.
+func (r *Runs) changed(ctx context.Context, any bool, ended []workqueue.Sent) {
+	if any {
 		core.RemoveRequests(ctx, r.node, ended)
 		r.node.NotifyChange()
 	}

@@ -239,7 +239,6 @@ func ScanSlot(in *BodyReader) (slot Slot) {
 		checkSlot(in, &slot, seen, encoded)
 	}
 	if in.Err == nil && slot.Err == nil && slot.ContentType == "" {
-		slot := &slot
 		if flaw := in.flawOf(slot.Data); flaw != nil {
 			slot.Data, slot.Err = nil, flaw.Slot()
 		}

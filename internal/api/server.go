@@ -282,7 +282,7 @@ func (s *Server) routes() http.Handler {
 	mux.HandleFunc("GET /readyz", s.core.Ready)
 	if s.config.Metrics != nil {
 		mux.HandleFunc("GET /metrics", s.config.Metrics.ServeHTTP)
-		s.config.Metrics.Watch(s.whole, s.core.Unready)
+		s.config.Metrics.Watch(s.health, s.core.Unready)
 	}
 	mux.HandleFunc("GET "+apicore.SchemaPath, serveSchemas())
 	s.admin.RegisterOIDC(mux)

@@ -334,24 +334,26 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []NoListene
 	}
 	ctx, cancel := context.WithTimeout(ctx, natsTimeout)
 	defer cancel()
-	of, err := Unheard(ctx, w.cfg.NC, services)
+	of, err := WithoutListeners(ctx, w.cfg.NC, services)
 	return append(none, of...), err == nil
 }
 
-// Unheard returns the endpoints that no service listens on. The error means that NATS did not say before ctx ended.
+// WithoutListeners returns the endpoints that no service listens on. The error means that NATS did not say before ctx ended.
 // A client that pulls from JetStream mostly saves the discovery of services; busy ones do not pull.
-func Unheard(ctx context.Context, nc *nats.Conn, all []health.WorkingEndpoint) (none []NoListener, err error) {
+func WithoutListeners(ctx context.Context, nc *nats.Conn, all []health.WorkingEndpoint) (none []NoListener, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
 		return nil, err
 	}
 	pulled := make([]bool, len(all))
+	asking, cancel := context.WithTimeout(ctx, listenWait)
+	defer cancel()
 	var asks errgroup.Group
 	asks.SetLimit(asksAtOnce)
 	for i, e := range all {
 		asks.Go(func() error {
 			if !e.Plain {
-				consumer, err := js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(e.Endpoint))
+				consumer, err := js.Consumer(asking, wire.StreamWork, wire.ConsumerName(e.Endpoint))
 				pulled[i] = err == nil && consumer.CachedInfo().NumWaiting > 0 // just fetched
 			}
 			return nil

@@ -115,7 +115,7 @@ func (p *Producers) told(err error) (wire.CollectCode, string) {
 		return wire.CollectUnknown, "there is no such collector; see tranche collector list"
 	}
 	p.log.Error("operations could not be added", zap.Error(err))
-	if database.Away(err) {
+	if database.Unavailable(err) {
 		return wire.CollectUnavailable, "PostgreSQL cannot be reached, or is too slow; add them again with the same ids"
 	}
 	return wire.CollectInternal, "something went wrong inside; the log of this node says what"

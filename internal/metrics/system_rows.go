@@ -17,10 +17,10 @@ func alwaysRows() []row[*seen] {
 		{"tranche_database_scrape_duration_seconds", "Duration of the last read.", "",
 			one(func(s *seen) float64 { return s.took.Seconds() })},
 		{"tranche_health_conditions",
-			"Conditions of tranche health, at most 10000 of a kind, without muted ones.",
+			"Conditions of tranche health, at most 20 of a kind, without muted ones.",
 			"kind,severity", conditionsByKind},
-		{"tranche_health_count", "What the conditions of a kind count, muted ones too: items, dead letters, messages or " +
-			"operations, up to 10000; else themselves.", "kind", countsByKind},
+		{"tranche_health_count", "What the conditions of a kind count, at most 20 and muted ones too: items, dead " +
+			"letters, messages, operations or events; else themselves.", "kind", countsByKind},
 		{"tranche_stream_size_bytes", "Size of a stream.", "stream",
 			perStream(func(u *streamUse) float64 { return u.bytes })},
 		{"tranche_stream_messages", "Messages in a stream.", "stream",

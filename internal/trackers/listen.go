@@ -122,7 +122,7 @@ func ReadBody(body []byte, into any) error {
 	}
 	if err := jsonv2.Unmarshal(body, into, jsonv2.RejectUnknownMembers(true)); err != nil {
 		place, text := ingest.BadJSON("the request", err)
-		return &trackerclient.Error{Code: trackerclient.CodeBadRequest, Place: place, Message: text}
+		return &trackerclient.Error{Code: trackerclient.CodeBadRequest, Place: echo(place), Message: text}
 	}
 	return nil
 }
@@ -135,7 +135,7 @@ func refused(log *zap.Logger, err error) *trackerclient.Error {
 	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		return bad
 	}
-	if database.Away(err) || database.Contended(err) || errors.Is(err, context.Canceled) {
+	if database.Unavailable(err) || database.Contended(err) || errors.Is(err, context.Canceled) {
 		return &trackerclient.Error{Code: trackerclient.CodeUnavailable,
 			Message: "PostgreSQL cannot be reached, or is too slow; ask again"}
 	}

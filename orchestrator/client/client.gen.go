@@ -2126,8 +2126,8 @@ type HealthTopic struct {
 	// Status one of ok, warning, critical
 	Status string `json:"status"`
 
-	// Counts conditions by their severity: info, warning, critical
-	Counts map[string]int `json:"counts"`
+	// Counts conditions by their severity
+	Counts SeverityCounts `json:"counts"`
 }
 
 type Hello struct {
@@ -7307,4 +7307,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 60341ed16e5ab5004c733fe9b742cbc9, is 30e176c8f4e3f7690aa421f708f87327d8886a2d1be3ddefbc712392ea9d36eb.
+// Of ea778bc8962b5c62785824c94b4634ac, is 969da7c5d6bc13707fcb04091f113ccab27b3daf60f217dad486083fd3a01c9c.

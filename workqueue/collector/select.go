@@ -135,8 +135,8 @@ func (s Store) changeOps(ctx context.Context, c opsChange) (total int64, err err
 	}
 	if len(c.sel.IDs) > 0 {
 		c.passes = []string{namedCandidates}
-		c.ids, err = pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], foldedWith, c.id, c.sel.IDs)
-		if c.ids = append(c.ids, c.sel.IDs...); err != nil {
+		into, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], foldedWith, c.id, c.sel.IDs)
+		if c.ids = slices.Concat(c.sel.IDs, into); err != nil {
 			return 0, fmt.Errorf("%s operations of collector %s: %w", c.verb, c.name, err)
 		}
 	}

@@ -115,7 +115,7 @@ func (r *RunHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) 
 	if _, err := tx.Exec(ctx, releaseHeld, r.id); err != nil {
 		return 0, fmt.Errorf("release items: %w", err)
 	}
-	if err := pg.Exactly(1)(tx.Exec(ctx, passCanary, r.id)); err != nil {
+	if err := pg.CheckRows(1)(tx.Exec(ctx, passCanary, r.id)); err != nil {
 		return 0, fmt.Errorf("pass the canary of run %s: %w", r.id, err)
 	}
 	detail := map[string]any{"items": items, "reason": pg.Plain(reason), "by": pg.Plain(actor)}

@@ -203,7 +203,7 @@ func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out 
 	if err := tracker.Reopen(ctx, tx, uuid.UUID(c.Run)); err != nil {
 		return false, err
 	}
-	if err := pg.Exactly(1)(tx.Exec(ctx, reviveRun, c.Run, gen)); err != nil {
+	if err := pg.CheckRows(1)(tx.Exec(ctx, reviveRun, c.Run, gen)); err != nil {
 		return false, fmt.Errorf("begin the next generation: %w", err)
 	}
 	out.Runs, out.Items = []workqueue.RunID{c.Run}, left

@@ -259,7 +259,7 @@ func (g *Gate) pass(
 	if err := tx.QueryRow(ctx, readyAtStep, g.Run, g.Step).Scan(&items); err != nil {
 		return 0, fmt.Errorf("count the items of step %s: %w", g.Name, err)
 	}
-	if err := pg.Exactly(1)(tx.Exec(ctx, passGate, g.Run, g.Step, pg.Plain(c.Actor))); err != nil {
+	if err := pg.CheckRows(1)(tx.Exec(ctx, passGate, g.Run, g.Step, pg.Plain(c.Actor))); err != nil {
 		return 0, fmt.Errorf("let step %s begin: %w", g.Name, err)
 	}
 	detail := map[string]any{"step": g.Name, "items": items, "reason": pg.Plain(c.Reason), "by": pg.Plain(c.Actor)}

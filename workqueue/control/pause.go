@@ -343,7 +343,7 @@ func moveHolds(ctx context.Context, tx pgx.Tx, runs []*RunHold, m holdMove) erro
 		before[i] = holdDocument(holding{r.Hold, r.Detail, r.By})
 		after[i] = holdDocument(m.after)
 	}
-	err := pg.Exactly(len(runs))(tx.Exec(ctx, m.statement, append([]any{ids}, m.args...)...))
+	err := pg.CheckRows(len(runs))(tx.Exec(ctx, m.statement, append([]any{ids}, m.args...)...))
 	if err != nil {
 		return fmt.Errorf("%s %d runs: %w", m.action, len(runs), err)
 	}

@@ -185,7 +185,7 @@ func requeueNamed(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeu
 		moved.add(&rows[i])
 	}
 	out.Requeued = len(moved.ids)
-	return pg.Exactly(len(moved.ids))(tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force))
+	return pg.CheckRows(len(moved.ids))(tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force))
 }
 
 // mayRequeue returns the reason for a refusal, or "".
@@ -275,7 +275,7 @@ func dropNamed(ctx context.Context, tx pgx.Tx, moved *letterMove) error {
 			moved.add(l)
 		}
 	}
-	return pg.Exactly(len(moved.ids))(tx.Exec(ctx, dropLetters, moved.ids))
+	return pg.CheckRows(len(moved.ids))(tx.Exec(ctx, dropLetters, moved.ids))
 }
 
 // letterMove is an operator's action on dead letters: which it moved, from which states, and to which.

@@ -202,11 +202,11 @@ func (r *runFacts) notes() []string {
 	if r.open {
 		notes = append(notes, r.openNote())
 	}
-	return append(notes, Strays(r.id, r.quarantined, r.letters, 0)...)
+	return append(notes, Leftovers(r.id, r.quarantined, r.letters, 0)...)
 }
 
-// Strays says which messages and requests of a run went astray: quarantined, dead letters that wait, and given up.
-func Strays(run workqueue.RunID, quarantined, letters, givenUp int64) (strays []string) {
+// Leftovers says how many messages of a run are in quarantine, and how many dead letters and abandoned requests it has.
+func Leftovers(run workqueue.RunID, quarantined, letters, givenUp int64) (said []string) {
 	for _, s := range []struct {
 		n    int64
 		text string
@@ -216,10 +216,10 @@ func Strays(run workqueue.RunID, quarantined, letters, givenUp int64) (strays []
 		{givenUp, "requests of it were given up, and their items went on in smaller ones; see: `tranche dlq list`"},
 	} {
 		if s.n > 0 {
-			strays = append(strays, fmt.Sprintf("%d %s", s.n, s.text))
+			said = append(said, fmt.Sprintf("%d %s", s.n, s.text))
 		}
 	}
-	return strays
+	return said
 }
 
 // heldNote is for a held run whose missing items are all in flight: it says that none will follow.

@@ -383,7 +383,10 @@ func Count[N ~int | ~int64 | ~uint64](n N, noun string) string {
 }
 
 func countOf(n any, noun string) string {
-	number, _ := strconv.ParseInt(fmt.Sprint(n), 10, 64) // of the several types that rows have
+	number, err := strconv.ParseInt(fmt.Sprint(n), 10, 64) // of the several types that rows have
+	if err != nil {
+		return fmt.Sprint(n, " ", noun, "s")
+	}
 	return Count(number, noun)
 }
 

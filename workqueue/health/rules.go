@@ -671,7 +671,7 @@ var rules = []Rule{
 			Why: "step {{.step}} has a barrier, and what it waited for ended",
 		}}},
 	{Kind: ReasonNoLocal, Owner: OwnerOperator, Items: "waiting for a node that has {to}",
-		Who: "the operator of the program with {{.function}}", Why: "no node here has local function {{.function}}",
+		Who: "the operator of the program with {{.function}}", Why: "no node here has local function {{.function}}{{with .step}} of step {{.}}{{end}}",
 		Next: "the first node with it claims them",
 		Advice: []Advice{{"start a program that embeds a node with this function; this lists it then",
 			"tranche endpoints show {{.endpoint}}"}}},

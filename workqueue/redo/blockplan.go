@@ -228,7 +228,7 @@ func (w *redoWrite) send(ctx context.Context, tx pgx.Tx, run workqueue.RunID) er
 	}
 	results := tx.SendBatch(ctx, batch)
 	for _, n := range want {
-		if err := pg.Exactly(n)(results.Exec()); err != nil {
+		if err := pg.CheckRows(n)(results.Exec()); err != nil {
 			_ = results.Close() // the first error is returned
 			return fmt.Errorf("take items of run %s back: %w", run, err)
 		}

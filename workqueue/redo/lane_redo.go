@@ -112,7 +112,7 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 		return nil
 	}
 	steps, blocks, bits := idle.Bits()
-	err = pg.Exactly(len(blocks))(r.tx.Exec(ctx, putBack, r.run, steps, blocks, pgbits.Slice(bits)))
+	err = pg.CheckRows(len(blocks))(r.tx.Exec(ctx, putBack, r.run, steps, blocks, pgbits.Slice(bits)))
 	return pg.Wrap(err, "have heads of lanes give way")
 }
 

@@ -127,7 +127,7 @@ func (d *digester) readBlock(ctx context.Context, from workqueue.Ordinal) error 
 		if err := d.readItems(ctx, first, last); err != nil {
 			return fmt.Errorf("items %d to %d: %w", first, last, err)
 		}
-		if !(d.state == "completed" || d.state == "cancelled") {
+		if d.state != "completed" && d.state != "cancelled" { // the results may still change
 			continue
 		}
 		if err := d.readParts(ctx, first, last); err != nil {

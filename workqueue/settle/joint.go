@@ -200,7 +200,7 @@ func (m *moves) queue(batch *pgx.Batch) {
 	}
 	args := append(plane.Columns(m.rows), pgbits.Slice(m.ready), pgbits.Slice(m.done), pgbits.Slice(m.failed),
 		pgbits.Slice(m.skipped), pgbits.Slice(m.leave), m.bytes)
-	batch.Queue(moveBlocks, args...).Exec(pg.Expect(len(m.rows), "move blocks"))
+	batch.Queue(moveBlocks, args...).Exec(pg.CheckBatchRows(len(m.rows), "move blocks"))
 }
 
 type nullBits struct{ bitfield.Set }

@@ -3,6 +3,7 @@ package settle
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -244,10 +245,11 @@ func (m *LaneMoves) queue(batch *pgx.Batch, run workqueue.RunID) {
 	if len(m.Released) > 0 {
 		steps, blocks, bits := m.Bits()
 		batch.Queue(releaseFollowers, run, steps, blocks, pgbits.Slice(bits)).
-			Exec(pg.Expect(len(blocks), "move on the next items"))
+			Exec(pg.CheckBatchRows(len(blocks), fmt.Sprintf("move on the next items of run %s", run)))
 	}
 	if len(m.lanes) > 0 {
-		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).Exec(pg.Expect(len(m.lanes), "move on the lanes"))
+		batch.Queue(moveLanes, run, m.lanes, m.heads, m.lows, m.stop).
+			Exec(pg.CheckBatchRows(len(m.lanes), fmt.Sprintf("move on the lanes of run %s", run)))
 	}
 }
 

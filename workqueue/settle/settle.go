@@ -74,7 +74,7 @@ func (s *settlement) markLarge(ctx context.Context, tx pgx.Tx) error {
 	if len(s.large) == 0 {
 		return nil
 	}
-	err := pg.Exactly(len(s.large))(tx.Exec(ctx, recordLarge, s.large))
+	err := pg.CheckRows(len(s.large))(tx.Exec(ctx, recordLarge, s.large))
 	return pg.Wrap(err, "record %d results that are kept apart", len(s.large))
 }
 
@@ -130,19 +130,19 @@ WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block
 // it only locks the blocks and reads their planes: unlock changes them.
 func (s *settlement) queueMasks(batch *pgx.Batch) {
 	if len(s.ended) > 0 {
-		batch.Queue(updateSlices, s.endedArgs()...).Exec(pg.Expect(len(s.ended), "settle slices"))
+		batch.Queue(updateSlices, s.endedArgs()...).Exec(pg.CheckBatchRows(len(s.ended), "settle slices"))
 	}
 	if len(s.made) > 0 {
-		batch.Queue(insertSlices, s.madeArgs()...).Exec(pg.Expect(len(s.made), "settle new slices"))
+		batch.Queue(insertSlices, s.madeArgs()...).Exec(pg.CheckBatchRows(len(s.made), "settle new slices"))
 	}
 	if len(s.outcomes) > 0 {
 		batch.Queue(lockBlocks, plane.Columns(s.locks())...)
 	}
 	if len(s.unheld) > 0 {
-		batch.Queue(unholdBlocks, s.unheldArgs()...).Exec(pg.Expect(len(s.unheld), "settle items held back"))
+		batch.Queue(unholdBlocks, s.unheldArgs()...).Exec(pg.CheckBatchRows(len(s.unheld), "settle items held back"))
 	}
 	if len(s.alone) > 0 {
-		batch.Queue(updateBlocks, s.blockArgs()...).Exec(pg.Expect(len(s.alone), "settle blocks"))
+		batch.Queue(updateBlocks, s.blockArgs()...).Exec(pg.CheckBatchRows(len(s.alone), "settle blocks"))
 	}
 	if len(s.joint) > 0 {
 		batch.Queue(readPlanes, plane.Columns(s.rows())...).Query(s.scanPlanes)

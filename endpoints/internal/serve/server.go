@@ -5,7 +5,7 @@
 //	server, work, single handle one request; direct handles those of core NATS
 //	writer, held         write answers into as few messages as fit
 //	outbox               publishes until JetStream acknowledges
-//	stats, log           report
+//	stats                report
 //
 // Package endpoints calls the handlers, since it knows their types.
 package serve

@@ -148,7 +148,7 @@ func (s *Core) away(err error) *UnavailableError {
 		return Away(as[*database.HeldError](err).Error())
 	case database.Contended(err):
 		return Away("other transactions in PostgreSQL kept this from being done; try again soon")
-	case database.Away(err):
+	case database.Unavailable(err):
 		return Away("PostgreSQL does not answer at the moment; try again soon")
 	default:
 		return nil

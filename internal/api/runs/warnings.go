@@ -14,7 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// Warnings lists what blocks a running run and what has gone astray in any run.
+// Warnings lists what blocks a running run and what is left over in any run.
 func (s *Routes) Warnings(ctx context.Context, run *inspect.RunView) []string {
 	return warnings(run, s.obstacles(ctx, run))
 }
@@ -45,7 +45,7 @@ func warnings(run *inspect.RunView, obstacles []string) []string {
 	if run.State == "running" && run.Open != nil && run.Open.Overdue {
 		all = append(all, health.RunOverdue.Warn(run.ID, "", "", health.Row{"deadline": *run.Open.SealDeadline}))
 	}
-	return append(append(all, obstacles...), health.Strays(run.ID, run.Quarantined, run.DeadLetters, run.GivenUp)...)
+	return append(append(all, obstacles...), health.Leftovers(run.ID, run.Quarantined, run.DeadLetters, run.GivenUp)...)
 }
 
 func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
@@ -81,7 +81,7 @@ func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []strin
 		return nil // unknown is not worth a warning
 	}
 	_, function := workqueue.TargetKind(st.Endpoint)
-	return []string{health.ReasonNoLocal.Warn(workqueue.RunID{}, st.Name, st.Endpoint, health.Row{"function": function})}
+	return []string{health.ReasonNoLocal.Warn(workqueue.RunID{}, st.Name, st.Endpoint, health.Row{"function": function, "step": st.Name})}
 }
 
 func heldWarning(run *inspect.RunView) string {
@@ -99,14 +99,17 @@ func (s *Routes) Unheard(ctx context.Context, names []string) []string {
 	if len(names) == 0 {
 		return []string{}
 	}
+	if !s.NC.IsConnected() { // a request would wait for the connection
+		return []string{noNATSWarning}
+	}
 	var all []health.WorkingEndpoint
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
 		all = append(all, health.WorkingEndpoint{Endpoint: name})
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*apicore.ListenWait)
 	defer cancel()
-	none, err := watch.Unheard(ctx, s.NC, all)
-	if err != nil || !s.NC.IsConnected() {
+	none, err := watch.WithoutListeners(ctx, s.NC, all)
+	if err != nil {
 		return []string{noNATSWarning}
 	}
 	warnings := []string{}

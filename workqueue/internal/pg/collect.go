@@ -258,8 +258,8 @@ func Wrap(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// Exactly turns the result of an Exec into an error: ErrFence unless it touched so many rows.
-func Exactly(want int) func(pgconn.CommandTag, error) error {
+// CheckRows returns a function that turns the result of an Exec into an error: ErrFence unless it touched want rows.
+func CheckRows(want int) func(pgconn.CommandTag, error) error {
 	return func(tag pgconn.CommandTag, err error) error {
 		if err == nil && tag.RowsAffected() != int64(want) {
 			err = fmt.Errorf("%d rows of %d: %w", tag.RowsAffected(), want, workqueue.ErrFence)
@@ -268,14 +268,14 @@ func Exactly(want int) func(pgconn.CommandTag, error) error {
 	}
 }
 
-// Expect is [Exactly] for a statement of a batch.
-func Expect(want int, what string) func(pgconn.CommandTag) error {
-	return func(tag pgconn.CommandTag) error { return Wrap(Exactly(want)(tag, nil), "%s", what) }
+// CheckBatchRows is [CheckRows] for a statement of a batch.
+func CheckBatchRows(want int, what string) func(pgconn.CommandTag) error {
+	return func(tag pgconn.CommandTag) error { return Wrap(CheckRows(want)(tag, nil), "%s", what) }
 }
 
-// UnlessZero is NULL for the zero value.
+// UnlessZero is NULL for the zero value, and for the zero time in any location.
 func UnlessZero[T comparable](value T) *T {
-	if value == *new(T) {
+	if at, ok := any(value).(interface{ IsZero() bool }); value == *new(T) || ok && at.IsZero() {
 		return nil
 	}
 	return &value

@@ -85,9 +85,7 @@ type Chunking struct {
 func (c *Chunking) Size() int {
 	n := c.Chunk
 	if c.Auto {
-		learned := c.Learned
-		learned = cmp.Or(learned, workqueue.DefaultAutoChunk)
-		n = min(n, learned)
+		n = min(n, cmp.Or(c.Learned, workqueue.DefaultAutoChunk))
 	}
 	if c.Limit > 0 {
 		n = min(n, c.Limit)
