@@ -30,10 +30,10 @@ const (
 // totals are what the whole may have. They may only go down: lower them with what a change removes; who raises one
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
-	packages: 112, // those with files that are not tests
-	files:    684, // without tests and generated code, as are lines
-	lines:    153099,
-	tests:    79987, // lines of them
+	packages: 113, // those with files that are not tests
+	files:    634, // without tests and generated code, as are lines
+	lines:    152400,
+	tests:    80200, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
