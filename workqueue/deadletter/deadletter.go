@@ -203,6 +203,8 @@ type DeadFilter struct {
 const (
 	DefaultLetters = 50
 	MaxLetters     = 500
+	// MaxSearched is how many letters of all namespaces a page of some is made of.
+	MaxSearched = 20_000
 )
 
 // DeadLetterPage is a page of dead letters, newest first, without bodies.
@@ -220,11 +222,16 @@ SELECT id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, ori
 const listLetters = letterColumns + `
 FROM dead_letter
 WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND ($3::uuid IS NULL OR id < $3)
-    AND ` + visible + `
+    AND ` + visible + ` AND ($6::uuid IS NULL OR id >= $6)
 ORDER BY id DESC
 LIMIT $4`
 
-// DeadLetters lists dead letters of the context's scope, newest first, without bodies.
+// letterFloor bounds what a page of some namespaces reads; null: nothing is older.
+const letterFloor = `
+SELECT (SELECT id FROM dead_letter WHERE $1::uuid IS NULL OR id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1)`
+
+// DeadLetters lists dead letters of the context's scope, newest first, without bodies. If that is limited, a page may
+// have few letters, or none, and a next one.
 func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, error) {
 	limit := pg.Limit(f.Limit, DefaultLetters, MaxLetters)
 	page := DeadLetterPage{Letters: []DeadLetter{}}
@@ -235,15 +242,23 @@ func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, e
 	if f.After != (workqueue.LetterID{}) {
 		after = &f.After
 	}
+	var floor *workqueue.LetterID
 	var err error
-	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1,
-		workqueue.Namespaces(ctx))
-	if err != nil {
-		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
+	if workqueue.Namespaces(ctx) != nil {
+		err = s.db.Pool.QueryRow(ctx, letterFloor, after, MaxSearched).Scan(&floor)
 	}
-	if len(page.Letters) > limit {
+	if err == nil {
+		page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1,
+			workqueue.Namespaces(ctx), floor)
+	}
+	switch {
+	case err != nil:
+		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
+	case len(page.Letters) > limit:
 		page.Letters = page.Letters[:limit]
 		page.Next = &page.Letters[limit-1].ID
+	default:
+		page.Next = floor
 	}
 	return page, nil
 }
