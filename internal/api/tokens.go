@@ -4,14 +4,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/kernel"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -48,21 +53,27 @@ type CreatedToken struct {
 	Secret string `json:"secret" doc:"shown this once" format:"password"`
 }
 
+// byAdminAnywhere opens an operation also to admins of namespaces, for tokens without rights elsewhere.
+func byAdminAnywhere(op huma.Operation) huma.Operation {
+	return kernel.In(kernel.Anywhere, kernel.ByAdmin(op))
+}
+
 func (s *adminRoutes) registerTokens(api huma.API) {
 	list := kernel.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(list)), s.listTokens)
+	list.Description = "An admin of namespaces sees and changes the tokens that have rights only there."
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(byAdminAnywhere(list)), s.listTokens)
 	create := kernel.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
 	kernel.Register(s.Kernel, api, kernel.FourEyes("tokens",
-		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(create)))), s.createToken)
+		kernel.Unstored(kernel.AboutCredentials(byAdminAnywhere(create)))), s.createToken)
 	rotate := kernel.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
 		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
 	kernel.Register(s.Kernel, api, kernel.Previewed(kernel.FourEyes("tokens",
-		kernel.Unstored(kernel.AboutCredentials(kernel.ByAdmin(rotate)))), pinToken(s.Store)), s.rotateToken)
+		kernel.Unstored(kernel.AboutCredentials(byAdminAnywhere(rotate)))), pinToken(s.Store)), s.rotateToken)
 	revoke := kernel.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
 			"Requests of its that are in progress are interrupted, streams too.")
-	kernel.Register(s.Kernel, api, kernel.AboutCredentials(kernel.ByAdmin(revoke)), s.revokeToken)
+	kernel.Register(s.Kernel, api, kernel.AboutCredentials(byAdminAnywhere(revoke)), s.revokeToken)
 }
 
 func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
@@ -86,6 +97,9 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 	secret := access.NewSecret()
 	n, err := in.Body.New(secret)
 	if err == nil {
+		err = in.Body.within(workqueue.Namespaces(ctx))
+	}
+	if err == nil {
 		n.Makers, err = s.Eyes(ctx, in.Name)
 	}
 	if err != nil {
@@ -102,6 +116,16 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 		return none, err
 	}
 	return CreatedToken{TokenView: made, Secret: secret}, nil
+}
+
+// within refuses rights outside of namespaces; nil: there are none.
+func (t *TokenSettings) within(namespaces []string) error {
+	elsewhere := func(name string) bool { return !slices.Contains(namespaces, name) }
+	if namespaces == nil || t.Role == access.None && !slices.ContainsFunc(slices.Collect(maps.Keys(t.Grants)), elsewhere) {
+		return nil
+	}
+	return kernel.Denied(http.StatusForbidden, fmt.Sprintf("the token would have rights outside of namespace %s; give it "+
+		"roles only there, such as --grant %s=operator", strings.Join(namespaces, ", "), namespaces[0]))
 }
 
 // New is the token to be created, with a secret.

@@ -7132,6 +7132,8 @@ func (c *Client) SetStreams(ctx context.Context, body StreamChanges, options ...
 
 // ListTokens: List tokens, newest first, without their secrets.
 //
+// An admin of namespaces sees and changes the tokens that have rights only there.
+//
 // It is GET /tokens, for role admin.
 func (c *Client) ListTokens(ctx context.Context, options ...CallOption) (TokenList, error) {
 	return exchange[TokenList](ctx, c, request{operation: "list-tokens", method: http.MethodGet, path: path("/tokens")}, options)
@@ -7307,4 +7309,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of f1f40ffed97a8a847bdda14bbdda40b7, is af6245107340fae83cb56ad2e56c5877fe180150bba04481646d5d790438e202.
+// Of 2f726bf08ba30da6f0d3563ee8ca0d49, is 5bec32e7330815578930a17fc91fa9e863ad6a77552fa6e3b85da319d6a279be.
