@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
@@ -23,7 +24,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/erasure"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -526,6 +529,33 @@ func TestEraseParametersAndNames(t *testing.T) {
 	}
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE params ->> 'of' = 'about ' || $1`, did.Marker), 1,
 		"the parameter was not erased")
+
+	testenv.NoError(t, b.Store.SetKeys([][]byte{make([]byte, 32)}))
+	b.Expire(b.Session)
+	b.Session = b.Open()
+	req := storetest.Request()
+	req.Params = map[string]string{"of": "about " + person}
+	sealed, lost := b.LoadKeys(req, "C1"), b.LoadKeys(req, "C1")
+	b.Exec(`UPDATE batchrun SET params = '"~AAAA"' WHERE id = $1`, lost)
+	_, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	b.WantSaid(err, sealed.String())
+	for _, run := range []workqueue.RunID{sealed, lost} {
+		b.Record(storetest.Whole(b.One(run)))
+	}
+	l := letter("sealed", "e")
+	l.Run, l.Body = &sealed, []byte(secret+" "+person)
+	b.bury(l)
+	one := b.Pool.Config()
+	one.MaxConns = 1
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), one))(t)
+	t.Cleanup(pool.Close)
+	b.Store = database.New(pool)
+	testenv.NoError(t, b.Store.SetKeys([][]byte{make([]byte, 32)}))
+	did = b.erase(erasure.Request{})
+	testenv.Same(t, did.Erased.DeadLetters, 1, "erased letters")
+	b.WantSaid(errors.New(fmt.Sprint(did.Kept)), "batchrun.params, rows: 1: they cannot be decrypted")
+	testenv.Same(t, testenv.Must(inspect.New(b.Store).Run(t.Context(), sealed))(t).Params["of"], "about "+did.Marker,
+		"the encrypted parameter")
 }
 
 // The key of an item is erased from texts in each form that has no other sign of an escape, and from no other word.

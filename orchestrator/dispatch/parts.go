@@ -12,6 +12,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 )
 
@@ -67,6 +68,10 @@ func partOf(k *core.Core, store dispatch.Store, msg *nats.Msg) ([]byte, error) {
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return nil, wire.Retry(wire.CodePartGone, "the request of endpoint %s that had this part of step %s for item %d is "+
 			"not in progress any more, or the part was redone", endpoint, asked.Step, asked.Ordinal)
+	}
+	if errors.Is(err, database.ErrDamaged) {
+		return nil, wire.Fail(core.CodeItemDamaged, "the result of step %s: %v; recompute it: tranche run reset --step %[1]s",
+			asked.Step, database.ErrDamaged)
 	}
 	if err != nil {
 		k.Log.Warn("read a part for a service", zap.String("endpoint", endpoint), zap.Error(err))

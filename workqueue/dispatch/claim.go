@@ -38,7 +38,7 @@ const DefaultClaimTTL = 30 * time.Second
 type Claimed struct {
 	Slices []workqueue.Slice
 	Work   workqueue.StepWork // of the step, if there are slices
-	Params []byte             // of the run, if requested: a JSON object of strings; nil if it has none
+	Params []byte             // of the run, if requested: see [database.DB.OpenParams]
 	Bound  pace.Bound         // what kept the claim from more
 	Wait   time.Duration      // when to claim again; 0: only after an event, not after a time
 }

@@ -35,7 +35,7 @@ SELECT p.endpoint FROM (` + endpointsOfSteps + ` ORDER BY 1 OFFSET 0) n CROSS JO
 	// loadSteps, like the following, is a statement after the locks, so it sees what they waited for.
 	loadSteps = `
 SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
-       CASE WHEN u.params THEN nullif(r.params, '{}')::text END,
+       CASE WHEN u.params THEN r.params::text END,
        st.name, st.kind, st.config::text, st.input_item, st.inputs, st.request_timeout,
        (SELECT count(*) FROM run_step o WHERE o.run_id = r.id),
        st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), least(st.in_flight, st.in_flight_cap),

@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -38,7 +39,8 @@ type InputRequest struct {
 // Input is an item with its parts, whose memory has the same lifetime.
 type Input struct {
 	Item
-	Parts []PartInput // in the order of InputRequest.Inputs
+	Parts   []PartInput // in the order of InputRequest.Inputs
+	Damaged error       // nil, or what of it cannot be read, and the remedy: the item is not to be sent
 }
 
 // PartInput is a step's newest part for an item.
@@ -48,6 +50,7 @@ type PartInput struct {
 	ContentType string        // empty: JSON
 	Large       uuid.NullUUID // a large result, of which Ref is the size and hash; else Data is the result
 	Ref         PartRef
+	damaged     error
 }
 
 // PartRef is the size and hash of a large result.
@@ -212,27 +215,30 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	var upto int64
 	var large uuid.NullUUID
 	last := -1
-	var bad error
+	step := r.want.Inputs[n]
 	err := pg.Each(rows, []any{&ordinal, &result, &contentType, &large, &upto}, func() {
 		_, last = ordinal.Block()
 		if result == nil || !r.now.Has(last) {
 			return
 		}
 		part := PartInput{ContentType: r.typeOf(contentType), Large: large}
+		var err error
 		if !large.Valid {
-			opened, err := r.seal.OpenBytes(database.ResultOf(r.want.Inputs[n].Step, ordinal), result)
-			if part.Data = r.bytes.Keep(opened); err != nil {
-				bad = err
-			}
-		} else if err := json.Unmarshal(result, &part.Ref); err != nil {
-			bad = fmt.Errorf("the reference to the result of item %d: %w", ordinal, err)
+			result, err = r.seal.OpenBytes(database.ResultOf(step.Step, ordinal), result)
+			part.Data = r.bytes.Keep(result)
+		} else {
+			err = json.Unmarshal(result, &part.Ref)
+		}
+		if err != nil {
+			part.damaged = fmt.Errorf("the result of step %s: %w; recompute it: tranche run reset %s --step %[1]s",
+				step.Name, err, r.want.Run)
 		}
 		parts[last-r.begin] = part
 	})
 	if upto >= r.room() { // there may be more
 		r.end = min(r.end, last+1)
 	}
-	return errors.Join(err, bad)
+	return err
 }
 
 // typeOf interns a content type, since there are few.
@@ -261,13 +267,15 @@ func (r *inputReader) readItems(rows pgx.Rows) error {
 		if !r.now.Has(bit) || bit >= r.end {
 			continue
 		}
+		input.Damaged = nil
 		for n := range r.parts {
 			input.Parts[n] = r.parts[n][bit-r.begin]
+			input.Damaged = cmp.Or(input.Damaged, input.Parts[n].damaged)
 		}
 		if r.seal != nil {
 			var err error
 			if input.Payload, err = r.seal.OpenText(database.PayloadOf(input.Key), input.Payload); err != nil {
-				return err
+				input.Damaged = fmt.Errorf("the payload: %w; give a new one: tranche run correct %s", err, r.want.Run)
 			}
 		}
 		r.found++

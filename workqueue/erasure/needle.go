@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"strconv"
 	"strings"
@@ -184,7 +185,7 @@ const (
 SELECT id::text, concat_ws(E'\n', message, stack, origin), headers, coalesce(body, ''), run_id FROM dead_letter
 WHERE id > coalesce(nullif($1, ''), '00000000-0000-0000-0000-000000000000')::uuid
     AND ($2::uuid IS NULL OR run_id = $2) AND NOT (` + letterIsEmpty + `)
-ORDER BY id LIMIT 8`
+ORDER BY id LIMIT 4`
 	eraseLetters = `UPDATE dead_letter SET ` + emptyLetter + ` WHERE id = ANY ($1::uuid[])`
 
 	quarantined = `
@@ -195,33 +196,40 @@ ORDER BY id LIMIT 200`
 	eraseQuarantine = `UPDATE quarantine SET ` + emptyQuarantined + ` WHERE id = ANY ($1::bigint[])`
 )
 
+// unreadable reports whether an error means that the keys do not open a value.
+func unreadable(err error) bool {
+	_, noKey := errors.AsType[*workqueue.StateError](err)
+	return noKey || errors.Is(err, database.ErrDamaged) || errors.Is(err, database.ErrRunGone)
+}
+
+type message struct {
+	ID, Said      string
+	Headers, Body []byte
+	Run           *workqueue.RunID
+}
+
 func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, erase string, into func(*Erased) *int64,
 ) (done Erased, err error) {
 	n := needle(e.Key)
 	for after := ""; ; {
-		var found []string
-		var id, said string
-		var headers, body []byte
-		read := 0
-		var of *workqueue.RunID
-		to := []any{&id, &said, &headers, &body, &of}
-		_, err := pgx.ForEachRow(pg.Rows(ctx, e.db.Pool, page, after, run), to, func() error {
-			read, after = read+1, id
-			seal, err := e.db.SealOfMessage(ctx, of)
-			if err == nil {
-				body, err = seal.OpenBytes(place(id), body)
-			}
-			if err != nil { // nobody can read it any more
-				found = append(found, id)
-				return nil //nolint:nilerr // it is erased
-			}
-			if n.in([]byte(said), maxNested) || n.in(headers, maxNested) || n.in(body, maxNested) {
-				found = append(found, id)
-			}
-			return nil
-		})
-		if err != nil || read == 0 {
+		// Held whole: looking up a key in an open loop would need a second connection.
+		read, err := pg.Collect(ctx, e.db.Pool, pgx.RowToStructByPos[message], page, after, run)
+		if err != nil || len(read) == 0 {
 			return done, err
+		}
+		var found []string
+		for _, m := range read {
+			after = m.ID
+			seal, err := e.db.SealOfMessage(ctx, m.Run)
+			if err == nil {
+				m.Body, err = seal.OpenBytes(place(m.ID), m.Body)
+			}
+			if err != nil && !unreadable(err) {
+				return done, err
+			}
+			if err != nil || n.in([]byte(m.Said), maxNested) || n.in(m.Headers, maxNested) || n.in(m.Body, maxNested) {
+				found = append(found, m.ID)
+			}
 		}
 		if len(found) == 0 {
 			continue

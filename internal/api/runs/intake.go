@@ -247,6 +247,9 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 		set.Source = "run " + set.FromRun
 	}
 	if len(set.Params) == 0 {
+		if view.ParamsError != nil {
+			return run, nil, 0, fmt.Errorf("from_run: give params: %w", view.ParamsError)
+		}
 		set.Params = maps.Clone(view.Params)
 	}
 	if set.Endpoint+set.Plan+set.PlanRef != "" {

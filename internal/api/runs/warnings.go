@@ -43,7 +43,11 @@ func late(ctx context.Context, db *database.DB, id workqueue.RunID) []string {
 
 // warnings are never nil: the page counts them.
 func warnings(run *inspect.RunView, obstacles []string) []string {
-	return append(append(overdue(run), obstacles...), strays(run)...)
+	all := append(append(overdue(run), obstacles...), strays(run)...)
+	if run.ParamsError != nil {
+		all = append(all, "its parameters are not shown: "+run.ParamsError.Error())
+	}
+	return all
 }
 
 func overdue(run *inspect.RunView) []string {
