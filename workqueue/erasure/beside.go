@@ -3,6 +3,7 @@ package erasure
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -170,7 +171,7 @@ func (e *erasure) searchSealed(ctx context.Context, page []sealedParams, busy *U
 		if err != nil && !unreadable(err) {
 			return err
 		}
-		if err != nil {
+		if err != nil && !errors.Is(err, workqueue.ErrNotFound) {
 			e.unreadable++
 		}
 		opened[i] = cmp.Or(string(object), "{}")

@@ -196,10 +196,11 @@ ORDER BY id LIMIT 200`
 	eraseQuarantine = `UPDATE quarantine SET ` + emptyQuarantined + ` WHERE id = ANY ($1::bigint[])`
 )
 
-// unreadable reports whether an error means that the keys do not open a value.
+// unreadable reports whether an error means that the keys do not open a value, or that its run was deleted.
 func unreadable(err error) bool {
 	_, noKey := errors.AsType[*workqueue.StateError](err)
-	return noKey || errors.Is(err, database.ErrDamaged) || errors.Is(err, database.ErrRunGone)
+	return noKey || errors.Is(err, database.ErrDamaged) || errors.Is(err, database.ErrRunGone) ||
+		errors.Is(err, workqueue.ErrNotFound)
 }
 
 type message struct {
