@@ -324,6 +324,10 @@ func eraseColumn(table, column, how string, byRun bool) string {
 }
 
 func (e *erasure) kept(ctx context.Context) (left []string, err error) {
+	if e.unreadable > 0 {
+		left = append(left, fmt.Sprintf("batchrun.params, rows: %d: they cannot be decrypted; give the node their "+
+			"--encryption-key, or delete these runs", e.unreadable))
+	}
 	for _, of := range Searched() {
 		if of.How != Kept {
 			continue

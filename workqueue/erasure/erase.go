@@ -230,10 +230,6 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 		if out.Kept, err = e.kept(ctx); err != nil {
 			return out, fmt.Errorf("erase: look at what stays: %w", err)
 		}
-		if e.unreadable > 0 {
-			out.Kept = append(out.Kept, fmt.Sprintf("batchrun.params, rows: %d: they cannot be decrypted; give the node "+
-				"their --encryption-key, or delete these runs", e.unreadable))
-		}
 	}
 	return out, nil
 }

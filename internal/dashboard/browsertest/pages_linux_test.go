@@ -473,7 +473,7 @@ func (p *page) inNamespaces(ours, theirs string) {
 	p.visit("/tokens?namespace=team-b")
 	p.offers("new-token", false)
 	p.visit("/tokens?namespace=team-a")
-	p.makeToken()
+	p.makeToken("for the team")
 	p.says("tokens", "operator in team-a")
 }
 
@@ -489,15 +489,15 @@ func (p *page) mayAdminister(may bool) {
 		return
 	}
 	p.visit("/tokens")
-	p.makeToken()
+	p.makeToken("for a script")
 }
 
-func (p *page) makeToken() {
+func (p *page) makeToken(name string) {
 	p.Helper()
 	p.has("tokens-page")
 	p.click("new-token")
 	p.has("token-dialog")
-	p.fill("token-name", "for a script")
+	p.fill("token-name", name)
 	p.click("create")
 	p.has("token-made")
 	p.inBothThemes("a new token")
@@ -506,7 +506,7 @@ func (p *page) makeToken() {
 		p.Errorf("the secret is shown as %q", secret)
 	}
 	p.click("done")
-	p.until("it is listed", `document.querySelector('`+at("tokens")+`').innerText.includes("for a script")`)
+	p.until("it is listed", `document.querySelector('`+at("tokens")+`').innerText.includes("`+name+`")`)
 }
 
 // asks has the page's own scripts ask, with its cookie.
