@@ -506,7 +506,7 @@ func (p *page) makeToken(name string) {
 		p.Errorf("the secret is shown as %q", secret)
 	}
 	p.click("done")
-	p.until("it is listed", `document.querySelector('`+at("tokens")+`').innerText.includes("`+name+`")`)
+	p.until("it is listed", `document.querySelector('`+at("tokens")+`')?.innerText.includes("`+name+`")`)
 }
 
 // asks has the page's own scripts ask, with its cookie.
