@@ -545,6 +545,10 @@ func TestEraseParametersAndNames(t *testing.T) {
 	l := letter("sealed", "e")
 	l.Run, l.Body = &sealed, []byte(secret+" "+person)
 	b.bury(l)
+	b.Store = database.New(b.Pool) // without the key
+	did = b.erase(erasure.Request{Run: sealed})
+	testenv.Same(t, len(did.Kept), 2, "what was not searched: %q", did.Kept)
+	b.WantSaid(errors.New(fmt.Sprint(did.Kept)), "batchrun.params, rows: 1: ", "quarantine.body, rows: 1: ")
 	one := b.Pool.Config()
 	one.MaxConns = 1
 	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), one))(t)

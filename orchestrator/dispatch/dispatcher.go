@@ -70,7 +70,7 @@ type claims interface {
 	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
 	GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error
 	Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
-		timeout time.Duration) (*workqueue.Slice, error)
+		timeout time.Duration, why string) (*workqueue.Slice, error)
 	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
 }
 

@@ -70,8 +70,7 @@ func partOf(k *core.Core, store dispatch.Store, msg *nats.Msg) ([]byte, error) {
 			"not in progress any more, or the part was redone", endpoint, asked.Step, asked.Ordinal)
 	}
 	if errors.Is(err, database.ErrDamaged) {
-		return nil, wire.Fail(core.CodeItemDamaged, "the result of step %s: %v; recompute it: tranche run reset --step %[1]s",
-			asked.Step, database.ErrDamaged)
+		return nil, wire.Fail(core.CodeItemDamaged, "%v", err)
 	}
 	if err != nil {
 		k.Log.Warn("read a part for a service", zap.String("endpoint", endpoint), zap.Error(err))

@@ -122,7 +122,7 @@ func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder
 ) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.Work.Inputs,
+	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Step: a.Work.Name, Inputs: a.Work.Inputs,
 		NoItem: a.Work.NoItem}
 	fits = true
 	err = d.queue.EachInput(ctx, want, func(item dispatch.Input) bool {
@@ -188,13 +188,14 @@ func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, publish
 	} else {
 		masks = a.Mask.Split(fitting)
 	}
-	return d.split(ctx, a, masks, published)
+	return d.split(ctx, a, masks, settle.TooMuch, published)
 }
 
 // split publishes the first of the masks, or records its failures; the rest is claimed again.
-func (d *Dispatcher) split(ctx context.Context, a Assignment, masks []bitfield.Set, published chan<- publication,
+func (d *Dispatcher) split(ctx context.Context, a Assignment, masks []bitfield.Set, why string,
+	published chan<- publication,
 ) error {
-	first, err := d.claims.Split(ctx, a.Session, a.ID, masks, dispatch.DefaultClaimTTL)
+	first, err := d.claims.Split(ctx, a.Session, a.ID, masks, dispatch.DefaultClaimTTL, why)
 	if err != nil || first == nil {
 		return err
 	}
@@ -214,7 +215,7 @@ func (d *Dispatcher) refuseDamaged(ctx context.Context, a Assignment, damaged ma
 		bad.Add(bit)
 	}
 	if rest := a.Mask.AndNot(bad); !rest.Empty() {
-		return d.split(ctx, a, []bitfield.Set{bad, rest}, published)
+		return d.split(ctx, a, []bitfield.Set{bad, rest}, "some of its items cannot be read", published)
 	}
 	return d.refuse(ctx, a, core.CodeItemDamaged, func(of workqueue.Ordinal) string { return damaged[of].Error() })
 }

@@ -55,7 +55,7 @@ type inputs interface {
 type claims interface {
 	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
 	Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
-		timeout time.Duration) (*workqueue.Slice, error)
+		timeout time.Duration, why string) (*workqueue.Slice, error)
 }
 
 // outcomes records outcomes of slices. See [core.Core.Record].

@@ -21,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // errTaken means that this node no longer owns the slice.
@@ -105,7 +106,7 @@ func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	defer cancel()
 	first := job.Mask.Take(items)
 	piece, err := f.claims.Split(ctx, job.Session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
-		job.Work.Timeout+dispatchstore.DefaultClaimTTL)
+		job.Work.Timeout+dispatchstore.DefaultClaimTTL, settle.TooMuch)
 	if err != nil {
 		return err
 	}
@@ -146,7 +147,7 @@ func (f *Worker) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, 
 	job.large = map[largePart]dispatchstore.PartInput{}
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.Work.Inputs,
+	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Step: job.Work.Name, Inputs: job.Work.Inputs,
 		NoItem: job.Work.NoItem}
 	err = f.store.EachInput(ctx, want, func(in dispatchstore.Input) bool {
 		if in.Damaged != nil {

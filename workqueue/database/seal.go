@@ -362,7 +362,7 @@ func (s *Seal) Overhead() int {
 }
 
 // ErrDamaged is wrapped by each error about a value that cannot be decrypted by the key of its run.
-var ErrDamaged = errors.New("it was changed, or is another item's")
+var ErrDamaged = errors.New("it was changed, or moved here from elsewhere")
 
 // Bytes seals a value; nil stays nil.
 func (s *Seal) Bytes(at Place, value []byte) []byte {
@@ -429,6 +429,15 @@ func (s *Seal) OpenText(at Place, text []byte) ([]byte, error) {
 	return s.OpenBytes(at, value)
 }
 
+// ViewText is OpenText for a view: of a damaged value it returns nil. Its item fails with the reason.
+func (s *Seal) ViewText(at Place, text []byte) ([]byte, error) {
+	value, err := s.OpenText(at, text)
+	if errors.Is(err, ErrDamaged) {
+		return nil, nil
+	}
+	return value, err
+}
+
 // Params seals a run's parameters for batchrun.params: an object, of an encrypted run a string.
 func (s *Seal) Params(object json.RawMessage) json.RawMessage {
 	if s == nil {
@@ -446,7 +455,14 @@ func (s *DB) OpenParams(ctx context.Context, from pg.Querier, run workqueue.RunI
 	if err != nil {
 		return nil, err
 	}
-	object, err := seal.OpenText(Place(paramsPlace), bytes.Trim(stored, `"`))
+	sealed := bytes.Trim(stored, `"`)
+	switch { // unlike a payload, an erasure leaves them sealed
+	case seal == nil && bytes.HasPrefix(stored, []byte("{")):
+		return stored, nil
+	case seal == nil || !bytes.HasPrefix(sealed, []byte(sealMark)):
+		return nil, fmt.Errorf("parameters: a value of run %s is not encrypted: %w", run, ErrDamaged)
+	}
+	object, err := seal.OpenText(Place(paramsPlace), sealed)
 	if err != nil {
 		return nil, fmt.Errorf("parameters: %w", err)
 	}

@@ -16,15 +16,17 @@ import (
 
 const (
 	// Parameters' names and values are chosen by whoever starts the run.
+	// In place: after waiting for another erasure it is computed again.
 	eraseParams = `
-UPDATE batchrun r SET params = o.params, content = o.content
-FROM (SELECT id, CASE WHEN data_key IS NULL THEN erased_json(params, $1, $2, true) ELSE params END AS params,
-          erased_json(content, $1, $2, true) AS content
-      FROM batchrun WHERE $3::uuid IS NULL OR id = $3) o
-WHERE r.id = o.id AND (r.params, r.content) IS DISTINCT FROM (o.params, o.content)`
+UPDATE batchrun SET content = erased_json(content, $1, $2, true),
+    params = CASE WHEN data_key IS NULL THEN erased_json(params, $1, $2, true) ELSE params END
+WHERE ($3::uuid IS NULL OR id = $3) AND (content, params) IS DISTINCT FROM (erased_json(content, $1, $2, true),
+    CASE WHEN data_key IS NULL THEN erased_json(params, $1, $2, true) ELSE params END)`
 
+	// Only if they are as they were read.
 	eraseSealed = `
-UPDATE batchrun r SET params = u.params FROM unnest($1::uuid[], $2::jsonb[]) AS u (id, params) WHERE r.id = u.id`
+UPDATE batchrun r SET params = u.params FROM unnest($1::uuid[], $2::jsonb[], $3::jsonb[]) AS u (id, was, params)
+WHERE r.id = u.id AND r.params = u.was`
 
 	eraseAnswers = `
 UPDATE api_request SET body = convert_to(erased_text(convert_from(body, 'UTF8'), $1, $2), 'UTF8')
@@ -66,6 +68,7 @@ SELECT count(*) FROM gone`
 
 func (e *erasure) beside(ctx context.Context) (done Erased, err error) {
 	run := e.only()
+	e.unsearched = 0
 	for _, of := range []struct {
 		page, erase string
 		into        func(*Erased) *int64
@@ -188,6 +191,7 @@ func (e *erasure) searchSealed(ctx context.Context, page []sealedParams, busy *U
 			return err
 		}
 		e.sealed.runs = append(e.sealed.runs, of.Run)
+		e.sealed.was = append(e.sealed.was, of.Params)
 		e.sealed.params = append(e.sealed.params, seal.Params(f.Params))
 	}
 	return err
@@ -200,9 +204,10 @@ func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erase
 		if done.Texts = tag.RowsAffected(); err != nil {
 			return err
 		}
-		if tag, err = tx.Exec(ctx, eraseSealed, e.sealed.runs, e.sealed.params); err != nil {
+		if tag, err = tx.Exec(ctx, eraseSealed, e.sealed.runs, e.sealed.was, e.sealed.params); err != nil {
 			return err
 		}
+		e.stale = int(tag.RowsAffected()) < len(e.sealed.runs)
 		done.Texts += tag.RowsAffected()
 		if run == nil {
 			tag, err = tx.Exec(ctx, eraseAnswers, e.Key, e.marker)
@@ -327,6 +332,13 @@ func (e *erasure) kept(ctx context.Context) (left []string, err error) {
 	if e.unreadable > 0 {
 		left = append(left, fmt.Sprintf("batchrun.params, rows: %d: they cannot be decrypted; give the node their "+
 			"--encryption-key, or delete these runs", e.unreadable))
+	}
+	if e.unsearched > 0 {
+		left = append(left, fmt.Sprintf("dead_letter.body, quarantine.body, rows: %d: they cannot be decrypted; give the node "+
+			"the --encryption-key of their runs", e.unsearched))
+	}
+	if e.only() != nil {
+		return left, nil
 	}
 	for _, of := range Searched() {
 		if of.How != Kept {

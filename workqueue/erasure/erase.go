@@ -144,11 +144,14 @@ type erasure struct {
 	salt, hash, marker string
 	parked             []int64 // operations of collectors, by number
 	sealed             erasedParams
-	unreadable         int // encrypted runs whose parameters were not searched
+	stale              bool // parameters were changed since they were read
+	unreadable         int  // encrypted runs whose parameters were not searched
+	unsearched         int  // encrypted letters and quarantined messages that were not searched
 }
 
 type erasedParams struct {
 	runs   []workqueue.RunID
+	was    []json.RawMessage
 	params []json.RawMessage
 }
 
@@ -211,7 +214,7 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 		if err != nil {
 			return out, err
 		}
-		if done == (Erased{}) || e.DryRun {
+		if done == (Erased{}) && !e.stale || e.DryRun {
 			break
 		}
 		if n == maxRounds {
@@ -226,10 +229,8 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 			return out, fmt.Errorf("erase: %w", err)
 		}
 	}
-	if e.only() == nil {
-		if out.Kept, err = e.kept(ctx); err != nil {
-			return out, fmt.Errorf("erase: look at what stays: %w", err)
-		}
+	if out.Kept, err = e.kept(ctx); err != nil {
+		return out, fmt.Errorf("erase: look at what stays: %w", err)
 	}
 	return out, nil
 }

@@ -211,7 +211,6 @@ type message struct {
 
 func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, erase string, into func(*Erased) *int64,
 ) (done Erased, err error) {
-	n := needle(e.Key)
 	for after := ""; ; {
 		// Held whole: looking up a key in an open loop would need a second connection.
 		read, err := pg.Collect(ctx, e.db.Pool, pgx.RowToStructByPos[message], page, after, run)
@@ -219,17 +218,14 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 			return done, err
 		}
 		var found []string
-		for _, m := range read {
-			after = m.ID
-			seal, err := e.db.SealOfMessage(ctx, m.Run)
-			if err == nil {
-				m.Body, err = seal.OpenBytes(place(m.ID), m.Body)
-			}
-			if err != nil && !unreadable(err) {
+		for i := range read {
+			after = read[i].ID
+			in, err := e.inMessage(ctx, &read[i])
+			if err != nil {
 				return done, err
 			}
-			if err != nil || n.in([]byte(m.Said), maxNested) || n.in(m.Headers, maxNested) || n.in(m.Body, maxNested) {
-				found = append(found, m.ID)
+			if in {
+				found = append(found, after)
 			}
 		}
 		if len(found) == 0 {
@@ -249,6 +245,26 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 		}
 		*into(&done) += int64(len(found))
 	}
+}
+
+// inMessage reports whether a message has the key, or is damaged. Without the key of its run its body is not searched.
+func (e *erasure) inMessage(ctx context.Context, m *message) (bool, error) {
+	n := needle(e.Key)
+	if n.in([]byte(m.Said), maxNested) || n.in(m.Headers, maxNested) {
+		return true, nil
+	}
+	seal, err := e.db.SealOfMessage(ctx, m.Run)
+	if _, noKey := errors.AsType[*workqueue.StateError](err); noKey {
+		e.unsearched += min(len(m.Body), 1)
+		return false, nil
+	}
+	if err == nil {
+		m.Body, err = seal.OpenBytes(place(m.ID), m.Body)
+	}
+	if err != nil && !unreadable(err) {
+		return false, err
+	}
+	return err != nil || n.in(m.Body, maxNested), nil
 }
 
 // place is where a body is: the IDs of letters are UUIDs, those of messages in quarantine numbers.

@@ -102,7 +102,7 @@ func (l *loader) compare(ctx context.Context, from pg.RowQuerier, known Loaded) 
 	if err != nil {
 		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", l.req.IdempotencyKey, err)
 	}
-	params, err := l.store.Params(ctx, from, known.Run, stored)
+	params, err := startedWith(ctx, l.store, from, known.Run, stored)
 	if err != nil {
 		return Loaded{}, fmt.Errorf("compare with the run of idempotency key %q: %w", l.req.IdempotencyKey, err)
 	}
@@ -122,6 +122,17 @@ func (l *loader) compare(ctx context.Context, from pg.RowQuerier, known Loaded) 
 		return Loaded{}, &ContentError{Run: known.Run, Key: l.req.IdempotencyKey, Other: other}
 	}
 	return known, nil
+}
+
+// startedWith returns the parameters of a run whose start is repeated.
+func startedWith(ctx context.Context, db *database.DB, from pg.Querier, run workqueue.RunID, stored []byte,
+) (map[string]string, error) {
+	params, err := db.Params(ctx, from, run, stored)
+	if errors.Is(err, database.ErrDamaged) {
+		err = &workqueue.StateError{Run: run, State: "one whose parameters cannot be decrypted",
+			Op: "repeat the start of", Fix: "use another key for another run"}
+	}
+	return params, err
 }
 
 func (l *loader) readOn() error {

@@ -182,7 +182,7 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.Namespace).
 		Scan(&out.Run, &opened, &sealDeadline, &plan, &same, &stored)
 	if err == nil {
-		params, err = s.db.Params(ctx, s.db.Pool, out.Run, stored)
+		params, err = startedWith(ctx, s.db, s.db.Pool, out.Run, stored)
 	}
 	op := fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey)
 	switch {

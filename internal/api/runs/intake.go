@@ -247,8 +247,10 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 		set.Source = "run " + set.FromRun
 	}
 	if len(set.Params) == 0 {
-		if view.ParamsError != nil {
-			return run, nil, 0, fmt.Errorf("from_run: give params: %w", view.ParamsError)
+		if errors.Is(view.ParamsError, database.ErrDamaged) {
+			return run, nil, 0, kernel.BadInput(fmt.Sprintf("params: missing; those of run %s cannot be decrypted", id))
+		} else if view.ParamsError != nil {
+			return run, nil, 0, view.ParamsError
 		}
 		set.Params = maps.Clone(view.Params)
 	}

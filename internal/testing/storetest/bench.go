@@ -158,7 +158,7 @@ func (b *Bench) Claim(run workqueue.RunID, most int) []workqueue.Slice {
 }
 
 func (b *Bench) ClaimRequest(run workqueue.RunID, most int) dispatch.ClaimRequest {
-	return dispatch.ClaimRequest{Session: b.Session, Run: run, MaxSlices: most, MaxBytes: 1 << 20, Params: true}
+	return dispatch.ClaimRequest{Session: b.Session, Run: run, MaxSlices: most, MaxBytes: 1 << 20}
 }
 
 func (b *Bench) One(run workqueue.RunID) workqueue.Slice {
