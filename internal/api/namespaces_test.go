@@ -150,6 +150,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 	admin := granted("root", access.Admin, nil)
 	lead := granted("lead", access.Viewer, map[string]string{"team-a": "admin", "team-b": "operator"})
 	granted("peer", access.None, map[string]string{"team-a": "admin"})
+	granted("spare", access.Viewer, nil)
 	items, start := apitest.Three, api.Prefix+"/runs?endpoint=echo&idempotency_key=k"
 	for _, c := range []struct {
 		who              []string
@@ -204,13 +205,16 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{lead, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-a":"admin"}}`, 200, `"secret"`, ""},
 		{lead, "POST", api.Prefix + "/tokens", `{"name":"y","role":"viewer"}`, 403, "--grant team-a=", ""},
 		{lead, "POST", api.Prefix + "/tokens", `{"name":"y","role":"none","grants":{"team-a":"viewer","team-b":"viewer"}}`,
-			403, "rights outside of namespace team-a", ""},
+			403, "want only namespace team-a, for", ""},
 		{lead, "POST", api.Prefix + "/tokens/x/rotate", "{}", 200, `"secret"`, ""},
 		{lead, "POST", api.Prefix + "/tokens/peer/revoke", "{}", 200, `"revoked"`, ""},
 		{lead, "POST", api.Prefix + "/tokens/lead/rotate", "{}", 404, "no token has", ""}, // it has rights elsewhere
 		{lead, "POST", api.Prefix + "/tokens/root/revoke", "{}", 404, "no token has", ""},
 		{both, "GET", api.Prefix + "/tokens", "", 403, "needs the role admin", ""},
-		{admin, "POST", api.Prefix + "/tokens?namespace=team-b", `{"name":"y","role":"admin"}`, 403, "outside", ""},
+		{admin, "POST", api.Prefix + "/tokens?namespace=team-b", `{"name":"y","role":"admin"}`, 403, "leave out --namespace", ""},
+		{admin, "POST", api.Prefix + "/tokens/spare/revoke?namespace=team-b", "{}", 200, `"revoked"`, ""},
+		{lead, "POST", api.Prefix + "/tokens", `{"name":"Spare","role":"none","grants":{"team-a":"viewer"}}`, 409,
+			"is that of another token", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/%00", "", 422, "invalid name", ""},
 		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422,

@@ -124,8 +124,8 @@ func (t *TokenSettings) within(namespaces []string) error {
 	if namespaces == nil || t.Role == access.None && !slices.ContainsFunc(slices.Collect(maps.Keys(t.Grants)), elsewhere) {
 		return nil
 	}
-	return kernel.Denied(http.StatusForbidden, fmt.Sprintf("the token would have rights outside of namespace %s; give it "+
-		"roles only there, such as --grant %s=operator", strings.Join(namespaces, ", "), namespaces[0]))
+	return kernel.Denied(http.StatusForbidden, fmt.Sprintf("grants: want only namespace %s, for example --grant %s=operator; "+
+		"or leave out --namespace", strings.Join(namespaces, " or "), namespaces[0]))
 }
 
 // New is the token to be created, with a secret.
@@ -166,6 +166,15 @@ func CheckOverlap(overlap time.Duration) error {
 	return nil
 }
 
+// everywhere is the context of a change that names a token: for an admin of the installation, a namespace in which they
+// act (--namespace) does not limit it.
+func everywhere(ctx context.Context) context.Context {
+	if who, known := access.From(ctx); known && !who.Role.Allows(access.Admin) {
+		return ctx
+	}
+	return workqueue.InScope(ctx, workqueue.Scope{})
+}
+
 type rotateTokenInput struct {
 	kernel.Actor
 	ID   string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
@@ -177,7 +186,7 @@ func (in *rotateTokenInput) Pinned() string { return in.ID }
 
 func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, error) {
 	return func(ctx context.Context, in *rotateTokenInput) (any, error) {
-		token, err := identity.New(db).Token(ctx, in.ID)
+		token, err := identity.New(db).Token(everywhere(ctx), in.ID)
 		if err != nil {
 			return nil, kernel.Seen(err, seeTokens)
 		}
@@ -200,7 +209,7 @@ func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (Cr
 		return CreatedToken{}, err
 	}
 	secret := access.NewSecret()
-	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge,
+	made, err := identity.New(s.Store).RotateToken(everywhere(ctx), in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge,
 		in.Name, makers)
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
@@ -244,7 +253,7 @@ type revokeTokenInput struct {
 }
 
 func (s *adminRoutes) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
-	gone, err := identity.New(s.Store).RevokeToken(ctx, in.ID, in.Name)
+	gone, err := identity.New(s.Store).RevokeToken(everywhere(ctx), in.ID, in.Name)
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}

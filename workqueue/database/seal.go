@@ -165,7 +165,8 @@ func (s *sealing) unwrap(run workqueue.RunID, wrapped []byte) (key []byte, by in
 		}
 	}
 	return nil, 0, &workqueue.StateError{Run: run, State: "encrypted with a key that this process does not have",
-		Op: "read or write", Fix: "give it that key, with --encryption-key"}
+		Op: "read or write", Fix: "give it that key, with --encryption-key; if the key is lost, or batchrun.data_key was " +
+			"changed, cancel the run on a running node: tranche run cancel " + run.String()}
 }
 
 const dataKey = `SELECT data_key FROM batchrun WHERE id = $1`

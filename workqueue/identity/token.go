@@ -89,7 +89,7 @@ RETURNING` + tokenColumns
 type NameTakenError struct{ Name string }
 
 func (e *NameTakenError) Error() string {
-	return fmt.Sprintf("name: %q is that of another token or of a person; choose another name, or replace the token: "+
+	return fmt.Sprintf("name: %q is that of another token or of a person, now or before; choose another name, or replace the token: "+
 		"tranche token rotate", e.Name)
 }
 
@@ -118,11 +118,22 @@ func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenVi
 	return out, pg.NoRow(err, &NameTakenError{n.Name})
 }
 
-// CreateToken saves a token, with an audit entry. It returns a NameTakenError for a name in use.
+// Also of revoked tokens: the audit log says what they did.
+const nameElsewhere = `SELECT EXISTS (SELECT FROM api_token WHERE lower(name) = lower($2) AND NOT` + inNamespaces + `)`
+
+// CreateToken saves a token, with an audit entry. It returns a NameTakenError for a name in use, and for one of a token
+// that the context does not see.
 func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (TokenView, error) {
 	var out TokenView
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if out, err = n.insert(ctx, tx, actor); err != nil {
+		taken, err := pg.One(ctx, tx, pgx.RowTo[bool], nameElsewhere, workqueue.Namespaces(ctx), n.Name)
+		if err == nil && taken {
+			err = &NameTakenError{n.Name}
+		}
+		if err == nil {
+			out, err = n.insert(ctx, tx, actor)
+		}
+		if err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name,
