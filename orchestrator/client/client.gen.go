@@ -1407,8 +1407,10 @@ type EarlierPart struct {
 
 type EarlierPayload struct {
 	// Generation of the correction: what is older was made of this payload
-	Generation int32           `json:"generation"`
-	Payload    json.RawMessage `json:"payload"`
+	Generation int32 `json:"generation"`
+
+	// Payload null: it cannot be decrypted
+	Payload json.RawMessage `json:"payload"`
 
 	// At when it was corrected
 	At time.Time `json:"at"`
@@ -7309,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 2f726bf08ba30da6f0d3563ee8ca0d49, is 5bec32e7330815578930a17fc91fa9e863ad6a77552fa6e3b85da319d6a279be.
+// Of d50de52c5964a24f4f4a641672dbb0ba, is fb56284dd945df1efa7265fa11fdb2bd62444dad4db830961b27949e5d8a34fa.

@@ -1,10 +1,15 @@
 package database
 
 import (
+	"bytes"
 	"context"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -262,4 +267,21 @@ func TestTransactionThatIsCutOff(t *testing.T) {
 			panic(err)
 		})
 	})
+}
+
+func TestReadKeys(t *testing.T) { // t.Setenv forbids t.Parallel
+	key, path := bytes.Repeat([]byte{7}, keySize), filepath.Join(t.TempDir(), "key")
+	text := base64.StdEncoding.EncodeToString(key)
+	testenv.NoError(t, os.WriteFile(path, []byte(text+"\n"), 0o600))
+	t.Setenv("A_KEY", text)
+	keys := testenv.Must(ReadKeys(t.Context(), []string{"file:" + path, "env:A_KEY", "exec:cat " + path}))(t)
+	testenv.Same(t, fmt.Sprint(keys), fmt.Sprint([][]byte{key, key, key}), "the keys")
+	t.Setenv("A_KEY", text[1:])
+	for source, says := range map[string]string{text: "want file:PATH", "env:A_KEY": "want 32 bytes", "env:NO_KEY": "not set",
+		"file:/no/key": "no such file", "exec:/no/key": "no such file"} {
+		_, err := ReadKeys(t.Context(), []string{source})
+		if testenv.Says(t, err, says, source); strings.Contains(fmt.Sprint(err), text[1:]) {
+			t.Errorf("%s quotes the key: %v", source, err)
+		}
+	}
 }

@@ -203,7 +203,7 @@ type DeadFilter struct {
 const (
 	DefaultLetters = 50
 	MaxLetters     = 500
-	// MaxSearched is how many letters of all namespaces a page of some is made of.
+	// MaxSearched limits the letters read for a page of a caller limited to namespaces.
 	MaxSearched = 20_000
 )
 
@@ -221,8 +221,8 @@ SELECT id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, ori
 // The primary key, backwards, or one of dead_letter_state and dead_letter_endpoint.
 const listLetters = letterColumns + `
 FROM dead_letter
-WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND ($3::uuid IS NULL OR id < $3)
-    AND ` + visible + ` AND ($6::uuid IS NULL OR id >= $6)
+WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND id < coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND ` + visible + ` AND id >= coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
 ORDER BY id DESC
 LIMIT $4`
 

@@ -53,7 +53,7 @@ type AuditFilter struct {
 const (
 	DefaultAudit = 50
 	MaxAudit     = 500
-	// MaxSearched is how many rows of all namespaces a page of some is made of.
+	// MaxSearched limits the rows read for a page of a caller limited to namespaces.
 	MaxSearched = 20_000
 )
 
@@ -72,15 +72,16 @@ SELECT id, at, actor, action, run_id, subject, detail, before, after, origin, co
 
 	listAudit = auditColumns + `
 WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = '' OR action = $3)
-    AND ($4::timestamptz IS NULL OR at >= $4) AND ($5 = 0::bigint OR id < $5)
+    AND ($4::timestamptz IS NULL OR at >= $4) AND id < coalesce(nullif($5::bigint, 0), 9223372036854775807)
     AND ($7::text[] IS NULL OR (SELECT r.namespace FROM batchrun r WHERE r.id = run_id) = ANY ($7))
-    AND ($8::bigint IS NULL OR id >= $8)
+    AND id >= coalesce($8::bigint, 0)
 ORDER BY id DESC
 LIMIT $6`
 
-	// auditFloor bounds what a page of some namespaces reads; null: nothing is older.
+	// auditFloor bounds what a page of some namespaces reads; no row: nothing is older. Times of ids are a bit mixed.
 	auditFloor = `
-SELECT (SELECT id FROM audit_log WHERE $1 = 0::bigint OR id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1)`
+SELECT id, coalesce(at < $3::timestamptz - interval '1 hour', false) FROM audit_log
+WHERE id < coalesce(nullif($1::bigint, 0), 9223372036854775807) ORDER BY id DESC OFFSET $2 LIMIT 1`
 
 	chainedAudit = auditColumns + ` WHERE seal > $1 ORDER BY seal LIMIT $2`
 
@@ -155,9 +156,10 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 		since = &f.Since
 	}
 	var floor *int64
+	var last bool
 	var err error
 	if run == nil && workqueue.Namespaces(ctx) != nil {
-		err = s.db.Pool.QueryRow(ctx, auditFloor, f.Before, MaxSearched).Scan(&floor)
+		err = pg.NoRow(s.db.Pool.QueryRow(ctx, auditFloor, f.Before, MaxSearched, since).Scan(&floor, &last), nil)
 	}
 	if err == nil {
 		page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, run, f.Actor, f.Action,
@@ -169,7 +171,7 @@ func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	case len(page.Entries) > limit:
 		page.Entries = page.Entries[:limit]
 		page.Next = page.Entries[limit-1].ID
-	case floor != nil:
+	case floor != nil && !last:
 		page.Next = *floor
 	}
 	return page, nil

@@ -378,7 +378,7 @@ const (
 
 // encrypt makes the run's data key, once: a repeated transaction may follow one that was committed.
 func (l *loader) encrypt(ctx context.Context, tx pgx.Tx) (err error) {
-	if !l.keyed { // the run's row is not there yet: none could find it
+	if !l.keyed { // Seal would not find the uncommitted row.
 		l.key, l.cipher, err = l.store.NewDataKey(l.run)
 		l.keyed = err == nil
 	}

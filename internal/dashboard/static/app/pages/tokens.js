@@ -21,8 +21,8 @@ export default function Tokens() {
   const [creating, setCreating] = useState(false);
   const off = session.value.auth !== "on";
   if (!may) {
-    return html`<${Page} title="Tokens"><${Card}><${Empty} icon="key" title="For admins only"><p>Your role is ${session.value.role ||
-      "none"}; tokens are made and revoked by an admin.</p><//><//><//>`;
+    return html`<${Page} title="Tokens"><${Card}><${Empty} icon="key" title="For admins only"><p>${Object.values(session.value.grants || {}).includes("admin")
+      ? "Select a namespace in which you are admin." : `Your role is ${session.value.role || "none"}; tokens are made and revoked by an admin.`}</p><//><//><//>`;
   }
   return html`<${Page} title="Tokens" test="tokens-page" actions=${html`<${Button} kind="primary" icon="start" test="new-token"
       onClick=${() => setCreating(true)}>New token<//>`}>
