@@ -212,7 +212,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{lead, "POST", api.Prefix + "/tokens/lead/rotate", "{}", 404, "no token has", ""}, // it has rights elsewhere
 		{lead, "POST", api.Prefix + "/tokens/root/revoke", "{}", 404, "no token has", ""},
 		{both, "GET", api.Prefix + "/tokens", "", 403, "needs the role admin", ""},
-		{admin, "POST", api.Prefix + "/tokens?namespace=team-b", `{"name":"y","role":"admin"}`, 403, "leave out --namespace", ""},
+		{admin, "POST", api.Prefix + "/tokens?namespace=team-b", `{"name":"y","role":"admin"}`, 403, "or leave out", ""},
 		{admin, "POST", api.Prefix + "/tokens/spare/revoke?namespace=team-b", "{}", 200, `"revoked"`, ""},
 		{lead, "POST", api.Prefix + "/tokens", `{"name":"Spare","role":"none","grants":{"team-a":"viewer"}}`, 409,
 			"is that of another token", ""},

@@ -124,8 +124,8 @@ func (t *TokenSettings) within(namespaces []string) error {
 	if namespaces == nil || t.Role == access.None && !slices.ContainsFunc(slices.Collect(maps.Keys(t.Grants)), elsewhere) {
 		return nil
 	}
-	return kernel.Denied(http.StatusForbidden, fmt.Sprintf("grants: want only namespace %s, for example --grant %s=operator; "+
-		"or leave out --namespace", strings.Join(namespaces, " or "), namespaces[0]))
+	return kernel.Denied(http.StatusForbidden, fmt.Sprintf("grants: want only namespace %s, for example --grant "+
+		"%s=operator; or leave out --namespace", strings.Join(namespaces, " or "), namespaces[0]))
 }
 
 // New is the token to be created, with a secret.
@@ -209,8 +209,8 @@ func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (Cr
 		return CreatedToken{}, err
 	}
 	secret := access.NewSecret()
-	made, err := identity.New(s.Store).RotateToken(everywhere(ctx), in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge,
-		in.Name, makers)
+	made, err := identity.New(s.Store).RotateToken(everywhere(ctx), in.ID, access.HashOf(secret), overlap,
+		s.config.TokenMaxAge, in.Name, makers)
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}

@@ -147,8 +147,8 @@ func (f *Worker) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, 
 	job.large = map[largePart]dispatchstore.PartInput{}
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Step: job.Work.Name, Inputs: job.Work.Inputs,
-		NoItem: job.Work.NoItem}
+	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Step: job.Work.Name,
+		Inputs: job.Work.Inputs, NoItem: job.Work.NoItem}
 	err = f.store.EachInput(ctx, want, func(in dispatchstore.Input) bool {
 		if in.Damaged != nil {
 			fail(in.Ordinal, in.Damaged)

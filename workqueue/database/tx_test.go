@@ -277,10 +277,10 @@ func TestReadKeys(t *testing.T) { // t.Setenv forbids t.Parallel
 	keys := testenv.Must(ReadKeys(t.Context(), []string{"file:" + path, "env:A_KEY", "exec:cat " + path}))(t)
 	testenv.Same(t, fmt.Sprint(keys), fmt.Sprint([][]byte{key, key, key}), "the keys")
 	t.Setenv("A_KEY", text[1:])
-	for source, says := range map[string]string{text: "want file:PATH", "env:A_KEY": "want 32 bytes", "env:NO_KEY": "not set",
-		"file:/no/key": "no such file", "exec:/no/key": "no such file"} {
+	for source, says := range map[string]string{text: "want file:PATH", "env:A_KEY": "want 32 bytes",
+		"env:NO_KEY": "not set", "file:/no/key": "no such file", "exec:/no/key": "no such file"} {
 		_, err := ReadKeys(t.Context(), []string{source})
-		if testenv.Says(t, err, says, source); strings.Contains(fmt.Sprint(err), text[1:]) {
+		if testenv.Says(t, err, says, "the key"); strings.Contains(fmt.Sprint(err), text[1:]) {
 			t.Errorf("%s quotes the key: %v", source, err)
 		}
 	}

@@ -221,8 +221,9 @@ SELECT id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, ori
 // The primary key, backwards, or one of dead_letter_state and dead_letter_endpoint.
 const listLetters = letterColumns + `
 FROM dead_letter
-WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND id < coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-    AND ` + visible + ` AND id >= coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
+WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND ` + visible + `
+    AND id < coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND id >= coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
 ORDER BY id DESC
 LIMIT $4`
 

@@ -334,8 +334,8 @@ func (e *erasure) kept(ctx context.Context) (left []string, err error) {
 			"--encryption-key, or delete these runs", e.unreadable))
 	}
 	if e.unsearched > 0 {
-		left = append(left, fmt.Sprintf("dead_letter.body, quarantine.body, rows: %d: they cannot be decrypted; give the node "+
-			"the --encryption-key of their runs", e.unsearched))
+		left = append(left, fmt.Sprintf("dead_letter.body, quarantine.body, rows: %d: they cannot be decrypted; give the "+
+			"node the --encryption-key of their runs", e.unsearched))
 	}
 	if e.only() != nil {
 		return left, nil

@@ -261,10 +261,10 @@ func (e *erasure) inMessage(ctx context.Context, m *message) (bool, error) {
 	if err == nil {
 		m.Body, err = seal.OpenBytes(place(m.ID), m.Body)
 	}
-	if err != nil && !unreadable(err) {
-		return false, err
+	if err != nil && unreadable(err) {
+		return true, nil
 	}
-	return err != nil || n.in(m.Body, maxNested), nil
+	return err == nil && n.in(m.Body, maxNested), err
 }
 
 // place is where a body is: the IDs of letters are UUIDs, those of messages in quarantine numbers.

@@ -89,8 +89,8 @@ RETURNING` + tokenColumns
 type NameTakenError struct{ Name string }
 
 func (e *NameTakenError) Error() string {
-	return fmt.Sprintf("name: %q is that of another token or of a person, now or before; choose another name, or replace the token: "+
-		"tranche token rotate", e.Name)
+	return fmt.Sprintf("name: %q is that of another token or of a person, now or before; choose another name, or replace "+
+		"the token: tranche token rotate", e.Name)
 }
 
 // A namespace is not deleted meanwhile.
