@@ -2,7 +2,10 @@
 
 ALTER TABLE batchrun ADD COLUMN data_key bytea;
 COMMENT ON COLUMN batchrun.data_key IS
-    'The key of its payloads and results, encrypted with the key of the installation; null: they are not encrypted.';
+    'The key of its payloads, results and parameters, encrypted with the key of the installation; null: they are not encrypted.';
+
+COMMENT ON COLUMN batchrun.params IS
+    'Parameters that each request carries: an object, of an encrypted run a string.';
 
 ALTER TABLE node_session ADD COLUMN keys text[] NOT NULL DEFAULT '{}';
 COMMENT ON COLUMN node_session.keys IS 'Fingerprints of its encryption keys, a setting of serve.';
@@ -38,5 +41,6 @@ END $$;
 -- +goose StatementEnd
 DROP TRIGGER batchrun_encrypted ON batchrun;
 DROP FUNCTION batchrun_encrypted();
+COMMENT ON COLUMN batchrun.params IS 'Parameters that each request carries.';
 ALTER TABLE node_session DROP COLUMN keys;
 ALTER TABLE batchrun DROP COLUMN data_key;

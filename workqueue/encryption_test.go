@@ -30,7 +30,7 @@ const canary = "canary-7f3a"
 func secretRun(b *storetest.Bench) (run workqueue.RunID, letter workqueue.LetterID, quarantined int64) {
 	b.Helper()
 	req := storetest.Planned(storetest.Need("fetch"), storetest.Need("compose", 0))
-	req.Session = b.Session
+	req.Session, req.Params = b.Session, map[string]string{"of": canary}
 	next := storetest.Keys("K-0", "K-1")
 	run = testenv.Must(start.New(b.Store).Load(b.Context(), req, func(item *start.LoadItem) error {
 		err := next(item)
@@ -38,7 +38,8 @@ func secretRun(b *storetest.Bench) (run workqueue.RunID, letter workqueue.Letter
 		return err
 	}))(b).Run
 	b.Correct(run, `{"is":"other `+canary+`"}`, "K-1")
-	fetched := b.ClaimStep(run, 0, storetest.Plenty).Slices[0]
+	claimed := b.ClaimStep(run, 0, storetest.Plenty)
+	fetched := claimed.Slices[0]
 	large := storetest.InPieces(fetched, 1, bytes.Repeat([]byte(canary), 9), 40)
 	taken := b.TakePieces(large...)
 	answer := storetest.Whole(fetched)
@@ -51,6 +52,8 @@ func secretRun(b *storetest.Bench) (run workqueue.RunID, letter workqueue.Letter
 	testenv.NoError(b, of.Quarantine(b.Context(), deadletter.Quarantined{Run: [16]byte(run), Body: []byte(canary)}))
 	letters := testenv.Must(of.DeadLetters(b.Context(), deadletter.DeadFilter{}))(b).Letters
 	messages := testenv.Must(of.QuarantinedMessages(b.Context(), deadletter.QuarantineFilter{Run: run}))(b).Messages
+	params := testenv.Must(b.Store.Params(b.Context(), b.Pool, run, claimed.Params))(b)
+	testenv.Same(b, params["of"], canary, "the parameters that were claimed")
 	return run, letters[0].ID, messages[0].ID
 }
 
@@ -95,6 +98,8 @@ func whatIsRead(b *storetest.Bench, run workqueue.RunID, letter workqueue.Letter
 			fmt.Fprintf(out, " %s", earlier.Payload)
 		}
 	}
+	view := testenv.Must(inspect.New(b.Store).Run(ctx, run))(b)
+	fmt.Fprintf(out, "%v %v\n", view.Params, view.ParamsError)
 	one := testenv.Must(export.New(b.Store).Result(ctx, export.ResultRequest{Run: run, Step: "fetch", Key: "K-0"}))(b)
 	of := deadletter.New(b.Store)
 	fmt.Fprintf(out, "%s %x\n%v\n%s %s", one.Body, one.SHA256, testenv.Must(report.New(b.Store).Digests(ctx, run))(b),
@@ -163,9 +168,20 @@ func TestEncryptedRunsAreUnreadable(t *testing.T) {
 
 	b.Exec(`UPDATE work_queue q SET payload = o.payload FROM work_queue o WHERE q.ordinal = 0 AND o.ordinal = 1`)
 	_, err = report.New(b.Store).Payloads(t.Context(), run, []string{"K-0"})
-	b.WantSaid(err, "another item's")
+	b.WantSaid(err, "moved here from elsewhere")
 	b.Exec(`UPDATE work_result r SET result = o.result FROM work_result o
 		WHERE r.step = 0 AND o.step = 1 AND r.ordinal = 0 AND o.ordinal = 0`)
 	_, err = export.New(b.Store).Result(t.Context(), export.ResultRequest{Run: run, Step: "fetch", Key: "K-0"})
-	b.WantSaid(err, "another item's")
+	b.WantSaid(err, "moved here from elsewhere")
+	item := testenv.Must(inspect.New(b.Store).Items(t.Context(), run, "K-0"))(t)[0]
+	testenv.Same(t, string(item.Payload)+string(item.Steps[0].Result)+item.Steps[0].SHA256, "", "a damaged item")
+	mask, damaged := bitfield.Full(2), []string{}
+	testenv.NoError(t, dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &mask,
+		Step: "compose", Inputs: []workqueue.StepInput{{Name: "fetch"}}, NoItem: true}, func(in dispatch.Input) bool {
+		damaged = append(damaged, fmt.Sprint(in.Damaged))
+		return true
+	}))
+	if !strings.Contains(damaged[0], run.String()+" --step fetch --failed-at compose --code ") || damaged[1] != "<nil>" {
+		t.Errorf("what is sent to the next step: %q", damaged)
+	}
 }

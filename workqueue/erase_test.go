@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgxpool"
 	"github.com/klauspost/compress/zstd"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
@@ -23,7 +24,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/erasure"
+	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -526,6 +529,47 @@ func TestEraseParametersAndNames(t *testing.T) {
 	}
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE params ->> 'of' = 'about ' || $1`, did.Marker), 1,
 		"the parameter was not erased")
+
+	testenv.NoError(t, b.Store.SetKeys([][]byte{make([]byte, 32)}))
+	b.Expire(b.Session)
+	b.Session = b.Open()
+	req := storetest.Request()
+	req.Params = map[string]string{"of": "about " + person}
+	sealed, lost := b.LoadKeys(req, "C1"), b.LoadKeys(req, "C1")
+	b.Exec(`UPDATE batchrun SET params = '"~AAAA"' WHERE id = $1`, lost)
+	_, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	b.WantSaid(err, sealed.String())
+	for _, run := range []workqueue.RunID{sealed, lost} {
+		b.Record(storetest.Whole(b.One(run)))
+	}
+	l := letter("sealed", "e")
+	l.Run, l.Body = &sealed, []byte(secret+" "+person)
+	b.bury(l)
+	b.Store = database.New(b.Pool) // without the key
+	did = b.erase(erasure.Request{Run: sealed})
+	b.WantSaid(errors.New(fmt.Sprint(did.Kept)), "batchrun.params, rows: 1: ", "quarantine.body, rows: 1: ")
+	one := b.Pool.Config()
+	one.MaxConns = 1
+	pool := testenv.Must(pgxpool.NewWithConfig(t.Context(), one))(t)
+	t.Cleanup(pool.Close)
+	b.Store = database.New(pool)
+	testenv.NoError(t, b.Store.SetKeys([][]byte{make([]byte, 32)}))
+	seal, tx := testenv.Must(b.Store.Seal(t.Context(), pool, sealed))(t), testenv.Must(b.Pool.Begin(t.Context()))(t)
+	params := testenv.Must(json.Marshal(map[string]string{"of": person, "to": "new"}))(t)
+	b.Exec(`UPDATE batchrun SET params = jsonb_build_object('of', $2::text) WHERE id = $1`, run, person)
+	testenv.Must(tx.Exec(t.Context(), `UPDATE batchrun SET params = CASE id WHEN $1 THEN $3::jsonb ELSE $4::jsonb END
+		WHERE id IN ($1, $2)`, sealed, run, seal.Params(params), params))(t)
+	ended := make(chan erasure.Outcome)
+	go func() { ended <- b.erase(erasure.Request{}) }()
+	b.Until("the erasure waits for parameters", func() bool { return b.Waiters() == 1 })
+	testenv.NoError(t, tx.Commit(t.Context()))
+	did = <-ended
+	testenv.Same(t, did.Erased.DeadLetters, 1, "erased letters")
+	b.WantSaid(errors.New(fmt.Sprint(did.Kept)), "batchrun.params, rows: 1: they cannot be decrypted")
+	for _, of := range []workqueue.RunID{run, sealed} {
+		testenv.Same(t, fmt.Sprint(testenv.Must(inspect.New(b.Store).Run(t.Context(), of))(t).Params),
+			fmt.Sprint(map[string]string{"of": did.Marker, "to": "new"}), "parameters written meanwhile")
+	}
 }
 
 // The key of an item is erased from texts in each form that has no other sign of an escape, and from no other word.

@@ -26,9 +26,9 @@ func (b *bench) checkBarriers(run workqueue.RunID) {
 	}
 }
 
-func (b *bench) approveSend(run workqueue.RunID, actor string) (control.Controlled, error) {
+func (b *bench) approveSend(run workqueue.RunID, actor string, eyes ...string) (control.Controlled, error) {
 	return control.New(b.Store).Approve(b.Context(),
-		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: "send"})
+		control.Control{Run: run, Actor: actor, Reason: "looks good", Step: "send", Eyes: eyes})
 }
 
 func TestFourEyes(t *testing.T) {
@@ -39,14 +39,14 @@ func TestFourEyes(t *testing.T) {
 	b.RecordStep(run, 0)
 	b.checkBarriers(run)
 	var eyes *control.FourEyesError
-	if _, err := b.approveSend(run, "test"); !errors.As(err, &eyes) || eyes.Act.Actor != "test" {
+	if _, err := b.approveSend(run, "Test"); !errors.As(err, &eyes) || eyes.Act.Actor != "test" {
 		t.Errorf("who started it approves: %v", err)
 	}
 	b.ApplySchedule("night", `{}`) // ann wrote it, and eve had it started at once
 	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
 		VALUES ('night', tranche_now(), 'now', 1, 'started', 'eve', tranche_now(), $1, tranche_now())`, run)
 	for actor, action := range map[string]string{"eve": "start", "ann": "schedule"} {
-		_, err := b.approveSend(run, actor)
+		_, err := b.approveSend(run, "token", actor) // which they made
 		if !errors.As(err, &eyes) || eyes.Act.Actor != actor || eyes.Act.Action != action {
 			t.Errorf("%s approves: %v", actor, err)
 		}

@@ -133,7 +133,7 @@ func TestExhaustedChunkIsCutAtOnce(t *testing.T) {
 	b.Pass(pieces[0].ID)
 	testenv.Must(settle.New(b.Store).Expire(t.Context(), lease, []workqueue.SliceID{pieces[0].ID}))(t)
 	late := again(true, "a deadline")
-	split, err := settle.New(b.Store).Split(t.Context(), b.Session, late.ID, late.Mask.Split(1), time.Minute)
+	split, err := settle.New(b.Store).Split(t.Context(), b.Session, late.ID, late.Mask.Split(1), time.Minute, "cut")
 	if err != nil || split == nil || !split.Suspect {
 		t.Errorf("split off %+v, %v; want a suspect", split, err)
 	}

@@ -119,7 +119,7 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 			t := b.T
 			run := b.Load(storetest.Request(), 8)
 			s := b.One(run)
-			_, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute)
+			_, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute, "cut")
 			testenv.Fails(t, err, "it was split")
 			b.Check()
 			b.WantTally(run, storetest.Tally{Ready: 4, Live: 4})

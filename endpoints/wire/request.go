@@ -56,7 +56,7 @@ func (b *RequestBuilder) Reset(endpoint string, meta Meta, maxPayload int) {
 func (b *RequestBuilder) SetParams(params []byte) {
 	b.items = 0
 	b.Body = append(b.Body[:0], requestOpen...)
-	if len(params) > 0 {
+	if len(params) > len("{}") {
 		b.Body = append(append(append(b.Body[:0], requestParams...), params...), requestItems...)
 	}
 	b.open = len(b.Body)

@@ -2,6 +2,7 @@ package api_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"net/http"
 	"slices"
 	"strings"
@@ -36,7 +37,7 @@ func expectedScope(pattern string) apicore.RoleScope {
 		"/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces", "/schemas/{schema}"},
 		path), strings.HasPrefix(path, "/openapi"),
 		method == http.MethodPost && slices.Contains([]string{"/items/preview", "/runs/pause", "/runs/resume", "/runs/cancel",
-			"/runs/approve"}, path):
+			"/runs/approve"}, path), path == "/tokens", strings.HasPrefix(path, "/tokens/"):
 		return apicore.Anywhere
 	default:
 		return apicore.Installation
@@ -147,6 +148,9 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 	who := granted("op", access.None, map[string]string{"team-a": "operator"})
 	both := granted("both", access.None, map[string]string{"team-a": "operator", "team-b": "operator"})
 	admin := granted("root", access.Admin, nil)
+	lead := granted("lead", access.Viewer, map[string]string{"team-a": "admin", "team-b": "operator"})
+	granted("peer", access.None, map[string]string{"team-a": "admin"})
+	granted("spare", access.Viewer, nil)
 	items, start := apitest.Three, api.Prefix+"/runs?endpoint=echo&idempotency_key=k"
 	for _, c := range []struct {
 		who              []string
@@ -198,6 +202,19 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{both, "POST", api.Prefix + "/runs?endpoint=bank&namespace=team-b", items, 201, "", "team-b"},
 		{admin, "POST", api.Prefix + "/endpoints/bank/settings", `{"namespaces":[]}`, 200, `"rate":0`, ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=bank", items, 201, "", "team-a"},
+		{lead, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-a":"admin"}}`, 200, `"secret"`, ""},
+		{lead, "POST", api.Prefix + "/tokens", `{"name":"y","role":"viewer"}`, 403, "--grant team-a=", ""},
+		{lead, "POST", api.Prefix + "/tokens", `{"name":"y","role":"none","grants":{"team-a":"viewer","team-b":"viewer"}}`,
+			403, "want only namespace team-a, for", ""},
+		{lead, "POST", api.Prefix + "/tokens/x/rotate", "{}", 200, `"secret"`, ""},
+		{lead, "POST", api.Prefix + "/tokens/peer/revoke", "{}", 200, `"revoked"`, ""},
+		{lead, "POST", api.Prefix + "/tokens/lead/rotate", "{}", 404, "no token has", ""}, // it has rights elsewhere
+		{lead, "POST", api.Prefix + "/tokens/root/revoke", "{}", 404, "no token has", ""},
+		{both, "GET", api.Prefix + "/tokens", "", 403, "needs the role admin", ""},
+		{admin, "POST", api.Prefix + "/tokens?namespace=team-b", `{"name":"y","role":"admin"}`, 403, "or leave out", ""},
+		{admin, "POST", api.Prefix + "/tokens/spare/revoke?namespace=team-b", "{}", 200, `"revoked"`, ""},
+		{lead, "POST", api.Prefix + "/tokens", `{"name":"Spare","role":"none","grants":{"team-a":"viewer"}}`, 409,
+			"is that of another token", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/%00", "", 422, "invalid name", ""},
 		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422,
@@ -220,6 +237,15 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 			testenv.Same(t, owner, c.namespaced, "%s makes a run in", c.path)
 		}
 	}
+	_, theirs := b.Ask(http.MethodGet, api.Prefix+"/tokens", nil, lead...)
+	var list api.TokenList
+	testenv.NoError(t, json.Unmarshal(theirs, &list))
+	for _, token := range list.Tokens {
+		testenv.Same(t, slices.Contains([]string{"x", "peer", "op"}, token.Name), true, "lead sees token %s", token.Name)
+	}
+	testenv.Same(t, len(list.Tokens), 4, "tokens of team-a")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE actor = 'lead' AND action ~ '^token_'`), 3,
+		"rows of the audit log about tokens")
 	testenv.NoError(t, identity.New(b.Store).SetNamespace(t.Context(), "team-c", identity.Quotas{}, "the test"))
 	granted("late", access.None, map[string]string{"team-c": "viewer"})
 	b.Refused(http.StatusConflict, "still has tokens", http.MethodDelete, api.Prefix+"/namespaces/team-c", nil, admin...)
@@ -281,6 +307,21 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 	testenv.Same(t, len(runs) > 0, true, "rows of the audit log")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE id = ANY ($1) AND namespace <> 'team-a'`, runs), 0,
 		"runs of other namespaces in the audit log")
+	b.Exec(`INSERT INTO audit_log (actor, action) SELECT 'x', 'y' FROM generate_series(1, $1 + 1)`, inspect.MaxSearched)
+	b.Exec(`INSERT INTO dead_letter (id, msg_id, endpoint, cause) SELECT format('fffffff1-0000-7000-8000-%s',
+		lpad(n::text, 12, '0'))::uuid, 'm' || n, 'e', 'c' FROM generate_series(1, $1 + 1) n`, deadletter.MaxSearched)
+	for path, from := range map[string]string{"/audit": "before", "/dead-letters": "after"} {
+		_, text := b.Ask(http.MethodGet, api.Prefix+path, nil, who...)
+		var page struct{ Next any }
+		testenv.NoError(t, json.Unmarshal(text, &page))
+		_, older := b.Ask(http.MethodGet, fmt.Sprintf("%s?%s=%.0f", api.Prefix+path, from, page.Next), nil, who...)
+		if id, is := page.Next.(string); is {
+			_, older = b.Ask(http.MethodGet, api.Prefix+path+"?after="+id, nil, who...)
+		}
+		if strings.Contains(string(text), `"id"`) || !strings.Contains(string(older), `"id"`) {
+			t.Errorf("%s: %s, and older %s", path, text, older)
+		}
+	}
 	schedule := workqueue.InScope(t.Context(), workqueue.Scope{Into: "team-b"})
 	testenv.Same(t, workqueue.Namespaces(workqueue.Within(schedule))[0], "team-b", "a scheduled start is within")
 }

@@ -4,14 +4,19 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/api/apicore"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
@@ -48,21 +53,27 @@ type CreatedToken struct {
 	Secret string `json:"secret" doc:"shown this once" format:"password"`
 }
 
+// byAdminAnywhere opens an operation also to admins of namespaces, for tokens without rights elsewhere.
+func byAdminAnywhere(op huma.Operation) huma.Operation {
+	return apicore.In(apicore.Anywhere, apicore.ByAdmin(op))
+}
+
 func (s *adminRoutes) registerTokens(api huma.API) {
 	list := apicore.Get("list-tokens", "/tokens", "List tokens, newest first, without their secrets")
-	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(list)), s.listTokens)
+	list.Description = "An admin of namespaces sees and changes the tokens that have rights only there."
+	apicore.Register(s.Core, api, apicore.AboutCredentials(byAdminAnywhere(list)), s.listTokens)
 	create := apicore.Post("create-token", "/tokens", "Create a token",
 		"The answer holds its secret, which is kept nowhere: there is no other way to learn it.")
 	apicore.Register(s.Core, api, apicore.FourEyes("tokens",
-		apicore.Unstored(apicore.AboutCredentials(apicore.ByAdmin(create)))), s.createToken)
+		apicore.Unstored(apicore.AboutCredentials(byAdminAnywhere(create)))), s.createToken)
 	rotate := apicore.Post("rotate-token", "/tokens/{id}/rotate", "Rotate a token",
 		"The new token has the same name, role, networks and lifetime. The old one ends after the overlap.")
 	apicore.Register(s.Core, api, apicore.Previewed(apicore.FourEyes("tokens",
-		apicore.Unstored(apicore.AboutCredentials(apicore.ByAdmin(rotate)))), pinToken(s.Store)), s.rotateToken)
+		apicore.Unstored(apicore.AboutCredentials(byAdminAnywhere(rotate)))), pinToken(s.Store)), s.rotateToken)
 	revoke := apicore.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
 		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
 			"Requests of its that are in progress are interrupted, streams too.")
-	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(revoke)), s.revokeToken)
+	apicore.Register(s.Core, api, apicore.AboutCredentials(byAdminAnywhere(revoke)), s.revokeToken)
 }
 
 func (s *adminRoutes) listTokens(ctx context.Context, _ *struct{}) (TokenList, error) {
@@ -86,6 +97,9 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 	secret := access.NewSecret()
 	n, err := in.Body.New(secret)
 	if err == nil {
+		err = in.Body.within(workqueue.Namespaces(ctx))
+	}
+	if err == nil {
 		n.Makers, err = s.Eyes(ctx, in.Name)
 	}
 	if err != nil {
@@ -102,6 +116,16 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 		return none, err
 	}
 	return CreatedToken{TokenView: made, Secret: secret}, nil
+}
+
+// within refuses rights outside of namespaces; nil: there are none.
+func (t *TokenSettings) within(namespaces []string) error {
+	elsewhere := func(name string) bool { return !slices.Contains(namespaces, name) }
+	if namespaces == nil || t.Role == access.None && !slices.ContainsFunc(slices.Collect(maps.Keys(t.Grants)), elsewhere) {
+		return nil
+	}
+	return apicore.Denied(http.StatusForbidden, fmt.Sprintf("grants: want only namespace %s, for example --grant "+
+		"%s=operator; or leave out --namespace", strings.Join(namespaces, " or "), namespaces[0]))
 }
 
 // New is the token to be created, with a secret.
@@ -142,6 +166,15 @@ func CheckOverlap(overlap time.Duration) error {
 	return nil
 }
 
+// everywhere is the context of a change that names a token: for an admin of the installation, a namespace in which they
+// act (--namespace) does not limit it.
+func everywhere(ctx context.Context) context.Context {
+	if who, known := access.From(ctx); known && !who.Role.Allows(access.Admin) {
+		return ctx
+	}
+	return workqueue.InScope(ctx, workqueue.Scope{})
+}
+
 type rotateTokenInput struct {
 	apicore.Actor
 	ID   string `path:"id" doc:"an id, the beginning of one (4 digits or more), or the name of the only such token"`
@@ -153,7 +186,7 @@ func (in *rotateTokenInput) Pinned() string { return in.ID }
 
 func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, error) {
 	return func(ctx context.Context, in *rotateTokenInput) (any, error) {
-		token, err := identity.New(db).Token(ctx, in.ID)
+		token, err := identity.New(db).Token(everywhere(ctx), in.ID)
 		if err != nil {
 			return nil, apicore.Seen(err, seeTokens)
 		}
@@ -176,8 +209,8 @@ func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (Cr
 		return CreatedToken{}, err
 	}
 	secret := access.NewSecret()
-	made, err := identity.New(s.Store).RotateToken(ctx, in.ID, access.HashOf(secret), overlap, s.config.TokenMaxAge,
-		in.Name, makers)
+	made, err := identity.New(s.Store).RotateToken(everywhere(ctx), in.ID, access.HashOf(secret), overlap,
+		s.config.TokenMaxAge, in.Name, makers)
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}
@@ -220,7 +253,7 @@ type revokeTokenInput struct {
 }
 
 func (s *adminRoutes) revokeToken(ctx context.Context, in *revokeTokenInput) (identity.TokenView, error) {
-	gone, err := identity.New(s.Store).RevokeToken(ctx, in.ID, in.Name)
+	gone, err := identity.New(s.Store).RevokeToken(everywhere(ctx), in.ID, in.Name)
 	if err == nil && s.Access != nil {
 		s.Access.Forget()
 	}

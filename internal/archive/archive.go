@@ -54,7 +54,8 @@ func (a *Archive) Target() string { return a.storage.Target() }
 
 type manifest struct {
 	Run     *inspect.RunView `json:"run,omitempty"`
-	Head    string           `json:"head,omitempty"` // of a range of the audit log, for tranche audit verify
+	Params  string           `json:"params_error,omitempty"` // why the run has none here
+	Head    string           `json:"head,omitempty"`         // of a range of the audit log, for tranche audit verify
 	Objects []*object        `json:"objects"`
 }
 
@@ -132,7 +133,11 @@ func (a *Archive) Run(ctx context.Context, run workqueue.RunID) (state string, e
 	if err != nil {
 		return "", err
 	}
-	return state, a.finish(ctx, dir, manifest{Run: view, Objects: []*object{items, audit}})
+	m := manifest{Run: view, Objects: []*object{items, audit}}
+	if view.ParamsError != nil {
+		m.Params = view.ParamsError.Error()
+	}
+	return state, a.finish(ctx, dir, m)
 }
 
 // Audit stores the rows of the audit log after a seal, up to another one.

@@ -398,13 +398,14 @@ type List[T any] struct {
 
 // Print ends the command with the error, the answer as received, or the list.
 func (l *List[T]) Print(c *Console, all []T, err error) error {
-	switch {
-	case err != nil || c.JSON:
+	if err != nil || c.JSON {
 		return c.Answered(err)
-	case len(all) == 0 && l.Empty != "":
-		return c.Printf("%s\n", l.Empty)
 	}
-	if err := c.Printf("%s", l.Text(all, c.Room())); err != nil {
+	text, more := l.Text(all, c.Room()), "are"
+	if len(all) == 0 && l.Empty != "" {
+		text, more = l.Empty+"\n", "may be"
+	}
+	if err := c.Printf("%s", text); err != nil {
 		return err
 	}
 	next := reflect.ValueOf(l.Next)
@@ -418,7 +419,7 @@ func (l *List[T]) Print(c *Console, all []T, err error) error {
 	if l.Before {
 		flag = "before"
 	}
-	c.Note("there are more; continue with --%s %v", flag, from)
+	c.Note("there %s more; continue with --%s %v", more, flag, from)
 	return nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // ReadTimeout limits a read from PostgreSQL, after which a silent connection is abandoned.
@@ -21,6 +22,24 @@ const ReadTimeout = 15 * time.Second
 
 // CodeItemTooLarge is the error code of an item that fits no request.
 const CodeItemTooLarge = "item_too_large"
+
+// CodeItemDamaged is the error code of an item that cannot be decrypted: a value of it was changed in the database.
+const CodeItemDamaged = "item_damaged"
+
+// Params returns the parameters of a run as a claim returned them, as JSON. After an error that wraps ErrDamaged no
+// item of the run can be sent.
+func (k *Core) Params(ctx context.Context, run workqueue.RunID, claimed []byte) ([]byte, error) {
+	if claimed == nil {
+		return nil, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, ReadTimeout)
+	defer cancel()
+	params, err := k.Store.OpenParams(ctx, k.Store.Pool, run, claimed)
+	if errors.Is(err, database.ErrDamaged) {
+		err = fmt.Errorf("%w; start another run: tranche run start --from-run %s, with parameters", err, run)
+	}
+	return params, err
+}
 
 // TooLarge returns the message for an item that, with the results it needs, does not fit a NATS message.
 func (k *Core) TooLarge(inputs []workqueue.StepInput) string {

@@ -167,10 +167,9 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 	reqs := make([]dispatch.ClaimRequest, len(steps))
 	for i := range steps {
 		step := &steps[i]
-		_, known := c.params[step.Run]
 		reqs[i] = dispatch.ClaimRequest{
 			Session: session, Run: step.Run, Step: step.Step, MaxSlices: c.cfg.ClaimSlices, MaxBytes: n.RequestBytes(),
-			LimitBytes: n.LargestRequest(), Params: !known,
+			LimitBytes: n.LargestRequest(),
 		}
 		if step.Kind != workqueue.KindEndpoint {
 			c.own.Narrow(&reqs[i], step)
@@ -194,7 +193,7 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 	c.node.Meter.Took(core.TimingClaim, time.Since(asked))
 	n.Stats.Slices.Add(int64(taken))
 	for i := range claimed {
-		if !c.hand(ctx, handing{session, asked, reqs[i].Params}, &steps[i], &claimed[i]) {
+		if !c.hand(ctx, handing{session, asked}, &steps[i], &claimed[i]) {
 			break // the end of the session releases them
 		}
 	}
@@ -204,7 +203,6 @@ func (c *claimer) claim(ctx context.Context, steps []dispatch.Runnable) ([]dispa
 type handing struct {
 	session workqueue.SessionID
 	asked   time.Time // when the claim began
-	params  bool      // the claim read the run's parameters
 }
 
 // hand passes on the slices of a step, and reports whether it passed on all.
@@ -212,16 +210,9 @@ func (c *claimer) hand(ctx context.Context, h handing, step *dispatch.Runnable, 
 	if len(claimed.Slices) == 0 {
 		return true
 	}
-	if h.params {
-		c.params.put(step.Run, claimed.Params)
-	}
-	params := claimed.Params
-	if !h.params {
-		params = c.params[step.Run]
-	}
 	c.turns.took(step.Ref())
 	for _, s := range claimed.Slices {
-		a := Assignment{s, h.session, s.Endpoint, params, claimed.Work, h.asked}
+		a := Assignment{s, h.session, s.Endpoint, claimed.Params, claimed.Work, h.asked}
 		if step.Kind != workqueue.KindEndpoint {
 			c.fetch(a)
 			continue

@@ -55,14 +55,13 @@ type claimer struct {
 	resting   rests[dispatch.StepRef]
 	shut      rests[string] // endpoints
 	shutAuto  rests[string] // endpoints, for their automatic steps
-	params    paramCache
 	turns     turns
 	elsewhere elsewhere
 }
 
 func newClaimer(d *Dispatcher, assigned core.Lanes[Assignment], fetch func(Assignment)) *claimer {
 	return &claimer{Dispatcher: d, assigned: assigned, fetch: fetch, resting: rests[dispatch.StepRef]{},
-		shut: rests[string]{}, shutAuto: rests[string]{}, params: paramCache{}, turns: turns{}, elsewhere: elsewhere{}}
+		shut: rests[string]{}, shutAuto: rests[string]{}, turns: turns{}, elsewhere: elsewhere{}}
 }
 
 // idlePolls is the longest pause of an idle node, as a multiple of Poll.
@@ -157,16 +156,6 @@ func (r rests[K]) next(now time.Time) (wait time.Duration) {
 		}
 	}
 	return wait
-}
-
-// paramCache caches the parameters of runs, which never change.
-type paramCache map[workqueue.RunID][]byte
-
-func (p paramCache) put(run workqueue.RunID, params []byte) {
-	if len(p) >= maxRemembered {
-		clear(p)
-	}
-	p[run] = params
 }
 
 // turns is when a step last got slices: among steps with equally few in flight, the longest waiting is first. Under a

@@ -17,6 +17,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -75,7 +76,7 @@ type claims interface {
 	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
 	GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error
 	Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
-		timeout time.Duration) (*workqueue.Slice, error)
+		timeout time.Duration, why string) (*workqueue.Slice, error)
 	Record(ctx context.Context, answers []settle.Answer) (settle.Recorded, error)
 }
 
@@ -183,6 +184,9 @@ func partOf(k *core.Core, store dispatch.Store, msg *nats.Msg) ([]byte, error) {
 	if errors.Is(err, workqueue.ErrNotFound) {
 		return nil, wire.Retry(wire.CodePartGone, "the request of endpoint %s that had this part of step %s for item %d is "+
 			"not in progress any more, or the part was redone", endpoint, asked.Step, asked.Ordinal)
+	}
+	if errors.Is(err, database.ErrDamaged) {
+		return nil, wire.Fail(core.CodeItemDamaged, "%v", err)
 	}
 	if err != nil {
 		k.Log.Warn("read a part for a service", zap.String("endpoint", endpoint), zap.Error(err))

@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
@@ -83,12 +84,22 @@ func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, publis
 // publishOne builds the request of a slice and publishes it. A slice too large for one request is cut into pieces.
 func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published chan<- publication) error {
 	request := wire.NewRequestBuilder(a.Endpoint, d.metaOf(a), int(d.node.NC.MaxPayload()))
-	request.SetParams(a.Params)
-	fits, err := d.addInputs(ctx, request, a)
+	params, err := d.node.Params(ctx, a.Run, a.Params)
+	if errors.Is(err, database.ErrDamaged) {
+		return d.refuse(ctx, a, core.CodeItemDamaged, func(workqueue.Ordinal) string { return err.Error() })
+	}
 	if err != nil {
 		return err
 	}
-	if !fits {
+	request.SetParams(params)
+	damaged := map[workqueue.Ordinal]error{}
+	fits, err := d.addInputs(ctx, request, a, damaged)
+	switch {
+	case err != nil:
+		return err
+	case len(damaged) > 0:
+		return d.refuseDamaged(ctx, a, damaged, published)
+	case !fits:
 		return d.cut(ctx, a, request.Len(), published)
 	}
 	p := publication{Assignment: a, msg: request.Msg(), weight: min(int64(request.Size()), maxPendingBytes)}
@@ -105,14 +116,20 @@ func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published cha
 	return nil
 }
 
-// addInputs adds a slice's items and the results that the step sees, and reports whether all fit.
-func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment) (fits bool, err error) {
+// addInputs adds a slice's items and the results that the step sees, except damaged ones, and reports whether all fit.
+func (d *Dispatcher) addInputs(ctx context.Context, request *wire.RequestBuilder, a Assignment,
+	damaged map[workqueue.Ordinal]error,
+) (fits bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Inputs: a.Work.Inputs,
+	want := dispatch.InputRequest{Run: a.Run, Block: a.Block, Mask: &a.Mask, Step: a.Work.Name, Inputs: a.Work.Inputs,
 		NoItem: a.Work.NoItem}
 	fits = true
 	err = d.queue.EachInput(ctx, want, func(item dispatch.Input) bool {
+		if item.Damaged != nil {
+			damaged[item.Ordinal] = item.Damaged
+			return true
+		}
 		if len(want.Inputs) == 0 && !want.NoItem {
 			fits = request.Add(int(item.Ordinal), string(item.Key), item.Payload)
 			return fits
@@ -161,7 +178,8 @@ func (d *Dispatcher) send(ctx context.Context, p *publication) error {
 // again. A single item fails.
 func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, published chan<- publication) error {
 	if a.Mask.Count() == 1 {
-		return d.refuseItem(ctx, a)
+		return d.refuse(ctx, a, core.CodeItemTooLarge,
+			func(workqueue.Ordinal) string { return d.node.TooLarge(a.Work.Inputs) })
 	}
 	var masks []bitfield.Set
 	if fitting == 0 {
@@ -170,7 +188,14 @@ func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, publish
 	} else {
 		masks = a.Mask.Split(fitting)
 	}
-	first, err := d.claims.Split(ctx, a.Session, a.ID, masks, dispatch.DefaultClaimTTL)
+	return d.split(ctx, a, masks, settle.TooMuch, published)
+}
+
+// split publishes the first of the masks, or records its failures; the rest is claimed again.
+func (d *Dispatcher) split(ctx context.Context, a Assignment, masks []bitfield.Set, why string,
+	published chan<- publication,
+) error {
+	first, err := d.claims.Split(ctx, a.Session, a.ID, masks, dispatch.DefaultClaimTTL, why)
 	if err != nil || first == nil {
 		return err
 	}
@@ -180,14 +205,30 @@ func (d *Dispatcher) cut(ctx context.Context, a Assignment, fitting int, publish
 	return nil
 }
 
-func (d *Dispatcher) refuseItem(ctx context.Context, a Assignment) error {
-	lo, _ := a.Mask.Bounds()
-	message := d.node.TooLarge(a.Work.Inputs)
-	out, err := d.claims.Record(ctx, []settle.Answer{{
-		Slice: a.ID, Endpoint: a.Endpoint, Service: "tranche", Answered: 1,
-		Slots: []settle.Slot{{Ordinal: a.Block.Ordinal(lo),
-			Err: &workqueue.SlotError{Code: core.CodeItemTooLarge, Message: message}}},
-	}})
+// refuseDamaged fails the items that cannot be read, separately from the others.
+func (d *Dispatcher) refuseDamaged(ctx context.Context, a Assignment, damaged map[workqueue.Ordinal]error,
+	published chan<- publication,
+) error {
+	var bad bitfield.Set
+	for ordinal := range damaged {
+		_, bit := ordinal.Block()
+		bad.Add(bit)
+	}
+	if rest := a.Mask.AndNot(bad); !rest.Empty() {
+		return d.split(ctx, a, []bitfield.Set{bad, rest}, "some of its items cannot be read", published)
+	}
+	return d.refuse(ctx, a, core.CodeItemDamaged, func(of workqueue.Ordinal) string { return damaged[of].Error() })
+}
+
+// refuse fails all items of a slice.
+func (d *Dispatcher) refuse(ctx context.Context, a Assignment, code string, why func(workqueue.Ordinal) string) error {
+	refusal := settle.Answer{Slice: a.ID, Endpoint: a.Endpoint, Service: "tranche", Answered: a.Mask.Count()}
+	for bit := range a.Mask.All() {
+		of := a.Block.Ordinal(bit)
+		refusal.Slots = append(refusal.Slots, settle.Slot{Ordinal: of,
+			Err: &workqueue.SlotError{Code: code, Message: why(of)}})
+	}
+	out, err := d.claims.Record(ctx, []settle.Answer{refusal})
 	if err != nil {
 		return err
 	}

@@ -62,7 +62,7 @@ func (w *world) BeginAlone(context.Context, workqueue.SessionID, workqueue.Slice
 	return true, nil
 }
 
-func (w *world) Split(context.Context, workqueue.SessionID, workqueue.SliceID, []bitfield.Set, time.Duration,
+func (w *world) Split(context.Context, workqueue.SessionID, workqueue.SliceID, []bitfield.Set, time.Duration, string,
 ) (*workqueue.Slice, error) {
 	return nil, errors.New("nothing is to be cut")
 }

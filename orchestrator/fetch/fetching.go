@@ -55,7 +55,7 @@ type inputs interface {
 type claims interface {
 	Postpone(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, in time.Duration, why error) error
 	Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
-		timeout time.Duration) (*workqueue.Slice, error)
+		timeout time.Duration, why string) (*workqueue.Slice, error)
 }
 
 // outcomes records outcomes of slices. See [core.Core.Record].
@@ -96,7 +96,8 @@ type fetchJob struct {
 	begun  time.Time                             // its call; guarded by Worker.mu
 	leave  func()                                // ends its turn once its outcome is recorded; nil: it has none
 	large  map[largePart]dispatchstore.PartInput // of its inputs
-	gone   []fetch.Slot                          // of items without one of these
+	gone   []fetch.Slot                          // of items without one of these, or that cannot be read
+	params []byte                                // of the run
 }
 
 // left ends the turn of a recorded job. A suspect begins next and may kill the node: unrecorded jobs would be blamed.

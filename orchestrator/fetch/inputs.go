@@ -18,8 +18,10 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	dispatchstore "github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
 // errTaken means that this node no longer owns the slice.
@@ -34,8 +36,8 @@ func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64
 	}
 	defer f.reading.Release(1)
 	req, size, err := f.requestOf(ctx, job)
-	for err == nil && len(req.Items) < job.Mask.Count() {
-		if err = f.cut(ctx, job, len(req.Items)); err == nil {
+	for err == nil && len(req.Items)+len(job.gone) < job.Mask.Count() {
+		if err = f.cut(ctx, job, len(req.Items)+len(job.gone)); err == nil {
 			req, size, err = f.requestOf(ctx, job)
 		}
 	}
@@ -84,7 +86,7 @@ func (f *Worker) readLarge(ctx context.Context, job *fetchJob, req *fetch.Reques
 		item.Parts[at.step] = fetch.Part{Data: data.Bytes(), ContentType: part.ContentType}
 	}
 	req.Items = slices.DeleteFunc(req.Items, func(i fetch.Item) bool { _, is := gone[i.Ordinal]; return is })
-	job.gone = slices.Collect(maps.Values(gone))
+	job.gone = slices.AppendSeq(job.gone, maps.Values(gone))
 	return nil
 }
 
@@ -104,7 +106,7 @@ func (f *Worker) cut(ctx context.Context, job *fetchJob, items int) error {
 	defer cancel()
 	first := job.Mask.Take(items)
 	piece, err := f.claims.Split(ctx, job.Session, job.ID, []bitfield.Set{first, job.Mask.AndNot(first)},
-		job.Work.Timeout+dispatchstore.DefaultClaimTTL)
+		job.Work.Timeout+dispatchstore.DefaultClaimTTL, settle.TooMuch)
 	if err != nil {
 		return err
 	}
@@ -123,18 +125,35 @@ func (f *Worker) requestOf(ctx context.Context, job *fetchJob) (*fetch.Request, 
 	req := &fetch.Request{Run: uuid.UUID(job.Run), Slice: uuid.UUID(job.ID), Step: job.Work.Name,
 		StepNumber: int(job.Step), Attempt: job.Attempt, Generation: int(job.Generation), Rate: job.Work.Rate,
 		Items: make([]fetch.Item, 0, job.Mask.Count())}
-	if job.Params != nil {
-		if err := json.Unmarshal(job.Params, &req.Params); err != nil {
-			return nil, 0, fmt.Errorf("parameters of run %s: %w", job.Run, err)
+	job.gone = nil
+	fail := func(of workqueue.Ordinal, why error) {
+		job.gone = append(job.gone, fetch.Slot{Ordinal: int(of), Err: &wire.SlotError{Code: core.CodeItemDamaged,
+			Message: why.Error()}})
+	}
+	var err error
+	if job.params, err = f.node.Params(ctx, job.Run, job.Params); errors.Is(err, database.ErrDamaged) {
+		for bit := range job.Mask.All() {
+			fail(job.Block.Ordinal(bit), err)
 		}
+		return req, 0, nil
+	}
+	if err == nil && job.params != nil {
+		err = json.Unmarshal(job.params, &req.Params)
+	}
+	if err != nil {
+		return nil, 0, fmt.Errorf("parameters of run %s: %w", job.Run, err)
 	}
 	var size int64
 	job.large = map[largePart]dispatchstore.PartInput{}
 	ctx, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Inputs: job.Work.Inputs,
-		NoItem: job.Work.NoItem}
-	err := f.store.EachInput(ctx, want, func(in dispatchstore.Input) bool {
+	want := dispatchstore.InputRequest{Run: job.Run, Block: job.Block, Mask: &job.Mask, Step: job.Work.Name,
+		Inputs: job.Work.Inputs, NoItem: job.Work.NoItem}
+	err = f.store.EachInput(ctx, want, func(in dispatchstore.Input) bool {
+		if in.Damaged != nil {
+			fail(in.Ordinal, in.Damaged)
+			return true
+		}
 		of := sizeOf(&in, job.Work.Kind)
 		if size+of > fetchChunkLimit && len(req.Items) > 0 {
 			return false
@@ -214,7 +233,7 @@ func (f *Worker) question(endpoint string, req *fetch.Request, from int, c *coll
 		Generation: req.Generation, Mode: wire.ModeBatch, Origin: f.node.Name,
 		ReplyTo: f.calls.Returns(q)}
 	b := wire.NewRequestBuilder(endpoint, meta, int(f.node.NC.MaxPayload()))
-	b.SetParams(c.job.Params)
+	b.SetParams(c.job.params)
 	for next = from; next < len(req.Items); next++ {
 		item := &req.Items[next]
 		if addItem(b, req, next, c.job) {

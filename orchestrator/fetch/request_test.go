@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -18,8 +19,10 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -111,6 +114,46 @@ func TestRequestsAreCutToFit(t *testing.T) {
 	if got := b.ErrorOf(t, loaded.Run, "C299"); !strings.HasPrefix(got, "item_too_large: ") {
 		t.Errorf("the large item failed with %q", got)
 	}
+	b.Check(t)
+}
+
+// PROOF: who may do what, 26. Damaged items fail alone, with the remedy; damaged parameters fail every item.
+func TestDamagedItemsFailAlone(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t)}
+	var runs []workqueue.RunID
+	for i, req := range []start.LoadRequest{nodetest.Patient(), asked(), nodetest.Patient(), asked(), nodetest.Patient(),
+		asked(), nodetest.Patient(), asked(), nodetest.Patient()} {
+		if i == 1 {
+			testenv.NoError(t, b.Store.SetKeys([][]byte{make([]byte, 32)}))
+		}
+		req.Params = map[string]string{"year": "2026"}
+		runs = append(runs, testenv.Must(start.New(b.Store).Load(t.Context(), req, nodetest.Items(200)))(t).Run)
+	}
+	runs = append(runs[1:], runs[0]) // the last one is not encrypted
+	b.Exec(t, `UPDATE work_queue SET payload = '~AAAA' WHERE item_key IN ('C7', 'C9') AND run_id = ANY ($1)`, runs[:2])
+	b.Exec(t, `UPDATE batchrun SET params = (SELECT params FROM batchrun WHERE id = $2) WHERE id = ANY ($1)`, runs[2:],
+		runs[0])
+	for i, params := range []string{`""`, `null`, `"null"`, `{"erased":true}`} {
+		b.Exec(t, `UPDATE batchrun SET params = $2 WHERE id = $1`, runs[4+i], params)
+	}
+	b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
+		if chunk.Param("year") != "2026" {
+			t.Errorf("the parameters are %v", chunk.Params())
+		}
+		return nodetest.Echo(ctx, chunk)
+	})
+	b.Node = b.StartNode(t)
+	for i, run := range runs {
+		at := min(i/2, 1)
+		failed, says := []int{2, 200}[at], []string{"the payload: ", "parameters: "}[at]
+		b.Want(t, run, 1, 200-failed, failed)
+		testenv.Says(t, errors.New(b.ErrorOf(t, run, "C7")), "item_damaged: "+says, "the error")
+		testenv.Says(t, errors.New(b.ErrorOf(t, run, "C7")), []string{"run correct", "run start"}[at], "the remedy")
+	}
+	testenv.Must(redo.New(b.Store).Correct(t.Context(), redo.CorrectRequest{Run: runs[0], Actor: "ann",
+		Items: storetest.Corrections(`{"id":"C7"}`, "C7", "C9")}))(t)
+	b.Want(t, runs[0], 2, 200, 0)
 	b.Check(t)
 }
 

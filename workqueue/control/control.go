@@ -59,7 +59,7 @@ func ChunkOfMoment(ctx context.Context, tx pgx.Tx, step *StepSettings) (int, err
 // EarlierPayload is an item's payload before a correction.
 type EarlierPayload struct {
 	Generation workqueue.Generation `json:"generation" doc:"of the correction: what is older was made of this payload"`
-	Payload    json.RawMessage      `json:"payload"`
+	Payload    json.RawMessage      `json:"payload" doc:"null: it cannot be decrypted"`
 	At         time.Time            `json:"at" doc:"when it was corrected"`
 	Actor      string               `json:"actor" doc:"by whom"`
 	Reason     string               `json:"reason,omitempty"`
@@ -78,7 +78,7 @@ func EarlierPayloads(ctx context.Context, tx pgx.Tx, seal *database.Seal, run wo
 	all, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[EarlierPayload], earlierPayloads, run, item)
 	for i := range all {
 		if err == nil {
-			all[i].Payload, err = seal.OpenText(database.PayloadOf(key), all[i].Payload)
+			all[i].Payload, err = seal.ViewText(database.PayloadOf(key), all[i].Payload)
 		}
 	}
 	return all, pg.Wrap(err, "read the corrections of item %d", item)

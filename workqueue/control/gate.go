@@ -69,8 +69,8 @@ func (e *FourEyesError) Error() string {
 		e.Act.Actor, acted[e.Act.Action], e.Run, e.Step)
 }
 
-// Refused returns why an actor may not approve now; nil if they may.
-func (g *Gate) Refused(actor string) error {
+// Refused returns why a caller may not approve now; nil if they may. Eyes are all names of theirs (identity.Eyes).
+func (g *Gate) Refused(eyes ...string) error {
 	again := "approve step " + g.Name
 	switch {
 	case g.State == GateApproved:
@@ -80,7 +80,9 @@ func (g *Gate) Refused(actor string) error {
 		return &workqueue.StateError{Run: g.Run, State: "not there yet: steps before have not ended for all items", Op: again,
 			Fix: "see what it waits for with tranche run explain " + g.Run.String()}
 	case g.Approvers == workqueue.ApproveOther:
-		if i := slices.IndexFunc(g.Acts, func(a GateAct) bool { return a.Actor == actor }); i >= 0 {
+		if i := slices.IndexFunc(g.Acts, func(a GateAct) bool {
+			return slices.ContainsFunc(eyes, func(name string) bool { return strings.EqualFold(name, a.Actor) })
+		}); i >= 0 {
 			return &FourEyesError{Run: g.Run, Step: g.Name, Act: g.Acts[i]}
 		}
 	}
@@ -244,7 +246,7 @@ func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err
 			return &workqueue.StateError{Run: c.Run, State: r.state, Op: "approve step " + gate.Name,
 				Fix: "nothing waits for approval"}
 		}
-		if err := cmp.Or(gate.Refused(c.Actor), gate.notAsSeen(c.Seen)); err != nil {
+		if err := cmp.Or(gate.Refused(append(c.Eyes, c.Actor)...), gate.notAsSeen(c.Seen)); err != nil {
 			return err
 		}
 		out.Items, err = gate.pass(ctx, tx, r.Generation, c)

@@ -26,6 +26,7 @@ type Control struct {
 	Seen   time.Time // with Step: the start of its wait, as viewed; zero: any
 	Reason string
 	Actor  string
+	Eyes   []string // Approve: further names of the actor
 }
 
 // Controlled is the outcome of a Control.

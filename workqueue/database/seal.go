@@ -12,6 +12,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"hash"
@@ -130,20 +131,21 @@ func (s *sealing) keep(run workqueue.RunID, seal *Seal) {
 	s.known[run] = seal
 }
 
-// NewDataKey makes the data key of a new run, to be stored as batchrun.data_key; nil: new runs are not encrypted.
-func (s *DB) NewDataKey(run workqueue.RunID) ([]byte, error) {
+// NewDataKey makes the data key of a new run, to be stored as batchrun.data_key, and its seal; nil: new runs are not
+// encrypted.
+func (s *DB) NewDataKey(run workqueue.RunID) ([]byte, *Seal, error) {
 	if !s.Keyed() {
 		s.seals.keep(run, nil)
-		return nil, nil
+		return nil, nil, nil
 	}
 	key := make([]byte, keySize)
 	_, _ = rand.Read(key) // never fails
 	seal, err := newSeal(run, key)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	s.seals.keep(run, seal)
-	return s.seals.wrap(run, key), nil
+	return s.seals.wrap(run, key), seal, nil
 }
 
 func (s *sealing) wrap(run workqueue.RunID, key []byte) []byte {
@@ -163,7 +165,8 @@ func (s *sealing) unwrap(run workqueue.RunID, wrapped []byte) (key []byte, by in
 		}
 	}
 	return nil, 0, &workqueue.StateError{Run: run, State: "encrypted with a key that this process does not have",
-		Op: "read or write", Fix: "give it that key, with --encryption-key"}
+		Op: "read or write", Fix: "give it that key, with --encryption-key; if the key is lost, or batchrun.data_key was " +
+			"changed, cancel the run on a running node: tranche run cancel " + run.String()}
 }
 
 const dataKey = `SELECT data_key FROM batchrun WHERE id = $1`
@@ -231,14 +234,13 @@ type runKey struct {
 	Wrapped []byte
 }
 
-// CheckKeys returns an error if there is a run in progress that the keys do not decrypt.
+// CheckKeys returns an error if there is a run in progress that the keys do not decrypt. It holds one at a time.
 func (s *DB) CheckKeys(ctx context.Context) error {
-	all, err := pg.Collect(ctx, s.Sessions, pgx.RowToStructByPos[runKey], dataKeys, false)
-	for i := range all {
-		if err == nil {
-			_, _, err = s.seals.unwrap(all[i].Run, all[i].Wrapped)
-		}
-	}
+	var of runKey
+	_, err := pgx.ForEachRow(pg.Rows(ctx, s.Sessions, dataKeys, false), []any{&of.Run, &of.Wrapped}, func() error {
+		_, _, err := s.seals.unwrap(of.Run, of.Wrapped)
+		return err
+	})
 	if err != nil {
 		return fmt.Errorf("check the encryption keys: %w", err)
 	}
@@ -343,6 +345,9 @@ func PieceOf(id uuid.UUID, number int) Place {
 	return binary.BigEndian.AppendUint32(append(Place{'l'}, id[:]...), uint32(number))
 }
 
+// paramsPlace is the place of the run's parameters.
+const paramsPlace = "v"
+
 // LetterOf is the place of a dead letter's body.
 func LetterOf(id workqueue.LetterID) Place { return append(Place{'d'}, id[:]...) }
 
@@ -356,6 +361,9 @@ func (s *Seal) Overhead() int {
 	}
 	return SealOverhead
 }
+
+// ErrDamaged is wrapped by each error about a value that cannot be decrypted by the key of its run.
+var ErrDamaged = errors.New("it was changed, or moved here from elsewhere")
 
 // Bytes seals a value; nil stays nil.
 func (s *Seal) Bytes(at Place, value []byte) []byte {
@@ -381,7 +389,7 @@ func (s *Seal) OpenBytes(at Place, sealed []byte) (value []byte, err error) {
 		value, err = s.aead.Open([]byte{}, sealed[:nonceSize], sealed[nonceSize:], at)
 	}
 	if err != nil || value == nil {
-		return nil, fmt.Errorf("a value of run %s cannot be decrypted: it was changed, or is another item's", s.run)
+		return nil, fmt.Errorf("a value of run %s cannot be decrypted: %w", s.run, ErrDamaged)
 	}
 	return value, nil
 }
@@ -417,7 +425,57 @@ func (s *Seal) OpenText(at Place, text []byte) ([]byte, error) {
 	sealed, marked := bytes.CutPrefix(text, []byte(sealMark))
 	value, err := base64.RawStdEncoding.AppendDecode(nil, sealed)
 	if err != nil || !marked || len(value) < SealOverhead {
-		return nil, fmt.Errorf("a value of run %s was changed: it is not encrypted", s.run)
+		return nil, fmt.Errorf("a value of run %s is not encrypted: %w", s.run, ErrDamaged)
 	}
 	return s.OpenBytes(at, value)
+}
+
+// ViewText is OpenText for a view: of a damaged value it returns nil. Its item fails with the reason.
+func (s *Seal) ViewText(at Place, text []byte) ([]byte, error) {
+	value, err := s.OpenText(at, text)
+	if errors.Is(err, ErrDamaged) {
+		return nil, nil
+	}
+	return value, err
+}
+
+// Params seals a run's parameters for batchrun.params: an object, of an encrypted run a string.
+func (s *Seal) Params(object json.RawMessage) json.RawMessage {
+	if s == nil {
+		return object
+	}
+	return fmt.Appendf(nil, `"%s"`, s.Text(Place(paramsPlace), object)) // base64 needs no escapes
+}
+
+// OpenParams opens what Params sealed, and leaves nil.
+func (s *DB) OpenParams(ctx context.Context, from pg.Querier, run workqueue.RunID, stored []byte) ([]byte, error) {
+	if stored == nil {
+		return nil, nil
+	}
+	seal, err := s.Seal(ctx, from, run)
+	if err != nil {
+		return nil, err
+	}
+	sealed := bytes.Trim(stored, `"`)
+	switch { // unlike a payload, an erasure leaves them sealed
+	case seal == nil && bytes.HasPrefix(stored, []byte("{")):
+		return stored, nil
+	case seal == nil || !bytes.HasPrefix(sealed, []byte(sealMark)):
+		return nil, fmt.Errorf("parameters: a value of run %s is not encrypted: %w", run, ErrDamaged)
+	}
+	object, err := seal.OpenText(Place(paramsPlace), sealed)
+	if err != nil {
+		return nil, fmt.Errorf("parameters: %w", err)
+	}
+	return object, nil
+}
+
+// Params is OpenParams, as a map.
+func (s *DB) Params(ctx context.Context, from pg.Querier, run workqueue.RunID, stored []byte,
+) (params map[string]string, err error) {
+	object, err := s.OpenParams(ctx, from, run, stored)
+	if err == nil {
+		err = json.Unmarshal(object, &params)
+	}
+	return params, err
 }

@@ -5,6 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"os"
+	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 
@@ -262,4 +265,20 @@ func TestTransactionThatIsCutOff(t *testing.T) {
 			panic(err)
 		})
 	})
+}
+
+func TestReadKeys(t *testing.T) { // t.Setenv forbids t.Parallel
+	text, path := "S0tLS0tLS0tLS0tLS0tLS0tLS0tLS0tLS0tLS0tLS0s=", t.TempDir()+"/key"
+	testenv.NoError(t, os.WriteFile(path, []byte(text+"\n"), 0o600))
+	t.Setenv("A_KEY", text)
+	keys := testenv.Must(ReadKeys(t.Context(), []string{"file:" + path, "env:A_KEY", "exec:cat " + path}))(t)
+	testenv.Same(t, fmt.Sprintf("%s", keys), fmt.Sprint(slices.Repeat([]string{strings.Repeat("K", 32)}, 3)), "keys")
+	t.Setenv("A_KEY", text[1:])
+	for source, says := range map[string]string{text: "want file:PATH", "env:A_KEY": "want 32 bytes",
+		"env:NO_KEY": "not set", "file:/no/key": "no such file", "exec:/no/key": "no such file"} {
+		_, err := ReadKeys(t.Context(), []string{source})
+		if testenv.Says(t, err, says, "the key"); strings.Contains(fmt.Sprint(err), text[1:]) {
+			t.Errorf("%s quotes the key: %v", source, err)
+		}
+	}
 }

@@ -195,6 +195,8 @@ type DeadFilter struct {
 const (
 	DefaultLetters = 50
 	MaxLetters     = 500
+	// MaxSearched limits the letters read for a page of a caller limited to namespaces.
+	MaxSearched = 20_000
 )
 
 // DeadLetterPage is a page of dead letters, newest first, without bodies.
@@ -211,27 +213,42 @@ SELECT id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, ori
 // The primary key, backwards, or one of dead_letter_state and dead_letter_endpoint.
 const listLetters = letterColumns + `
 FROM dead_letter
-WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND ($3::uuid IS NULL OR id < $3)
-    AND ` + visible + `
+WHERE ($1 = '' OR endpoint = $1) AND ($2 = '' OR state = $2) AND ` + visible + `
+    AND id < coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+    AND id >= coalesce($6::uuid, '00000000-0000-0000-0000-000000000000')
 ORDER BY id DESC
 LIMIT $4`
 
-// DeadLetters lists dead letters of the context's scope, newest first, without bodies.
+// letterFloor bounds what a page of some namespaces reads; null: nothing is older.
+const letterFloor = `
+SELECT (SELECT id FROM dead_letter WHERE $1::uuid IS NULL OR id < $1 ORDER BY id DESC OFFSET $2 LIMIT 1)`
+
+// DeadLetters lists dead letters of the context's scope, newest first, without bodies. If that is limited, a page may
+// have few letters, or none, and a next one.
 func (s Store) DeadLetters(ctx context.Context, f DeadFilter) (DeadLetterPage, error) {
 	limit := pg.Limit(f.Limit, DefaultLetters, MaxLetters)
 	page := DeadLetterPage{Letters: []DeadLetter{}}
 	if !pg.ValidText(f.Endpoint) || !pg.ValidText(string(f.State)) {
 		return page, nil
 	}
+	after := pg.UnlessZero(f.After)
+	var floor *workqueue.LetterID
 	var err error
-	page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State),
-		pg.UnlessZero(f.After), limit+1, workqueue.Namespaces(ctx))
-	if err != nil {
-		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
+	if workqueue.Namespaces(ctx) != nil {
+		err = s.db.Pool.QueryRow(ctx, letterFloor, after, MaxSearched).Scan(&floor)
 	}
-	if len(page.Letters) > limit {
+	if err == nil {
+		page.Letters, err = pg.Collect(ctx, s.db.Pool, scanLetter, listLetters, f.Endpoint, string(f.State), after, limit+1,
+			workqueue.Namespaces(ctx), floor)
+	}
+	switch {
+	case err != nil:
+		return DeadLetterPage{}, fmt.Errorf("list dead letters: %w", err)
+	case len(page.Letters) > limit:
 		page.Letters = page.Letters[:limit]
 		page.Next = &page.Letters[limit-1].ID
+	default:
+		page.Next = floor
 	}
 	return page, nil
 }

@@ -27,8 +27,7 @@ type ClaimRequest struct {
 	LimitBytes int64
 	// TTL is how long the slices may stay claimed without being marked as sent, in case their node never learned of the
 	// commit; 0: DefaultClaimTTL. Work done by nodes stays claimed until recorded, for the step's time-out plus TTL.
-	TTL    time.Duration
-	Params bool // include the run's parameters
+	TTL time.Duration
 }
 
 // DefaultClaimTTL is how long a slice may stay claimed.
@@ -38,7 +37,7 @@ const DefaultClaimTTL = 30 * time.Second
 type Claimed struct {
 	Slices []workqueue.Slice
 	Work   workqueue.StepWork // of the step, if there are slices
-	Params []byte             // of the run, if requested: a JSON object of strings; nil if it has none
+	Params []byte             // of the run, if there are slices: see [database.DB.OpenParams]
 	Bound  pace.Bound         // what kept the claim from more
 	Wait   time.Duration      // when to claim again; 0: only after an event, not after a time
 }

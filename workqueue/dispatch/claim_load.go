@@ -35,7 +35,7 @@ SELECT p.endpoint FROM (` + endpointsOfSteps + ` ORDER BY 1 OFFSET 0) n CROSS JO
 	// loadSteps, like the following, is a statement after the locks, so it sees what they waited for.
 	loadSteps = `
 SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.barrier_passed), r.generation, r.priority,
-       CASE WHEN u.params THEN nullif(r.params, '{}')::text END,
+       r.params::text,
        st.name, st.kind, st.config::text, st.input_item, st.inputs, st.request_timeout,
        (SELECT count(*) FROM run_step o WHERE o.run_id = r.id),
        st.endpoint, st.chunk, st.chunk_auto, coalesce(st.chunk_bytes, 0), least(st.in_flight, st.in_flight_cap),
@@ -48,7 +48,7 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
            SELECT count(*) FROM work_slice s WHERE s.endpoint = c.canary AND s.run_id = r.id AND s.step = st.step
              AND ` + plane.SliceInFlight + `) END,
        r.namespace, coalesce((SELECT n.max_in_flight FROM namespace n WHERE n.name = r.namespace), 0)
-FROM unnest($1::uuid[], $2::smallint[], $3::boolean[]) WITH ORDINALITY AS u (run_id, step, params, n)
+FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS u (run_id, step, n)
 CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
 CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
 LEFT JOIN LATERAL (` + canaryOfStep + `) c ON true
@@ -206,11 +206,11 @@ func (c *claims) lacksPace() bool {
 // lock does that in one round trip.
 func (c *claims) lock(ctx context.Context) error {
 	runs, steps := make([]workqueue.RunID, len(c.steps)), make([]workqueue.Step, len(c.steps))
-	params, dues, most := make([]bool, len(c.steps)), make([]int, len(c.steps)), make([]int, len(c.steps))
+	dues, most := make([]int, len(c.steps)), make([]int, len(c.steps))
 	for i, step := range c.steps {
 		step.load = claimLoad{pace: &paceLoad{}}
 		step.due, step.ready, step.ttl = nil, nil, step.TTL
-		runs[i], steps[i], params[i], most[i] = step.Run, step.Step, step.Params, step.MaxSlices
+		runs[i], steps[i], most[i] = step.Run, step.Step, step.MaxSlices
 		dues[i] = max(step.MaxSlices, min(mergeRoom*step.MaxSlices, mergeMost))
 	}
 	ofSteps, ofPaces := lockFreeSteps, lockFreePaces
@@ -235,7 +235,7 @@ func (c *claims) lock(ctx context.Context) error {
 		rows.Close()
 		return rows.Err()
 	})
-	batch.Queue(loadSteps, runs, steps, params).Query(c.scanSteps)
+	batch.Queue(loadSteps, runs, steps).Query(c.scanSteps)
 	batch.Queue(loadPaces, runs, steps).Query(c.scanPaces)
 	batch.Queue(rivals, runs, steps, rivalsCounted+1).Query(c.scanRivals)
 	batch.Queue(dueSlices, runs, steps, dues).Query(c.scanDue)

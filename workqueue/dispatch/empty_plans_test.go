@@ -24,7 +24,7 @@ func TestPlansOfEmptyTables(t *testing.T) {
 	for name, p := range map[string]string{
 		"look": plan(searchRunnable, look), "steps' locks": plan(lockFreeSteps, steps), "paces' locks": plan(lockFreePaces,
 			steps),
-		"steps": plan(loadSteps, steps+`, '{}'`), "paces": plan(loadPaces, steps), "rivals": plan(rivals, steps+`, 65`),
+		"steps": plan(loadSteps, steps), "paces": plan(loadPaces, steps), "rivals": plan(rivals, steps+`, 65`),
 		"quotas":     plan(busyQuotas, `'{}'`),
 		"due slices": plan(dueSlices, steps+`, '{}'`), "ready blocks": plan(readyBlocks, steps+`, '{}', 100`),
 	} {

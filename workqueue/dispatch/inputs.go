@@ -2,6 +2,7 @@ package dispatch
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
@@ -31,6 +32,7 @@ type InputRequest struct {
 	Run    workqueue.RunID
 	Block  workqueue.Block
 	Mask   *bitfield.Set
+	Step   string                // the chunk's, for messages
 	Inputs []workqueue.StepInput // steps whose parts are included
 	NoItem bool                  // without payloads
 }
@@ -38,7 +40,8 @@ type InputRequest struct {
 // Input is an item with its parts, whose memory has the same lifetime.
 type Input struct {
 	Item
-	Parts []PartInput // in the order of InputRequest.Inputs
+	Parts   []PartInput // in the order of InputRequest.Inputs
+	Damaged error       // why the item cannot be read, with the remedy; nil: it can. Do not send a damaged item.
 }
 
 // PartInput is a step's newest part for an item.
@@ -48,6 +51,7 @@ type PartInput struct {
 	ContentType string        // empty: JSON
 	Large       uuid.NullUUID // a large result, of which Ref is the size and hash; else Data is the result
 	Ref         PartRef
+	damaged     error
 }
 
 // PartRef is the size and hash of a large result.
@@ -212,27 +216,35 @@ func (r *inputReader) readParts(rows pgx.Rows, n int) error {
 	var upto int64
 	var large uuid.NullUUID
 	last := -1
-	var bad error
+	step := r.want.Inputs[n]
 	err := pg.Each(rows, []any{&ordinal, &result, &contentType, &large, &upto}, func() {
 		_, last = ordinal.Block()
 		if result == nil || !r.now.Has(last) {
 			return
 		}
 		part := PartInput{ContentType: r.typeOf(contentType), Large: large}
+		var err error
 		if !large.Valid {
-			opened, err := r.seal.OpenBytes(database.ResultOf(r.want.Inputs[n].Step, ordinal), result)
-			if part.Data = r.bytes.Keep(opened); err != nil {
-				bad = err
-			}
-		} else if err := json.Unmarshal(result, &part.Ref); err != nil {
-			bad = fmt.Errorf("the reference to the result of item %d: %w", ordinal, err)
+			result, err = r.seal.OpenBytes(database.ResultOf(step.Step, ordinal), result)
+			part.Data = r.bytes.Keep(result)
+		} else {
+			err = json.Unmarshal(result, &part.Ref)
+		}
+		if err != nil {
+			part.damaged = damagedResult(r.want.Run, step.Name, r.want.Step, err)
 		}
 		parts[last-r.begin] = part
 	})
 	if upto >= r.room() { // there may be more
 		r.end = min(r.end, last+1)
 	}
-	return errors.Join(err, bad)
+	return err
+}
+
+// damagedResult is about a result that failed an item at another step.
+func damagedResult(run workqueue.RunID, step, at string, err error) error {
+	return fmt.Errorf("the result of step %s: %w; recompute it: tranche run reset %s --step %[1]s --failed-at %[4]s "+
+		"--code item_damaged", step, err, run, at)
 }
 
 // typeOf interns a content type, since there are few.
@@ -261,13 +273,15 @@ func (r *inputReader) readItems(rows pgx.Rows) error {
 		if !r.now.Has(bit) || bit >= r.end {
 			continue
 		}
+		input.Damaged = nil
 		for n := range r.parts {
 			input.Parts[n] = r.parts[n][bit-r.begin]
+			input.Damaged = cmp.Or(input.Damaged, input.Parts[n].damaged)
 		}
 		if r.seal != nil {
 			var err error
 			if input.Payload, err = r.seal.OpenText(database.PayloadOf(input.Key), input.Payload); err != nil {
-				return err
+				input.Damaged = fmt.Errorf("the payload: %w; give a new one: tranche run correct %s --items FILE", err, r.want.Run)
 			}
 		}
 		r.found++
@@ -295,7 +309,7 @@ type PartRequest struct {
 // and corrections take it out. The hash of a part that is not in pieces is compared once, at its start. Of an encrypted
 // part all is read, or the piece.
 const readPart = `
-SELECT s.run_id, input.step, p.large_id, coalesce(w.piece, 0), coalesce(w.before, 0), o.over > 0,
+SELECT s.run_id, st.name, input.step, p.large_id, coalesce(w.piece, 0), coalesce(w.before, 0), o.over > 0,
     CASE WHEN o.over > 0 THEN v.bytes ELSE substr(v.bytes, ($7 - coalesce(w.before, 0))::int + 1, $8) END
 FROM work_slice s
 JOIN batchrun r ON r.id = s.run_id
@@ -325,9 +339,12 @@ func (s Store) Part(ctx context.Context, req PartRequest) (data []byte, err erro
 	var of sealedPart
 	err = s.db.Pool.QueryRow(ctx, readPart, req.Slice, req.Endpoint, req.Ordinal, req.Step, req.Bytes, req.SHA256,
 		req.From, req.Most, database.SealOverhead).
-		Scan(&of.run, &of.step, &of.large, &of.piece, &of.from, &of.sealed, &data)
+		Scan(&of.run, &of.at, &of.step, &of.large, &of.piece, &of.from, &of.sealed, &data)
 	if err == nil && of.sealed {
 		data, err = s.open(ctx, &req, &of, data)
+	}
+	if errors.Is(err, database.ErrDamaged) {
+		return nil, damagedResult(of.run, req.Step, of.at, err)
 	}
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && len(data) == 0 {
 		err = workqueue.ErrNotFound
@@ -340,6 +357,7 @@ func (s Store) Part(ctx context.Context, req PartRequest) (data []byte, err erro
 
 type sealedPart struct {
 	run    workqueue.RunID
+	at     string // the step that uses it
 	step   workqueue.Step
 	large  uuid.NullUUID
 	piece  int

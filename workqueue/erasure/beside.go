@@ -1,7 +1,9 @@
 package erasure
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,10 +16,17 @@ import (
 
 const (
 	// Parameters' names and values are chosen by whoever starts the run.
+	// In place: after waiting for another erasure it is computed again.
 	eraseParams = `
-UPDATE batchrun SET params = erased_json(params, $1, $2, true), content = erased_json(content, $1, $2, true)
-WHERE ($3::uuid IS NULL OR id = $3) AND (params, content) IS DISTINCT FROM
-    (erased_json(params, $1, $2, true), erased_json(content, $1, $2, true))`
+UPDATE batchrun SET content = erased_json(content, $1, $2, true),
+    params = CASE WHEN data_key IS NULL THEN erased_json(params, $1, $2, true) ELSE params END
+WHERE ($3::uuid IS NULL OR id = $3) AND (content, params) IS DISTINCT FROM (erased_json(content, $1, $2, true),
+    CASE WHEN data_key IS NULL THEN erased_json(params, $1, $2, true) ELSE params END)`
+
+	// Only if they are as they were read.
+	eraseSealed = `
+UPDATE batchrun r SET params = u.params FROM unnest($1::uuid[], $2::jsonb[], $3::jsonb[]) AS u (id, was, params)
+WHERE r.id = u.id AND r.params = u.was`
 
 	eraseAnswers = `
 UPDATE api_request SET body = convert_to(erased_text(convert_from(body, 'UTF8'), $1, $2), 'UTF8')
@@ -59,6 +68,7 @@ SELECT count(*) FROM gone`
 
 func (e *erasure) beside(ctx context.Context) (done Erased, err error) {
 	run := e.only()
+	e.unsearched = 0
 	for _, of := range []struct {
 		page, erase string
 		into        func(*Erased) *int64
@@ -136,6 +146,57 @@ func (e *erasure) operations(ctx context.Context, _ *workqueue.RunID) (done Eras
 	return done, nil
 }
 
+type sealedParams struct {
+	Run    workqueue.RunID
+	Live   bool
+	Params []byte
+}
+
+// findSealed finds the parameters of encrypted runs with the key, and how they will be stored without it.
+func (e *erasure) findSealed(ctx context.Context, busy *UnderWayError) error {
+	e.sealed, e.unreadable = erasedParams{}, 0
+	for after := (workqueue.RunID{}); ; {
+		page, err := pg.Collect(ctx, e.db.Pool, pgx.RowToStructByPos[sealedParams], pageOfSealed, after, e.only())
+		if err != nil || len(page) == 0 {
+			return err
+		}
+		after = page[len(page)-1].Run
+		if err := e.searchSealed(ctx, page, busy); err != nil {
+			return err
+		}
+	}
+}
+
+func (e *erasure) searchSealed(ctx context.Context, page []sealedParams, busy *UnderWayError) error {
+	opened := make([]string, len(page))
+	for i, of := range page {
+		object, err := e.db.OpenParams(ctx, e.db.Pool, of.Run, of.Params)
+		if err != nil && !unreadable(err) {
+			return err
+		}
+		if err != nil && !errors.Is(err, workqueue.ErrNotFound) {
+			e.unreadable++
+		}
+		opened[i] = cmp.Or(string(object), "{}")
+	}
+	found, err := pg.Collect(ctx, e.db.Pool, pgx.RowToStructByPos[foundParams], findInParams, e.Key, e.marker, opened)
+	for _, f := range found {
+		of := page[f.N-1]
+		if of.Live {
+			busy.Params = append(busy.Params, of.Run)
+			continue
+		}
+		seal, err := e.db.Seal(ctx, e.db.Pool, of.Run)
+		if err != nil {
+			return err
+		}
+		e.sealed.runs = append(e.sealed.runs, of.Run)
+		e.sealed.was = append(e.sealed.was, of.Params)
+		e.sealed.params = append(e.sealed.params, seal.Params(f.Params))
+	}
+	return err
+}
+
 func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	err = e.db.RedoOrTry(ctx, e.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		done = Erased{}
@@ -143,6 +204,11 @@ func (e *erasure) answers(ctx context.Context, run *workqueue.RunID) (done Erase
 		if done.Texts = tag.RowsAffected(); err != nil {
 			return err
 		}
+		if tag, err = tx.Exec(ctx, eraseSealed, e.sealed.runs, e.sealed.was, e.sealed.params); err != nil {
+			return err
+		}
+		e.stale = int(tag.RowsAffected()) < len(e.sealed.runs)
+		done.Texts += tag.RowsAffected()
 		if run == nil {
 			tag, err = tx.Exec(ctx, eraseAnswers, e.Key, e.marker)
 			done.Texts += tag.RowsAffected()
@@ -263,6 +329,17 @@ func eraseColumn(table, column, how string, byRun bool) string {
 }
 
 func (e *erasure) kept(ctx context.Context) (left []string, err error) {
+	if e.unreadable > 0 {
+		left = append(left, fmt.Sprintf("batchrun.params, rows: %d: they cannot be decrypted; give the node their "+
+			"--encryption-key, or delete these runs", e.unreadable))
+	}
+	if e.unsearched > 0 {
+		left = append(left, fmt.Sprintf("dead_letter.body, quarantine.body, rows: %d: they cannot be decrypted; give the "+
+			"node the --encryption-key of their runs", e.unsearched))
+	}
+	if e.only() != nil {
+		return left, nil
+	}
 	for _, of := range Searched() {
 		if of.How != Kept {
 			continue

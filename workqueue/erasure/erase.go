@@ -18,6 +18,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -142,6 +143,21 @@ type erasure struct {
 	db                 *database.DB
 	salt, hash, marker string
 	parked             []int64 // operations of collectors, by number
+	sealed             erasedParams
+	stale              bool // parameters were changed since they were read
+	unreadable         int  // encrypted runs whose parameters were not searched
+	unsearched         int  // encrypted letters and quarantined messages that were not searched
+}
+
+type erasedParams struct {
+	runs   []workqueue.RunID
+	was    []json.RawMessage
+	params []json.RawMessage
+}
+
+type foundParams struct {
+	N      int
+	Params []byte
 }
 
 func (e *erasure) only() *workqueue.RunID {
@@ -159,8 +175,16 @@ WHERE ($2::uuid IS NULL OR r.id = $2) AND EXISTS (SELECT FROM work_queue q WHERE
 ORDER BY r.id`
 
 	paramsUnderWay = `
-SELECT id FROM batchrun WHERE state IN ('loading', 'running') AND params <> erased_json(params, $1, $2, true)
-    AND ($3::uuid IS NULL OR id = $3) ORDER BY id`
+SELECT id FROM batchrun WHERE state IN ('loading', 'running') AND data_key IS NULL
+    AND params <> erased_json(params, $1, $2, true) AND ($3::uuid IS NULL OR id = $3) ORDER BY id`
+
+	pageOfSealed = `
+SELECT id, state IN ('loading', 'running'), params FROM batchrun
+WHERE data_key IS NOT NULL AND id > $1 AND ($2::uuid IS NULL OR id = $2) ORDER BY id LIMIT 500`
+
+	findInParams = `
+SELECT u.n, o.params FROM unnest($3::jsonb[]) WITH ORDINALITY AS u (params, n)
+CROSS JOIN LATERAL (SELECT erased_json(u.params, $1, $2, true) AS params) o WHERE o.params <> u.params`
 )
 
 // maxRounds bounds the searches. Each one finds what arrived during the one before.
@@ -190,7 +214,7 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 		if err != nil {
 			return out, err
 		}
-		if done == (Erased{}) || e.DryRun {
+		if done == (Erased{}) && !e.stale || e.DryRun {
 			break
 		}
 		if n == maxRounds {
@@ -205,10 +229,8 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 			return out, fmt.Errorf("erase: %w", err)
 		}
 	}
-	if e.only() == nil {
-		if out.Kept, err = e.kept(ctx); err != nil {
-			return out, fmt.Errorf("erase: look at what stays: %w", err)
-		}
+	if out.Kept, err = e.kept(ctx); err != nil {
+		return out, fmt.Errorf("erase: look at what stays: %w", err)
 	}
 	return out, nil
 }
@@ -242,6 +264,9 @@ func (e *erasure) find(ctx context.Context) (runs []workqueue.RunID, err error) 
 		}
 	}
 	busy.Params, err = pg.Collect(ctx, e.db.Pool, pgx.RowTo[workqueue.RunID], paramsUnderWay, e.Key, e.marker, only)
+	if err == nil {
+		err = e.findSealed(ctx, &busy)
+	}
 	if err == nil && only == nil {
 		busy.Operations, err = e.findOperations(ctx)
 	}

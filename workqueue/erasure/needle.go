@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"io"
 	"strconv"
 	"strings"
@@ -184,7 +185,7 @@ const (
 SELECT id::text, concat_ws(E'\n', message, stack, origin), headers, coalesce(body, ''), run_id FROM dead_letter
 WHERE id > coalesce(nullif($1, ''), '00000000-0000-0000-0000-000000000000')::uuid
     AND ($2::uuid IS NULL OR run_id = $2) AND NOT (` + letterIsEmpty + `)
-ORDER BY id LIMIT 8`
+ORDER BY id LIMIT 4`
 	eraseLetters = `UPDATE dead_letter SET ` + emptyLetter + ` WHERE id = ANY ($1::uuid[])`
 
 	quarantined = `
@@ -195,33 +196,37 @@ ORDER BY id LIMIT 200`
 	eraseQuarantine = `UPDATE quarantine SET ` + emptyQuarantined + ` WHERE id = ANY ($1::bigint[])`
 )
 
+// unreadable reports whether an error means that the keys do not open a value, or that its run was deleted.
+func unreadable(err error) bool {
+	_, noKey := errors.AsType[*workqueue.StateError](err)
+	return noKey || errors.Is(err, database.ErrDamaged) || errors.Is(err, database.ErrRunGone) ||
+		errors.Is(err, workqueue.ErrNotFound)
+}
+
+type message struct {
+	ID, Said      string
+	Headers, Body []byte
+	Run           *workqueue.RunID
+}
+
 func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, erase string, into func(*Erased) *int64,
 ) (done Erased, err error) {
-	n := needle(e.Key)
 	for after := ""; ; {
-		var found []string
-		var id, said string
-		var headers, body []byte
-		read := 0
-		var of *workqueue.RunID
-		to := []any{&id, &said, &headers, &body, &of}
-		_, err := pgx.ForEachRow(pg.Rows(ctx, e.db.Pool, page, after, run), to, func() error {
-			read, after = read+1, id
-			seal, err := e.db.SealOfMessage(ctx, of)
-			if err == nil {
-				body, err = seal.OpenBytes(place(id), body)
-			}
-			if err != nil { // nobody can read it any more
-				found = append(found, id)
-				return nil //nolint:nilerr // it is erased
-			}
-			if n.in([]byte(said), maxNested) || n.in(headers, maxNested) || n.in(body, maxNested) {
-				found = append(found, id)
-			}
-			return nil
-		})
-		if err != nil || read == 0 {
+		// Held whole: looking up a key in an open loop would need a second connection.
+		read, err := pg.Collect(ctx, e.db.Pool, pgx.RowToStructByPos[message], page, after, run)
+		if err != nil || len(read) == 0 {
 			return done, err
+		}
+		var found []string
+		for i := range read {
+			after = read[i].ID
+			in, err := e.inMessage(ctx, &read[i])
+			if err != nil {
+				return done, err
+			}
+			if in {
+				found = append(found, after)
+			}
 		}
 		if len(found) == 0 {
 			continue
@@ -240,6 +245,26 @@ func (e *erasure) messages(ctx context.Context, run *workqueue.RunID, page, eras
 		}
 		*into(&done) += int64(len(found))
 	}
+}
+
+// inMessage reports whether a message has the key, or is damaged. Without the key of its run its body is not searched.
+func (e *erasure) inMessage(ctx context.Context, m *message) (bool, error) {
+	n := needle(e.Key)
+	if n.in([]byte(m.Said), maxNested) || n.in(m.Headers, maxNested) {
+		return true, nil
+	}
+	seal, err := e.db.SealOfMessage(ctx, m.Run)
+	if _, noKey := errors.AsType[*workqueue.StateError](err); noKey {
+		e.unsearched += min(len(m.Body), 1)
+		return false, nil
+	}
+	if err == nil {
+		m.Body, err = seal.OpenBytes(place(m.ID), m.Body)
+	}
+	if err != nil && unreadable(err) {
+		return true, nil
+	}
+	return err == nil && n.in(m.Body, maxNested), err
 }
 
 // place is where a body is: the IDs of letters are UUIDs, those of messages in quarantine numbers.

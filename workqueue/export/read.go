@@ -50,6 +50,9 @@ func (s Store) Verify(ctx context.Context, id uuid.UUID, want [sha256.Size]byte,
 		}
 		return err
 	})
+	if errors.Is(err, database.ErrDamaged) {
+		return false, nil
+	}
 	if err != nil {
 		return false, fmt.Errorf("verify a result: %w", err)
 	}

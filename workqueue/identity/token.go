@@ -89,8 +89,8 @@ RETURNING` + tokenColumns
 type NameTakenError struct{ Name string }
 
 func (e *NameTakenError) Error() string {
-	return fmt.Sprintf("name: %q is that of another token or of a person; choose another name, or replace the token: "+
-		"tranche token rotate", e.Name)
+	return fmt.Sprintf("name: %q is that of another token or of a person, now or before; choose another name, or replace "+
+		"the token: tranche token rotate", e.Name)
 }
 
 // A namespace is not deleted meanwhile.
@@ -118,11 +118,22 @@ func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenVi
 	return out, pg.NoRow(err, &NameTakenError{n.Name})
 }
 
-// CreateToken saves a token, with an audit entry. It returns a NameTakenError for a name in use.
+// Also of revoked tokens: the audit log says what they did.
+const nameElsewhere = `SELECT EXISTS (SELECT FROM api_token WHERE lower(name) = lower($2) AND NOT` + inNamespaces + `)`
+
+// CreateToken saves a token, with an audit entry. It returns a NameTakenError for a name in use, and for one of a token
+// that the context does not see.
 func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (TokenView, error) {
 	var out TokenView
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		if out, err = n.insert(ctx, tx, actor); err != nil {
+		taken, err := pg.One(ctx, tx, pgx.RowTo[bool], nameElsewhere, workqueue.Namespaces(ctx), n.Name)
+		if err == nil && taken {
+			err = &NameTakenError{n.Name}
+		}
+		if err == nil {
+			out, err = n.insert(ctx, tx, actor)
+		}
+		if err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "token_create", Subject: out.Name,
@@ -191,12 +202,19 @@ func (s Store) Token(ctx context.Context, ref string) (out TokenView, err error)
 	return out, err
 }
 
-// Few rows: one for each user or program.
-const listTokens = `SELECT` + tokenColumns + ` FROM api_token ORDER BY created_at DESC, id LIMIT $1`
+// inNamespaces is a condition: the token has rights in the namespaces $1 only; null: anywhere.
+const inNamespaces = `
+($1::text[] IS NULL OR role = 'none' AND NOT EXISTS (SELECT FROM jsonb_object_keys(grants) k WHERE k <> ALL ($1)))`
 
-// Tokens lists the newest MaxTokens tokens.
+// Few rows: one for each user or program.
+const listTokens = `SELECT` + tokenColumns + ` FROM api_token WHERE` + inNamespaces + `
+ORDER BY created_at DESC, id LIMIT $2`
+
+// Tokens lists the newest MaxTokens tokens, of those whose rights are all in the context's namespaces. Other methods
+// find no others either.
 func (s Store) Tokens(ctx context.Context) ([]TokenView, error) {
-	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[TokenView], listTokens, MaxTokens)
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[TokenView], listTokens,
+		workqueue.Namespaces(ctx), MaxTokens)
 	return all, pg.Wrap(err, "list tokens")
 }
 
@@ -232,11 +250,12 @@ func (e *RevokedTokenError) Error() string {
 	return fmt.Sprintf("token %s was revoked already, by %s at %s", e.Token, e.By, e.At.UTC().Format(time.RFC3339))
 }
 
-// $2 and $3 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR
+// $3 and $4 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR
 // UPDATE: of two concurrent revocations, one succeeds.
 const matchingTokens = `SELECT` + tokenColumns + `
-FROM api_token WHERE name = $1 AND (rotated_at IS NULL OR expires_at > tranche_now()) OR id BETWEEN $2 AND $3
-ORDER BY revoked_at IS NULL DESC, created_at DESC, id LIMIT $4 FOR UPDATE`
+FROM api_token
+WHERE (name = $2 AND (rotated_at IS NULL OR expires_at > tranche_now()) OR id BETWEEN $3 AND $4) AND` + inNamespaces + `
+ORDER BY revoked_at IS NULL DESC, created_at DESC, id LIMIT $5 FOR UPDATE`
 
 const revokeToken = `
 UPDATE api_token SET revoked_at = tranche_now(), revoked_by = $2 WHERE id = $1 AND revoked_at IS NULL
@@ -273,7 +292,8 @@ func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
 	if lo, hi, ok := pg.PrefixRange(ref); ok {
 		low, high = &lo, &hi
 	}
-	found, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[TokenView], matchingTokens, ref, low, high, pg.MaxMatches)
+	found, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[TokenView], matchingTokens, workqueue.Namespaces(ctx), ref,
+		low, high, pg.MaxMatches)
 	switch {
 	case err != nil:
 		return TokenView{}, fmt.Errorf("look up token %q: %w", ref, err)

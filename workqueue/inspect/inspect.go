@@ -53,6 +53,8 @@ type AuditFilter struct {
 const (
 	DefaultAudit = 50
 	MaxAudit     = 500
+	// MaxSearched limits the rows read for a page of a caller limited to namespaces.
+	MaxSearched = 20_000
 )
 
 // AuditPage is a page of the audit log, newest first.
@@ -70,10 +72,16 @@ SELECT id, at, actor, action, run_id, subject, detail, before, after, origin, co
 
 	listAudit = auditColumns + `
 WHERE ($1::uuid IS NULL OR run_id = $1) AND ($2 = '' OR actor = $2) AND ($3 = '' OR action = $3)
-    AND ($4::timestamptz IS NULL OR at >= $4) AND ($5 = 0::bigint OR id < $5)
+    AND ($4::timestamptz IS NULL OR at >= $4) AND id < coalesce(nullif($5::bigint, 0), 9223372036854775807)
     AND ($7::text[] IS NULL OR (SELECT r.namespace FROM batchrun r WHERE r.id = run_id) = ANY ($7))
+    AND id >= coalesce($8::bigint, 0)
 ORDER BY id DESC
 LIMIT $6`
+
+	// auditFloor bounds what a page of some namespaces reads; no row: nothing is older. Times of ids are a bit mixed.
+	auditFloor = `
+SELECT id, coalesce(at < $3::timestamptz - interval '1 hour', false) FROM audit_log
+WHERE id < coalesce(nullif($1::bigint, 0), 9223372036854775807) ORDER BY id DESC OFFSET $2 LIMIT 1`
 
 	chainedAudit = auditColumns + ` WHERE seal > $1 ORDER BY seal LIMIT $2`
 
@@ -131,22 +139,33 @@ func (s Store) EachChainRow(
 	}
 }
 
-// Audit lists actions, newest first: all, or those on the runs of the context's scope.
+// Audit lists actions, newest first: all, or those on the runs of the context's scope. A page of those may have few
+// entries, or none, and a next one.
 func (s Store) Audit(ctx context.Context, f AuditFilter) (AuditPage, error) {
 	page := AuditPage{Entries: []AuditEntry{}}
 	if !pg.ValidText(f.Actor) || !pg.ValidText(f.Action) {
 		return page, nil // no entry can have them
 	}
 	limit := pg.Limit(f.Limit, DefaultAudit, MaxAudit)
+	run, since := pg.UnlessZero(f.Run), pg.UnlessZero(f.Since)
+	var floor *int64
+	var last bool
 	var err error
-	page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, pg.UnlessZero(f.Run),
-		f.Actor, f.Action, pg.UnlessZero(f.Since), f.Before, limit+1, workqueue.Namespaces(ctx))
-	if err != nil {
-		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
+	if run == nil && workqueue.Namespaces(ctx) != nil {
+		err = pg.NoRow(s.db.Pool.QueryRow(ctx, auditFloor, f.Before, MaxSearched, since).Scan(&floor, &last), nil)
 	}
-	if len(page.Entries) > limit {
+	if err == nil {
+		page.Entries, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AuditEntry], listAudit, run, f.Actor, f.Action,
+			since, f.Before, limit+1, workqueue.Namespaces(ctx), floor)
+	}
+	switch {
+	case err != nil:
+		return AuditPage{}, fmt.Errorf("read the audit log: %w", err)
+	case len(page.Entries) > limit:
 		page.Entries = page.Entries[:limit]
 		page.Next = page.Entries[limit-1].ID
+	case floor != nil && !last:
+		page.Next = *floor
 	}
 	return page, nil
 }

@@ -205,7 +205,7 @@ func FindItems(ctx context.Context, tx pgx.Tx, seal *database.Seal, id workqueue
 		var payload []byte
 		err := row.Scan(&item.Ordinal, &item.Key, &payload)
 		if err == nil {
-			item.Payload, err = seal.OpenText(database.PayloadOf(item.Key), payload)
+			item.Payload, err = seal.ViewText(database.PayloadOf(item.Key), payload)
 		}
 		return item, err
 	})
@@ -380,7 +380,10 @@ type itemPart struct {
 }
 
 func (p *itemPart) open(seal *database.Seal, at database.Place) (err error) {
-	if p.result, err = seal.OpenBytes(at, p.result); err != nil {
+	if p.result, err = seal.OpenBytes(at, p.result); errors.Is(err, database.ErrDamaged) {
+		p.Size, p.SHA256 = 0, ""
+		return nil
+	} else if err != nil {
 		return err
 	}
 	sum := sha256.Sum256(p.result)

@@ -103,6 +103,7 @@ type RunView struct {
 	IdempotencyKey string            `json:"idempotency_key,omitempty"`
 	Spec           json.RawMessage   `json:"spec" doc:"the plan as the run started with it"`
 	Params         map[string]string `json:"params"`
+	ParamsError    error             `json:"-"` // why they cannot be decrypted
 	SealedAt       *time.Time        `json:"sealed_at,omitempty"`
 	Seconds        float64           `json:"seconds" doc:"how long the current generation has run, or ran"`
 	MaxFailed      string            `json:"max_failed,omitempty" doc:"how many failed items pause it, like 500 or 1%"`
@@ -187,11 +188,15 @@ func (s Store) Run(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 		}
 		view.Settling = view.RunSummary.settling
 		var canary CanaryView
-		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &view.Params, &view.SealedAt,
+		var params []byte
+		err = tx.QueryRow(ctx, runExtras, id).Scan(&view.IdempotencyKey, &view.Spec, &params, &view.SealedAt,
 			&view.At, &view.Seconds, &view.Quarantined, &view.DeadLetters, &view.GivenUp, &view.MaxFailed,
 			&view.FailFast, &view.FailedLimit, &canary.Items, &canary.Auto, &canary.State)
 		if err != nil {
 			return err
+		}
+		if view.Params, view.ParamsError = s.db.Params(ctx, tx, id, params); view.ParamsError != nil {
+			view.Params = map[string]string{}
 		}
 		if canary.Items > 0 || canary.State != "" {
 			view.Canary = &canary

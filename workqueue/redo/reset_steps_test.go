@@ -177,7 +177,7 @@ func TestSplitOfWhatWasWithdrawn(t *testing.T) {
 	g := gather(t, 8)
 	claimed := g.take(storetest.Accounts)[0]
 	g.reset(storetest.Accounts, byKey("C0", "C1", "C2"))
-	first, err := settle.New(g.Store).Split(t.Context(), g.Session, claimed.ID, claimed.Mask.Split(1), time.Minute)
+	first, err := settle.New(g.Store).Split(t.Context(), g.Session, claimed.ID, claimed.Mask.Split(1), time.Minute, "cut")
 	if err != nil || first == nil || !slices.Equal(storetest.Ordinals(*first), []workqueue.Ordinal{3}) {
 		t.Fatalf("the first piece is %+v, %v; want item 3", first, err)
 	}

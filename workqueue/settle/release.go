@@ -284,11 +284,14 @@ func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id 
 const giveUpClaim = `
 UPDATE work_slice SET deadline = tranche_now() WHERE id = $1 AND session_id = $2 AND state = 'claimed'`
 
-// Split replaces a slice with pieces because its request would exceed the server's limit. The masks must be disjoint
-// and together equal the slice's. The first piece stays claimed by the session; the rest become claimable, since only
-// a claim checks the limits for another request. It returns the first piece, or nil if the session lost it.
+// TooMuch is why a slice is split whose request would exceed the server's limit.
+const TooMuch = "its items are too much for one request"
+
+// Split replaces a slice with pieces. The masks must be disjoint and together equal the slice's. The first piece stays
+// claimed by the session; the rest become claimable, since only a claim checks the limits for another request. It
+// returns the first piece, or nil if the session lost it.
 func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID, masks []bitfield.Set,
-	timeout time.Duration,
+	timeout time.Duration, why string,
 ) (first *workqueue.Slice, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		first = nil
@@ -317,7 +320,7 @@ func (s Store) Split(ctx context.Context, session workqueue.SessionID, id workqu
 			set.made = append(set.made, piece)
 		}
 		h.Remaining = bitfield.Set{}
-		set.end(h, "split", "", &workqueue.SlotError{Code: "split", Message: "its items are too much for one request"})
+		set.end(h, "split", "", &workqueue.SlotError{Code: "split", Message: why})
 		return set.apply(ctx, tx)
 	})
 	if err != nil {

@@ -84,16 +84,20 @@ const contentOfRun = `SELECT spec, params, content, items + skipped FROM batchru
 // compare compares a load with the run that its key started. It reads the items not read so far.
 func (l *loader) compare(ctx context.Context, from pg.RowQuerier, known Loaded) (Loaded, error) {
 	var spec json.RawMessage
-	params := map[string]string{}
+	var stored []byte
 	var kept *keptContent
 	var items int64
-	err := from.QueryRow(ctx, contentOfRun, known.Run).Scan(&spec, &params, &kept, &items)
+	err := from.QueryRow(ctx, contentOfRun, known.Run).Scan(&spec, &stored, &kept, &items)
 	if errors.Is(err, pgx.ErrNoRows) { // it was just deleted
 		return Loaded{}, fmt.Errorf("load run: run %s, which idempotency key %q had started, was removed just now: %w; "+
 			"start again", known.Run, l.req.IdempotencyKey, workqueue.ErrNotFound)
 	}
 	if err != nil {
 		return Loaded{}, fmt.Errorf("look up idempotency key %q: %w", l.req.IdempotencyKey, err)
+	}
+	params, err := startedWith(ctx, l.store, from, known.Run, stored)
+	if err != nil {
+		return Loaded{}, fmt.Errorf("compare with the run of idempotency key %q: %w", l.req.IdempotencyKey, err)
 	}
 	other := append(differentPlans(spec, l.req.spec()), differentTexts("parameter ", params, l.req.params())...)
 	if kept != nil && l.req.Content != nil {
@@ -111,6 +115,17 @@ func (l *loader) compare(ctx context.Context, from pg.RowQuerier, known Loaded) 
 		return Loaded{}, &ContentError{Run: known.Run, Key: l.req.IdempotencyKey, Other: other}
 	}
 	return known, nil
+}
+
+// startedWith returns the parameters of a run whose start is repeated.
+func startedWith(ctx context.Context, db *database.DB, from pg.Querier, run workqueue.RunID, stored []byte,
+) (map[string]string, error) {
+	params, err := db.Params(ctx, from, run, stored)
+	if errors.Is(err, database.ErrDamaged) {
+		err = &workqueue.StateError{Run: run, State: "one whose parameters cannot be decrypted",
+			Op: "repeat the start of", Fix: "use another key for another run"}
+	}
+	return params, err
 }
 
 func (l *loader) readOn() error {

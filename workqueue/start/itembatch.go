@@ -89,15 +89,18 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 		}
 		b.base = int(l.items)
 	}
-	seal, err := l.store.Seal(ctx, tx, l.run)
-	if err != nil {
-		return err
-	}
-	if l.whole && pg.TooFewForCopy(len(b.rows), len(b.arena)) {
-		if err := l.insert(ctx, tx, b, seal); err != nil {
+	if !l.keyed {
+		seal, err := l.store.Seal(ctx, tx, l.run)
+		if err != nil {
 			return err
 		}
-	} else if err := l.copy(ctx, tx, b, seal); err != nil {
+		l.cipher, l.keyed = seal, true
+	}
+	if l.whole && pg.TooFewForCopy(len(b.rows), len(b.arena)) {
+		if err := l.insert(ctx, tx, b); err != nil {
+			return err
+		}
+	} else if err := l.copy(ctx, tx, b); err != nil {
 		return err
 	}
 	if l.req.Order != nil {
@@ -107,11 +110,11 @@ func (l *loader) put(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 }
 
 // insert queues a few items with the next statement; see [itemBatch.refused] for duplicates.
-func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch, seal *database.Seal) error {
+func (l *loader) insert(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	ordinals, twins := make([]int32, len(b.rows)), make([]int32, len(b.rows))
 	keys, payloads := b.keys(), make([]string, len(b.rows))
 	for i, row := range b.rows {
-		ordinals[i], payloads[i] = int32(b.base+i), string(b.sealed(row, seal))
+		ordinals[i], payloads[i] = int32(b.base+i), string(b.sealed(row, l.cipher))
 		if l.req.OnDuplicate == DuplicateAllow {
 			twins[i] = ordinals[i]
 		}
@@ -128,7 +131,7 @@ func (b *itemBatch) refused(err error) error {
 	return err
 }
 
-func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch, seal *database.Seal) error {
+func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	b.copy.Reset()
 	for i, row := range b.rows {
 		ordinal := int32(b.base + i)
@@ -141,7 +144,7 @@ func (l *loader) copy(ctx context.Context, tx pgx.Tx, b *itemBatch, seal *databa
 		b.copy.Int4(ordinal)
 		b.copy.Int4(twin)
 		b.copy.Bytes(b.key(row))
-		b.copy.Bytes(b.sealed(row, seal))
+		b.copy.Bytes(b.sealed(row, l.cipher))
 	}
 	if err := b.copy.Send(ctx, tx, copyItems); err != nil {
 		return b.refused(fmt.Errorf("write items %d to %d: %w", b.base, b.base+len(b.rows)-1, err))

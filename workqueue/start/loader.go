@@ -2,6 +2,7 @@ package start
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -36,9 +37,11 @@ type loader struct {
 	sizes   []int64 // payload bytes of each block
 	digest  *itemDigest
 	key     []byte // of its values, encrypted; nil: they are not
-	unsure  bool   // the commit of the run's row is unknown
-	whole   bool   // the load is one transaction
-	counted bool   // and the number of items was known before
+	cipher  *database.Seal
+	keyed   bool // key and cipher are known
+	unsure  bool // the commit of the run's row is unknown
+	whole   bool // the load is one transaction
+	counted bool // and the number of items was known before
 }
 
 func (l *loader) load(ctx context.Context) (Loaded, error) {
@@ -338,10 +341,14 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	if err := l.encrypt(ctx, tx); err != nil {
 		return err
 	}
+	params, err := json.Marshal(r.params())
+	if err != nil {
+		return fmt.Errorf("write the parameters: %w", err)
+	}
 	batch := &pgx.Batch{}
-	batch.Queue(insertRun, pg.Row(l.run, r.Name, r.Plan, r.spec(), r.params(), r.Priority, r.Source, r.CreatedBy,
-		r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAutoApprove, items, failedLimit,
-		l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, r.Namespace, l.key)...)
+	batch.Queue(insertRun, pg.Row(l.run, r.Name, r.Plan, r.spec(), l.cipher.Params(params), r.Priority, r.Source,
+		r.CreatedBy, r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAutoApprove, items,
+		failedLimit, l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, r.Namespace, l.key)...)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep(), append(pg.Row(l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
 			pg.ArrayText(st.Needs), pg.ArrayText(st.Inputs), !st.NoItem, st.Optional,
@@ -371,8 +378,9 @@ const (
 
 // encrypt makes the run's data key, once: a repeated transaction may follow one that was committed.
 func (l *loader) encrypt(ctx context.Context, tx pgx.Tx) (err error) {
-	if l.key == nil {
-		l.key, err = l.store.NewDataKey(l.run)
+	if !l.keyed { // Seal would not find the uncommitted row.
+		l.key, l.cipher, err = l.store.NewDataKey(l.run)
+		l.keyed = err == nil
 	}
 	if err != nil || l.key == nil {
 		return err

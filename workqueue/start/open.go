@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -158,8 +159,8 @@ func limitWhileOpen(maxFailed string) (*int64, error) {
 }
 
 const openedByKey = `
-SELECT id, opened, seal_deadline, plan, spec = $2 AND params = $3
-FROM batchrun WHERE idempotency_key = $1 AND namespace = $4`
+SELECT id, opened, seal_deadline, plan, spec = $2, params
+FROM batchrun WHERE idempotency_key = $1 AND namespace = $3`
 
 func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error) {
 	if req.IdempotencyKey == "" {
@@ -169,8 +170,13 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	var opened, same bool
 	var plan string
 	var sealDeadline *time.Time
-	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.params(), req.Namespace).
-		Scan(&out.Run, &opened, &sealDeadline, &plan, &same)
+	var stored []byte
+	var params map[string]string
+	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.Namespace).
+		Scan(&out.Run, &opened, &sealDeadline, &plan, &same, &stored)
+	if err == nil {
+		params, err = startedWith(ctx, s.db, s.db.Pool, out.Run, stored)
+	}
 	op := fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
@@ -180,7 +186,7 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	case !opened:
 		return Opened{}, &workqueue.StateError{Run: out.Run, State: "one that was started with all its items", Op: op,
 			Fix: "use another key to open a run"}
-	case !same:
+	case !same || !maps.Equal(params, req.Params):
 		return Opened{}, &workqueue.StateError{Run: out.Run, State: "of plan " + plan + " with other settings", Op: op,
 			Fix: "use another key for another run"}
 	}

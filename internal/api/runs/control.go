@@ -250,11 +250,15 @@ type gateInput struct {
 
 func (s changes) gate(ctx context.Context, in *gateInput) (GateDocument, error) {
 	view, err := controlstore.New(s.Store).View(ctx, in.ID, in.Step, in.Sample)
+	var eyes []string
+	if err == nil {
+		eyes, err = s.Eyes(ctx, in.Name)
+	}
 	if err != nil {
 		return GateDocument{}, err
 	}
 	out := GateDocument{GateView: *view}
-	if refused := view.Refused(in.Name); refused != nil {
+	if refused := view.Refused(eyes...); refused != nil {
 		out.Refused = refused.Error()
 	}
 	return out, nil
@@ -263,8 +267,11 @@ func (s changes) gate(ctx context.Context, in *gateInput) (GateDocument, error) 
 func (s changes) approve(ctx context.Context, in *runChange[*ApproveSettings]) (Controlled, error) {
 	body := cmp.Or(in.Body, &ApproveSettings{})
 	return s.control(ctx, "approve", in.ID, in.Name, body.Reason,
-		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
+		func(ctx context.Context, c controlstore.Control) (_ controlstore.Controlled, err error) {
 			c.Step = body.Step
+			if c.Eyes, err = s.Eyes(ctx, in.Name); err != nil {
+				return controlstore.Controlled{}, err
+			}
 			if body.IfWaitingSince != nil {
 				c.Seen = *body.IfWaitingSince
 			}

@@ -245,6 +245,11 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	}
 	set.Source = cmp.Or(set.Source, "run "+set.FromRun)
 	if len(set.Params) == 0 {
+		if errors.Is(view.ParamsError, database.ErrDamaged) {
+			return run, nil, 0, apicore.BadInput(fmt.Sprintf("params: missing; those of run %s cannot be decrypted", id))
+		} else if view.ParamsError != nil {
+			return run, nil, 0, view.ParamsError
+		}
 		set.Params = maps.Clone(view.Params)
 	}
 	if set.Endpoint+set.Plan+set.PlanRef != "" {

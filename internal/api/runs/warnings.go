@@ -45,6 +45,9 @@ func warnings(run *inspect.RunView, obstacles []string) []string {
 	if run.State == "running" && run.Open != nil && run.Open.Overdue {
 		all = append(all, health.RunOverdue.Warn(run.ID, "", "", health.Row{"deadline": *run.Open.SealDeadline}))
 	}
+	if run.ParamsError != nil {
+		all = append(all, "its parameters are not shown: "+run.ParamsError.Error())
+	}
 	return append(append(all, obstacles...), health.Leftovers(run.ID, run.Quarantined, run.DeadLetters, run.GivenUp)...)
 }
 

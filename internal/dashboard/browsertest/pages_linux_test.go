@@ -406,7 +406,7 @@ func roles(b *browser) func(*testing.T) {
 		}
 		t.Run("in namespaces", func(t *testing.T) {
 			t.Parallel()
-			paths, grants := map[string]string{}, map[string]string{"team-a": "operator", "team-b": "viewer"}
+			paths, grants := map[string]string{}, map[string]string{"team-a": "admin", "team-b": "viewer"}
 			for namespace, name := range map[string]string{"team-a": "our run", "team-b": "their run"} {
 				testenv.NoError(t, identity.New(s.Store).SetNamespace(t.Context(), namespace, identity.Quotas{}, "test"))
 				id := s.load(request(name, "nobody"), 20, plainItem)
@@ -449,7 +449,7 @@ func (p *page) mayChange(path string, may bool) {
 	}
 }
 
-// inNamespaces checks what someone sees and may do who is an operator in one namespace and a viewer in another.
+// inNamespaces checks what someone sees and may do who is an admin in one namespace and a viewer in another.
 func (p *page) inNamespaces(ours, theirs string) {
 	p.Helper()
 	p.visit("/runs")
@@ -460,7 +460,7 @@ func (p *page) inNamespaces(ours, theirs string) {
 	p.run(`((e) => { e.value = "team-a"; e.dispatchEvent(new Event("change", {bubbles: true})); })` +
 		`(document.querySelector('` + at("namespace") + `'))`)
 	p.until("the address has it", `location.search === "?namespace=team-a"`)
-	p.says("role", "operator")
+	p.says("role", "admin")
 	p.until("the other is gone", `!document.querySelector('`+at("runs")+`')?.innerText.includes("their run")`)
 	p.offers("start", true)
 	p.clickOn("our run", at("runs")+" "+at("run-link"))
@@ -470,6 +470,11 @@ func (p *page) inNamespaces(ours, theirs string) {
 	p.until("the run's own is selected", `location.search === "?namespace=team-b"`)
 	p.says("run-page", "their run")
 	p.offers("pause", false)
+	p.visit("/tokens?namespace=team-b")
+	p.offers("new-token", false)
+	p.visit("/tokens?namespace=team-a")
+	p.makeToken("for the team")
+	p.says("tokens", "operator in team-a")
 }
 
 func (p *page) mayAdminister(may bool) {
@@ -484,10 +489,15 @@ func (p *page) mayAdminister(may bool) {
 		return
 	}
 	p.visit("/tokens")
+	p.makeToken("for a script")
+}
+
+func (p *page) makeToken(name string) {
+	p.Helper()
 	p.has("tokens-page")
 	p.click("new-token")
 	p.has("token-dialog")
-	p.fill("token-name", "for a script")
+	p.fill("token-name", name)
 	p.click("create")
 	p.has("token-made")
 	p.inBothThemes("a new token")
@@ -496,7 +506,7 @@ func (p *page) mayAdminister(may bool) {
 		p.Errorf("the secret is shown as %q", secret)
 	}
 	p.click("done")
-	p.until("it is listed", `document.querySelector('`+at("tokens")+`').innerText.includes("for a script")`)
+	p.until("it is listed", `document.querySelector('`+at("tokens")+`')?.innerText.includes("`+name+`")`)
 }
 
 // asks has the page's own scripts ask, with its cookie.

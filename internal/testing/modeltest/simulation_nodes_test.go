@@ -189,7 +189,7 @@ func (s *simulation) publish() {
 			}
 		case s.odd(6) && q.Mask.Count() > 1:
 			s.say("split")
-			made, err := settle.New(s.Store).Split(s.Context(), n.session, q.ID, q.Mask.Split(1+s.r.IntN(3)), time.Minute)
+			made, err := settle.New(s.Store).Split(s.Context(), n.session, q.ID, q.Mask.Split(1+s.r.IntN(3)), time.Minute, "cut")
 			s.must(err)
 			if made != nil {
 				piece := &request{Slice: *made, work: q.work}

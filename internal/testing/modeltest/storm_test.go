@@ -210,7 +210,7 @@ func (s *storm) settle(ctx context.Context, r *rand.Rand, session workqueue.Sess
 		a := storetest.Whole(slice)
 		switch r.IntN(12) {
 		case 0:
-			if _, err := settle.New(s.Store).Split(ctx, session, slice.ID, slice.Mask.Split(1), time.Second); err != nil {
+			if _, err := settle.New(s.Store).Split(ctx, session, slice.ID, slice.Mask.Split(1), time.Second, "cut"); err != nil {
 				return err
 			}
 		case 1:

@@ -256,7 +256,8 @@ func (r firstRow) Scan(dest ...any) error {
 	return r.rows.Err()
 }
 
-// RowQuerier is a pool or a transaction, for one row.
+// RowQuerier is a pool or a transaction, for one row or many.
 type RowQuerier interface {
+	Querier
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }

@@ -49,7 +49,7 @@ export default function Audit({ query }) {
     <${ErrorBox} error=${pages.error} retry=${pages.reload} />
     <${Card} flush>
       ${!pages.rows && !pages.error && html`<div class="pad"><${Skeleton} lines=${8} /></div>`}
-      ${pages.rows?.length === 0 && html`<${Empty} icon="audit" title=${any ? "There are no such entries" : "Nothing was done yet"} test="empty" />`}
+      ${pages.rows?.length === 0 && html`<${Empty} icon="audit" title=${pages.more ? "None among the newest 20,000 of all namespaces" : any ? "There are no such entries" : "Nothing was done yet"} test="empty" />`}
       ${pages.rows?.length > 0 && html`<ol class="audit" data-rows data-test="audit">${byDay(pages.rows).map(
         ([day, entries]) => html`<li class="audit-day" key=${day}><h2>${day}</h2></li>${entries.map((e) => html`<${Entry} key=${e.id} entry=${e} />`)}`,
       )}</ol>`}

@@ -6,6 +6,7 @@ import {
 import { api } from "../api.js";
 import { can, session } from "../session.js";
 import { clock, inert } from "../format.js";
+import { namespace } from "../router.js";
 
 const actTones = { pending: "warn", running: "warn", done: "ok", expired: "plain", rejected: "bad" };
 const tones = { active: "ok", expired: "plain", revoked: "bad" };
@@ -20,14 +21,14 @@ export default function Tokens() {
   const [creating, setCreating] = useState(false);
   const off = session.value.auth !== "on";
   if (!may) {
-    return html`<${Page} title="Tokens"><${Card}><${Empty} icon="key" title="For admins only"><p>Your role is ${session.value.role ||
-      "none"}; tokens are made and revoked by an admin.</p><//><//><//>`;
+    return html`<${Page} title="Tokens"><${Card}><${Empty} icon="key" title="For admins only"><p>${Object.values(session.value.grants || {}).includes("admin")
+      ? "Select a namespace in which you are admin." : `Your role is ${session.value.role || "none"}; tokens are made and revoked by an admin.`}</p><//><//><//>`;
   }
   return html`<${Page} title="Tokens" test="tokens-page" actions=${html`<${Button} kind="primary" icon="start" test="new-token"
       onClick=${() => setCreating(true)}>New token<//>`}>
     ${off && html`<p class="notice"><${Icon} name="info"/><span>No one has to log in on this server: it listens on loopback only. Tokens
       count from the moment that it is started with <code>--auth on</code>.</span></p>`}
-    <${Acts} onDone=${reload}/>
+    ${session.value.role === "admin" && html`<${Acts} onDone=${reload}/>`}
     <${ErrorBox} error=${error} retry=${reload}/>
     ${!data && !error && html`<${Card}><${Skeleton} lines=${4}/><//>`}
     ${data && html`<${Card} flush label="Tokens"><${Table} caption="Tokens" test="tokens" rows=${data.tokens || []} rowKey=${(t) => t.id}
@@ -75,7 +76,8 @@ const Whole = ({ act }) => html`<p><code><${Text}>${act.method + " " + act.path 
 
 const columns = (reload) => [
   { key: "name", title: "Name", render: (t) => html`<strong><${Text} max=${60}>${t.name}<//></strong>` },
-  { key: "role", title: "Role", render: (t) => html`<${Badge} tone=${{ admin: "warn", operator: "info" }[t.role] || "plain"}>${t.role}<//>` },
+  { key: "role", title: "Role", render: (t) => [...(t.role === "none" ? [] : [[t.role, ""]]), ...Object.entries(t.grants || {}).map(([at, role]) => [role, " in " + at])]
+    .map(([role, at]) => html`<${Badge} tone=${{ admin: "warn", operator: "info" }[role] || "plain"}>${role}${at}<//> `) },
   { key: "state", title: "State", render: (t) => html`<${Badge} tone=${tones[t.state]} title=${t.revoked_at &&
     `${clock(t.revoked_at, { date: true })} by ${inert(t.revoked_by)}`}>${t.state}<//>` },
   { key: "used", title: "Last used", render: (t) => (t.last_used_at ? html`<${Time} at=${t.last_used_at}/>` : html`<span class="muted">never</span>`) },
@@ -96,8 +98,12 @@ async function revoke(token, reload) {
   reload();
 }
 
+// place is the namespace in which a new token gets its role; "" is the whole installation.
+const place = () => namespace() || (session.value.role === "admin" ? "" : Object.keys(session.value.grants || {})[0] || "");
+
 // Create creates a token and shows its secret once. The secret exists in this dialog only.
 function Create({ onClose }) {
+  const at = place();
   const [form, setForm] = useState({ name: "", role: "operator", expires_in: "720h" });
   const [made, setMade] = useState(null);
   const [error, setError] = useState(null);
@@ -108,7 +114,7 @@ function Create({ onClose }) {
   const create = async (e) => {
     e?.preventDefault();
     try {
-      setMade(await api.post("/tokens", { name: form.name.trim(), role: form.role, ...(form.expires_in ? { expires_in: form.expires_in } : {}) },
+      setMade(await api.post("/tokens", { name: form.name.trim(), ...(at ? { role: "none", grants: { [at]: form.role } } : { role: form.role }), ...(form.expires_in ? { expires_in: form.expires_in } : {}) },
         { key: "" }));
     } catch (err) {
       setError(err);
@@ -129,7 +135,7 @@ function Create({ onClose }) {
     <form class="column" onSubmit=${create}>
       <${Field} label="Name" hint="who or what uses it, for the audit log" error=${wrong("name")}><input value=${form.name} maxlength="100" autofocus
         autocomplete="off" data-test="token-name" onInput=${(e) => set({ name: e.currentTarget.value })}/><//>
-      <${Field} label="Role"><${Select} value=${form.role} onChange=${(role) => set({ role })} options=${roles} test="token-role"/><//>
+      <${Field} label=${at ? "Role in " + at : "Role"}><${Select} value=${form.role} onChange=${(role) => set({ role })} options=${roles} test="token-role"/><//>
       <${Field} label="Good for" error=${wrong("expires_in")}><${Select} value=${form.expires_in} onChange=${(expires_in) => set({ expires_in })}
         options=${lives} test="token-life"/><//>
       ${!placed && html`<${ErrorBox} error=${error}/>`}

@@ -54,7 +54,7 @@ export function DeadLetters({ query }) {
       ${!pages.rows && !pages.error && html`<div class="pad"><${Skeleton} lines=${6} /></div>`}
       ${pages.rows &&
       html`<${Table} caption="Dead letters" test="letters" rows=${rows} rowKey=${(l) => l.id} onOpen=${(l) => setQuery({ letter: l.id }, { replace: false })}
-        empty=${html`<${Empty} icon="check" title=${state === "waiting" ? "No dead letter waits" : "No letter fits"} test="empty" />`}
+        empty=${html`<${Empty} icon="check" title=${pages.more ? "None among the newest 20,000 of all namespaces" : state === "waiting" ? "No dead letter waits" : "No letter fits"} test="empty" />`}
         columns=${[
           {
             key: "choose",

@@ -34,13 +34,13 @@ export function usePages(pathOf, rowsOf, idOf, deps, { every = 0 } = {}) {
 // take merges a new first page: it replaces all rows that are not older than its last.
 function take(h, data, rowsOf, idOf) {
   const rows = rowsOf(data);
-  const last = data.next && rows.length > 0 ? idOf(rows[rows.length - 1]) : null;
+  const last = rows.length > 0 ? (data.next ? idOf(rows[rows.length - 1]) : null) : data.next ?? null;
   for (const id of h.rows.keys()) {
     if (last === null || id >= last) h.rows.delete(id);
   }
   const only = h.rows.size === 0;
   for (const row of rows) h.rows.set(idOf(row), row);
-  if (only) h.next = data.next;
+  if (only && !(rows.length === 0 && h.next < data.next)) h.next = data.next;
   h.from = data;
   h.stale = false;
 }
