@@ -184,11 +184,8 @@ func TestOverridesOfSingleSteps(t *testing.T) {
 		testenv.NoError(t, over.SetStep(text))
 	}
 	testenv.NoError(t, errors.Join(over.Set("chunk", "9"), over.Set("max_attempts", "4")))
-	text, err := json.Marshal(over)
-	if want := `{"chunk":9,"max_attempts":4,"steps":{"b":{"chunk":7},"c":{"rate":0.5,"retry_codes":["X","Y"]}}}`; err !=
-		nil || string(text) != want {
-		t.Errorf("got %s, %v", text, err)
-	}
+	testenv.Same(t, string(testenv.Must(json.Marshal(over))(t)),
+		`{"chunk":9,"max_attempts":4,"steps":{"b":{"chunk":7},"c":{"rate":0.5,"retry_codes":["X","Y"]}}}`, "JSON")
 	out := testenv.Must(over.Over(plan))(t)
 	var got []string
 	for _, s := range out.Steps {
