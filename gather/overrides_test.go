@@ -68,10 +68,7 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"chunk":"1","rate":10}`: func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 10 },
 	} {
 		var over gather.Overrides
-		if err := json.Unmarshal([]byte(text), &over); err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
+		testenv.NoError(t, json.Unmarshal([]byte(text), &over))
 		want := everything()
 		want.Steps[0].Needs = nil
 		change(want, &want.Steps[0])
@@ -111,10 +108,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"gentle":true}`:                                  `gentle: it goes with done_by`,
 	} {
 		var over gather.Overrides
-		if err := json.Unmarshal([]byte(text), &over); err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
+		testenv.NoError(t, json.Unmarshal([]byte(text), &over))
 		_, err := over.Over(gather.Single("e"))
 		var field *gather.FieldError
 		if want == "" && err == nil {
