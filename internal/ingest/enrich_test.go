@@ -320,11 +320,8 @@ func TestReadTakesLinesAndLists(t *testing.T) {
 		`{"ops":[{"id":"1","key":"a","priority":3,"payload":{"x":[1,2.50]}},{"payload":null}]}`,
 		` { "ops" : [ {"payload":{"x":[1,2.50]},"priority":3,"key":"a","id":"1"} ] } {"payload" : null }`,
 	} {
-		ops, err := ingest.Read(iotest.OneByteReader(strings.NewReader(text)))
-		if err != nil || len(ops) != 2 {
-			t.Errorf("%s is read as %v, %v", text, ops, err)
-			continue
-		}
+		ops := testenv.Must(ingest.Read(iotest.OneByteReader(strings.NewReader(text))))(t)
+		testenv.MustSame(t, len(ops), 2, "%s", text)
 		if op := ops[0]; op.ID != "1" || op.Key != "a" || op.Priority != 3 || string(op.Payload) != `{"x":[1,2.50]}` {
 			t.Errorf("%s: the first is %+v", text, op)
 		}
