@@ -128,11 +128,9 @@ func TestParquetKeysInDifferences(t *testing.T) {
 	type keyed struct {
 		ID int32 `parquet:"id,delta"`
 	}
-	got, err := readParquet(writeParquet(t, []keyed{{-2_000_000_000}, {2_000_000_000}, {7}}), intake.Config{})
-	want := []string{`-2000000000 {"id":-2000000000}`, `2000000000 {"id":2000000000}`, `7 {"id":7}`}
-	if err != nil || !slices.Equal(got, want) {
-		t.Errorf("%q, %v", got, err)
-	}
+	file := writeParquet(t, []keyed{{-2_000_000_000}, {2_000_000_000}, {7}})
+	testenv.SameList(t, testenv.Must(readParquet(file, intake.Config{}))(t),
+		[]string{`-2000000000 {"id":-2000000000}`, `2000000000 {"id":2000000000}`, `7 {"id":7}`}, "rows")
 }
 
 func TestParquetVariantIsRefused(t *testing.T) {
