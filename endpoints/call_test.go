@@ -76,11 +76,9 @@ func TestCallGivesTheAnswer(t *testing.T) {
 	both(t, func(opts ...CallOption) {
 		opts = append(opts, CallParams(map[string]string{"year": "2026"}), CallOrigin("me"), CallerName("web"))
 		ctx := ContextWithTrace(b.ctx, wire.Trace{Parent: someParent})
-		out, err := Call[number, square](ctx, b.nc, "square", "k", number{7}, opts...)
-		if err != nil || out.Square != 49 {
-			t.Errorf("%+v, %v", out, err)
-		}
-		_, err = Call[number, square](b.ctx, b.nc, "square", "k", number{-1}, opts...)
+		out := testenv.Must(Call[number, square](ctx, b.nc, "square", "k", number{7}, opts...))(t)
+		testenv.Same(t, out.Square, 49, "the square")
+		_, err := Call[number, square](b.ctx, b.nc, "square", "k", number{-1}, opts...)
 		var slot *wire.SlotError
 		if !errors.As(err, &slot) || *slot != (wire.SlotError{Code: "negative", Message: "-1 is below 0", Retry: false}) {
 			t.Errorf("%v", err)
@@ -429,11 +427,9 @@ func TestFlowsAnswerCallers(t *testing.T) {
 				return !errors.As(err, &none)
 			})
 		}
-		got, err := Call[number, square](b.ctx, nc, "flow", "K", number{6}, opts...)
-		if err != nil || got.Square != joinedOf(6) {
-			t.Errorf("%s: got %+v, %v", name, got, err)
-		}
-		_, err = Call[number, square](b.ctx, nc, "flow", "K", number{13}, opts...)
+		got := testenv.Must(Call[number, square](b.ctx, nc, "flow", "K", number{6}, opts...))(t)
+		testenv.Same(t, got.Square, joinedOf(6), "%s", name)
+		_, err := Call[number, square](b.ctx, nc, "flow", "K", number{13}, opts...)
 		fails(t, err, "unlucky", false)
 		var items []CallItem[number]
 		for i := range 30 {

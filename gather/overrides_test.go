@@ -68,10 +68,7 @@ func TestOverridesAreLaidOverThePlan(t *testing.T) {
 		`{"chunk":"1","rate":10}`: func(_ *gather.Plan, s *gather.Step) { *s = fixed(*s, 1); s.Rate = 10 },
 	} {
 		var over gather.Overrides
-		if err := json.Unmarshal([]byte(text), &over); err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
+		testenv.NoError(t, json.Unmarshal([]byte(text), &over))
 		want := everything()
 		want.Steps[0].Needs = nil
 		change(want, &want.Steps[0])
@@ -111,10 +108,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"gentle":true}`:                                  `gentle: it goes with done_by`,
 	} {
 		var over gather.Overrides
-		if err := json.Unmarshal([]byte(text), &over); err != nil {
-			t.Errorf("%s: %v", text, err)
-			continue
-		}
+		testenv.NoError(t, json.Unmarshal([]byte(text), &over))
 		_, err := over.Over(gather.Single("e"))
 		var field *gather.FieldError
 		if want == "" && err == nil {
@@ -184,11 +178,8 @@ func TestOverridesOfSingleSteps(t *testing.T) {
 		testenv.NoError(t, over.SetStep(text))
 	}
 	testenv.NoError(t, errors.Join(over.Set("chunk", "9"), over.Set("max_attempts", "4")))
-	text, err := json.Marshal(over)
-	if want := `{"chunk":9,"max_attempts":4,"steps":{"b":{"chunk":7},"c":{"rate":0.5,"retry_codes":["X","Y"]}}}`; err !=
-		nil || string(text) != want {
-		t.Errorf("got %s, %v", text, err)
-	}
+	testenv.Same(t, string(testenv.Must(json.Marshal(over))(t)),
+		`{"chunk":9,"max_attempts":4,"steps":{"b":{"chunk":7},"c":{"rate":0.5,"retry_codes":["X","Y"]}}}`, "JSON")
 	out := testenv.Must(over.Over(plan))(t)
 	var got []string
 	for _, s := range out.Steps {

@@ -166,12 +166,10 @@ func TestJSONIsStable(t *testing.T) {
 	t.Parallel()
 	plan := gather.Single("statement")
 	plan.Steps[0].RetryBackoff = 1500 * time.Millisecond
-	text, err := json.Marshal(plan)
-	want := `{"name":"statement","steps":[{"name":"statement","endpoint":"statement","chunk":500,"in_flight":1024,` +
-		`"in_flight_auto":true,"max_attempts":3,"timeout":"12m0s","retry_backoff":"1.5s","max_backoff":"5m0s"}]}`
-	if err != nil || string(text) != want {
-		t.Fatalf("got %s, %v", text, err)
-	}
+	text := testenv.Must(json.Marshal(plan))(t)
+	testenv.MustSame(t, string(text), `{"name":"statement","steps":[{"name":"statement","endpoint":"statement",`+
+		`"chunk":500,"in_flight":1024,"in_flight_auto":true,"max_attempts":3,"timeout":"12m0s","retry_backoff":"1.5s",`+
+		`"max_backoff":"5m0s"}]}`, "JSON")
 	var back gather.Plan
 	if err := json.Unmarshal(text, &back); err != nil || !reflect.DeepEqual(&back, plan) {
 		t.Errorf("got %+v, %v", back, err)

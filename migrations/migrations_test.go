@@ -38,10 +38,7 @@ func TestUpAppliesWhatIsPendingOnce(t *testing.T) {
 	if !slices.Contains(before, foundation) {
 		t.Fatalf("pending before: %v", before)
 	}
-	applied, err := migrations.Up(t.Context(), url, nil)
-	if err != nil || !slices.Equal(applied, before) {
-		t.Fatalf("applied %v, %v; want %v", applied, err, before)
-	}
+	testenv.SameList(t, testenv.Must(migrations.Up(t.Context(), url, nil))(t), before, "applied")
 	testenv.Same(t, len(pending(t, url)), 0, "pending after")
 	again := testenv.Must(migrations.Up(t.Context(), url, nil))(t)
 	testenv.Same(t, len(again), 0, "the second time applied")
@@ -66,9 +63,8 @@ func TestUpByManyAtOnce(t *testing.T) {
 		})
 	}
 	running.Wait()
-	if slices.Sort(all); !slices.Equal(all, want) {
-		t.Errorf("together they applied %v, want each of %v once", all, want)
-	}
+	slices.Sort(all)
+	testenv.SameList(t, all, want, "together they applied")
 }
 
 // Whatever isolation the database has for those who name none, an index that is built beside the work of others does
@@ -189,13 +185,10 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 		_, err := conn.Exec(t.Context(), down)
 		testenv.MustSame(t, err, nil, "take %s back", file)
 	}
-	var left int
-	err := conn.QueryRow(t.Context(), `SELECT (SELECT count(*) FROM pg_class WHERE relnamespace = 'public'::regnamespace
-		AND relkind IN ('r', 'v') AND relname <> 'tranche_migration')
-		+ (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)`).Scan(&left)
-	if err != nil || left != 0 {
-		t.Errorf("%d tables, views and functions are left, %v", left, err)
-	}
+	testenv.Same(t, testenv.Number(t, conn, `SELECT (SELECT count(*) FROM pg_class
+		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'v') AND relname <> 'tranche_migration')
+		+ (SELECT count(*) FROM pg_proc WHERE pronamespace = 'public'::regnamespace)`), 0,
+		"tables, views and functions are left")
 	testenv.Must(conn.Exec(t.Context(), `DELETE FROM tranche_migration WHERE version_id > 0`))(t)
 	testenv.Same(t, len(testenv.Must(migrations.Up(t.Context(), url, nil))(t)), len(files), "applied")
 }

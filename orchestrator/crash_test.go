@@ -156,10 +156,8 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 				if extra < 0 || extra > again*crashChunk {
 					t.Errorf("%d extra executions for %d slices that came again", extra, again)
 				}
-				if n := b.Number(t, `SELECT count(*) FROM work_slice
-					WHERE cause NOT IN ('ready', 'session') OR failures > 0`); n != 0 {
-					t.Errorf("%d slices were made for another cause", n)
-				}
+				testenv.Same(t, b.Number(t, `SELECT count(*) FROM work_slice
+					WHERE cause NOT IN ('ready', 'session') OR failures > 0`), 0, "slices were made for another cause")
 			})
 		}
 	}

@@ -121,8 +121,8 @@ func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelle
 }
 
 // changed removes the requests that a change has ended from the stream, and notifies all nodes, if there was one.
-func (r *Runs) changed(ctx context.Context, any bool, ended []workqueue.Sent) {
-	if any {
+func (r *Runs) changed(ctx context.Context, found bool, ended []workqueue.Sent) {
+	if found {
 		core.RemoveRequests(ctx, r.node, ended)
 		r.node.NotifyChange()
 	}

@@ -15,9 +15,19 @@ func setup(t *testing.T) *bench {
 	return &bench{storetest.Setup(t)}
 }
 
-// subtest runs a case on a database of its own.
-func (b *bench) subtest(name string, f func(b *bench)) {
-	b.Run(name, func(t *testing.T) { f(setup(t)) })
+// subtest runs a case on a database of its own, beside the others.
+func subtest(t *testing.T, name string, f func(b *bench)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) {
+		t.Parallel()
+		f(setup(t))
+	})
+}
+
+func (b *bench) wantBreaker(want, what string, args ...any) {
+	b.Helper()
+	state, _ := b.Breaker()
+	testenv.Same(b, state, want, "the breaker "+what, args...)
 }
 
 func TestMain(m *testing.M) { testenv.Main(m) }

@@ -28,9 +28,7 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	b := setup(t)
 	run := b.Load(storetest.Chunked(1), 20)
 	d := b.drive(run, down, 3)
-	if state, _ := b.Breaker(); state != "open" {
-		t.Fatalf("the breaker is %s after %+v", state, d)
-	}
+	b.wantBreaker("open", "after %+v", d)
 	e := testenv.Must(health.New(b.Store).Explain(t.Context(), run))(t)
 	advised := func(g health.MissingGroup) bool {
 		return slices.ContainsFunc(g.Advice, func(a health.Advice) bool {
@@ -47,10 +45,8 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 	if state, _ := b.Breaker(); state != "closed" || d.probes != 0 {
 		t.Errorf("the breaker is %s after %+v", state, d)
 	}
-	if n := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND before = 'open' AND after = 'closed'
-		AND reason = 'closed by ann'`); n != 1 {
-		t.Errorf("%d changes were noted", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker' AND before = 'open'
+		AND after = 'closed' AND reason = 'closed by ann'`), 1, "changes noted")
 	entries := testenv.Must(inspect.New(b.Store).Audit(t.Context(), inspect.AuditFilter{Action: "endpoint_set"}))(t)
 	testenv.MustSame(t, len(entries.Entries), 1, "%+v", entries)
 	before, after := string(entries.Entries[0].Before), string(entries.Entries[0].After)
@@ -99,16 +95,12 @@ func TestOperatorsTrustEnds(t *testing.T) {
 	for _, s := range b.Claim(run, 20) {
 		b.Look(b.Record(down(s)).Look)
 	}
-	if state, _ := b.Breaker(); state != "closed" {
-		t.Fatal("it opened while it was trusted")
-	}
+	b.wantBreaker("closed", "while it was trusted")
 	b.Exec(`UPDATE endpoint_pace SET breaker_suppressed_until = tranche_now()`)
 	for _, s := range b.Claim(run, 20) {
 		b.Look(b.Record(down(s)).Look)
 	}
-	if state, _ := b.Breaker(); state != "open" {
-		t.Error("it did not open when the trust was over")
-	}
+	b.wantBreaker("open", "when the trust was over")
 	b.Check()
 }
 
@@ -171,9 +163,7 @@ func TestThrottlingEnds(t *testing.T) {
 	d := b.drive(run, func(s workqueue.Slice) settle.Answer { return storetest.Faulty(s, tooMuch) }, 100)
 	b.WantTally(run, storetest.Tally{Failed: 4})
 	testenv.Same(t, d.slices, 51, "issues that it took")
-	if state, _ := b.Breaker(); state != "closed" {
-		t.Errorf("the breaker is %s", state)
-	}
+	b.wantBreaker("closed", "after its items")
 	b.Check()
 }
 
@@ -189,15 +179,11 @@ func TestThrottlingIsNoOutage(t *testing.T) {
 		}
 		b.Look(b.Record(a).Look)
 	}
-	if state, _ := b.Breaker(); state != "closed" {
-		t.Fatal("throttling opened the breaker")
-	}
+	b.wantBreaker("closed", "after throttling")
 	for _, s := range b.Claim(run, 10) {
 		b.Look(b.Record(down(s)).Look)
 	}
-	if state, _ := b.Breaker(); state != "open" {
-		t.Fatal("an outage did not open the breaker")
-	}
+	b.wantBreaker("open", "after an outage")
 	b.hurry(run)
 	probe := b.One(run)
 	if change := b.Look(b.Record(throttled(probe)).Look); change.Open || !change.Changed {

@@ -118,9 +118,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	if !change.Changed || change.Open {
 		t.Errorf("after an answer: %+v", change)
 	}
-	if state, _ := b.Breaker(); state != "closed" {
-		t.Errorf("the breaker is %s", state)
-	}
+	b.wantBreaker("closed", "after an answer")
 	b.drive(run, storetest.Whole, 20)
 	b.WantTally(run, storetest.Tally{Done: 80})
 	n := b.Number(`SELECT count(*) FROM endpoint_change WHERE endpoint = $1 AND what = 'breaker' AND reason <> ''`,
@@ -146,7 +144,6 @@ func (b *bench) failedBefore(items, chunk int) workqueue.RunID {
 // again; that nothing is there to answer is.
 func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	unreachable := func(s workqueue.Slice) settle.Answer {
 		return storetest.Faulty(s, workqueue.SlotError{Code: "unreachable", Message: "connection refused", Retry: true})
 	}
@@ -164,8 +161,7 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 		"five, and nothing answers":      {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
 		"five new ones":                  {items: 5, chunk: 1, serve: down, opens: true},
 	} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			good := b.Load(storetest.Chunked(1), 39)
 			var run workqueue.RunID
 			if tc.again {
@@ -175,13 +171,13 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 			}
 			d := b.drive(run, tc.serve, 12)
 			state, _ := b.Breaker()
-			testenv.MustSame(t, state == "open", tc.opens, "the breaker is open after %+v", d)
+			testenv.MustSame(b, state == "open", tc.opens, "the breaker is open after %+v", d)
 			if tc.opens {
 				return
 			}
 			b.WantTally(run, storetest.Tally{Failed: tc.items})
-			testenv.Same(t, b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`), 0, "changes of the breaker")
-			testenv.Same(t, len(b.Claim(good, storetest.Plenty)), 39, "requests of the other run may go")
+			testenv.Same(b, b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`), 0, "changes of the breaker")
+			testenv.Same(b, len(b.Claim(good, storetest.Plenty)), 39, "requests of the other run may go")
 			b.Check()
 		})
 	}
@@ -196,9 +192,7 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	for _, s := range b.Claim(run, 5) {
 		b.Look(b.Record(down(s)).Look)
 	}
-	if state, _ := b.Breaker(); state != "open" {
-		t.Fatalf("the breaker is %s", state)
-	}
+	b.wantBreaker("open", "after five failures")
 	for failed := range 4 {
 		b.hurry(run)
 		change := b.Look(b.Record(down(b.One(run))).Look)
@@ -224,10 +218,8 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 // Items that fail by themselves do not keep a run from its end, also when there is no one else to send a probe for.
 func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	for name, good := range map[string]int{"after others": 30, "and nothing ever worked": 0} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			const bad = 12
 			run := b.Load(storetest.Chunked(1), good+bad)
 			d := b.drive(run, func(s workqueue.Slice) settle.Answer {
@@ -237,7 +229,7 @@ func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 				return storetest.Whole(s)
 			}, 300)
 			b.WantTally(run, storetest.Tally{Done: good, Failed: bad})
-			t.Logf("%+v", d)
+			b.Logf("%+v", d)
 			b.Check()
 		})
 	}

@@ -78,16 +78,13 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	b.Exec(`UPDATE run_step SET chunk = 500 WHERE run_id = $1`, run)
 	b.Finish(run)
 	b.WantState(run, "completed", 1)
-	if got := b.Events(run); !slices.Equal(got, []string{"started", "paused", "resumed", "paused", "approved",
-		"completed"}) {
-		t.Errorf("events: %v", got)
-	}
+	testenv.SameList(t, b.Events(run), []string{"started", "paused", "resumed", "paused", "approved", "completed"},
+		"events")
 	b.Check()
 }
 
 func TestCanaryGoesOnByItself(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	bad := workqueue.SlotError{Code: "bad", Message: "m"}
 	cases := []struct {
 		name, maxFailed string
@@ -100,8 +97,7 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 		{"one more", "10%", 2, control.CanaryWaiting},
 	}
 	for _, c := range cases {
-		b.subtest(c.name, func(b *bench) {
-			t := b.T
+		subtest(t, c.name, func(b *bench) {
 			run := b.withCanary(100, true, c.maxFailed)
 			for _, s := range b.Claim(run, storetest.Plenty) {
 				a := storetest.Whole(s)
@@ -117,7 +113,7 @@ func TestCanaryGoesOnByItself(t *testing.T) {
 			audited := b.Number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'approve' AND actor = 'tranche'
 				AND before::text LIKE '%"sampling"%' AND after::text LIKE '%"passed"%'`, run) == 1
 			if passed := b.held(run) == 0; audited != passed || passed != (c.want == control.CanaryPassed) {
-				t.Errorf("items are held back: %v; the audit log says that it passed: %v", !passed, audited)
+				b.Errorf("items are held back: %v; the audit log says that it passed: %v", !passed, audited)
 			}
 			b.Check()
 		})
@@ -130,15 +126,13 @@ func TestDoctorSeesWhatACanaryHolds(t *testing.T) {
 	run := b.withCanary(100, false, "")
 	b.Check()
 	b.Exec(`UPDATE batchrun SET canary_state = 'passed' WHERE id = $1`, run)
-	report, err := doctor.New(b.Store).Doctor(t.Context())
-	if err != nil || report.Found != 1 {
-		t.Errorf("held without a canary: %+v, %v", report.Violations, err)
-	}
+	report := testenv.Must(doctor.New(b.Store).Doctor(t.Context()))(t)
+	testenv.Same(t, report.Found, 1, "held without a canary: %+v", report.Violations)
 	b.Exec(`UPDATE batchrun SET canary_state = 'sampling' WHERE id = $1`, run)
 	b.Exec(`UPDATE work_block SET held = NULL WHERE run_id = $1`, run)
-	if report, err = doctor.New(b.Store).Doctor(t.Context()); err != nil || report.Found != 1 ||
-		report.Violations[0].Count != 90 {
-		t.Errorf("items that no one holds: %+v, %v", report.Violations, err)
+	report = testenv.Must(doctor.New(b.Store).Doctor(t.Context()))(t)
+	if report.Found != 1 || report.Violations[0].Count != 90 {
+		t.Errorf("items that no one holds: %+v", report.Violations)
 	}
 }
 
@@ -170,10 +164,8 @@ func TestCanarySampleIsSpread(t *testing.T) {
 		}
 		testenv.Same(t, b.Number(`SELECT sum(bit_count(held)) FROM work_block WHERE run_id = $1`, run), c.items-c.sample,
 			"items are held back")
-		if n := b.Number(`SELECT count(*) FROM batchrun WHERE id = $1 AND canary_state = 'sampling' AND failed_limit = $2`,
-			run, c.items/10); n != 1 {
-			t.Error("the run does not say that it is sampling, or how many may fail")
-		}
+		testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE id = $1 AND canary_state = 'sampling'
+			AND failed_limit = $2`, run, c.items/10), 1, "runs that are sampling, with how many may fail")
 		b.Check()
 	}
 }
@@ -186,10 +178,8 @@ func TestCanaryOfAllItemsIsNone(t *testing.T) {
 		req.Canary = canary
 		run := b.Load(req, 10)
 		b.WantTally(run, storetest.Tally{Ready: 10})
-		if n := b.Number(`SELECT count(*) FROM batchrun r JOIN work_block b ON b.run_id = r.id
-			WHERE r.id = $1 AND canary_state IS NULL AND failed_limit IS NULL AND held IS NULL`, run); n != 1 {
-			t.Errorf("a canary of %d of 10 items holds some back", canary)
-		}
+		testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun r JOIN work_block b ON b.run_id = r.id WHERE r.id = $1
+			AND canary_state IS NULL AND failed_limit IS NULL AND held IS NULL`, run), 1, "canary of %d of 10", canary)
 	}
 	b.Check()
 }

@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"errors"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -78,10 +77,8 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 		t.Errorf("it has a cap of %d, and is at risk: %+v", view.Steps[0].Cap, view.AtRisk)
 	}
 	testenv.SameList(t, b.Events(run), []string{"started", "deadline_at_risk", "deadline_at_risk"}, "its events")
-	if actions := b.Actions(run); !slices.Equal(actions, []string{"start by test", "pace by tranche", "set by ann",
-		"pace by tranche", "set by ann", "set by ann"}) {
-		t.Errorf("the audit log says %q", actions)
-	}
+	testenv.SameList(t, b.Actions(run), []string{"start by test", "pace by tranche", "set by ann", "pace by tranche",
+		"set by ann", "set by ann"}, "the audit log")
 	b.Set(control.RunChange{Run: run, DoneBy: &time.Time{}})
 	testenv.Same(t, testenv.Must(inspect.New(b.Store).Deadlines(t.Context()))(t), nil, "it is still to be done by a time")
 	testenv.Advance(t, b.Pool, time.Hour) // only the database's clock counts
@@ -102,10 +99,8 @@ func TestATimeIsTakenAway(t *testing.T) {
 	const atRisk = `UPDATE batchrun SET at_risk = jsonb_build_object('ends', done_by + interval '1 h') WHERE id = $1`
 	b.Exec(atRisk, run)
 	b.Set(control.RunChange{Run: run, DoneBy: &time.Time{}})
-	if n := b.Number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'deadline_at_risk'
-		AND payload->>'at_risk' = 'false'`, run); n != 1 {
-		t.Errorf("%d events say that it is not at risk any more", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'deadline_at_risk'
+		AND payload->>'at_risk' = 'false'`, run), 1, "events that it is not at risk any more")
 	req.IdempotencyKey = "key"
 	run = b.Load(req, 20)
 	b.Finish(run)

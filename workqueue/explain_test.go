@@ -101,7 +101,6 @@ func (b *bench) pause(run workqueue.RunID) {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	retryable := workqueue.SlotError{Code: "BUSY", Message: "come again", Retry: true}
 	final := workqueue.SlotError{Code: "BAD", Message: "no such thing"}
 	const (
@@ -472,17 +471,16 @@ func TestExplain(t *testing.T) {
 			want: []told{{state: "waiting", reason: health.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
 		},
 	} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			run := c.make(b)
 			e := b.wantTold(run, c.want...)
-			testenv.Has(t, everything(e), c.says, "the explanation")
+			testenv.Has(b, everything(e), c.says, "the explanation")
 			if e.Failed == 0 && strings.Contains(everything(e), "tranche run errors") {
-				t.Errorf("nothing has failed, and it tells how to see why: %s", everything(e))
+				b.Errorf("nothing has failed, and it tells how to see why: %s", everything(e))
 			}
 			for _, a := range e.Advice {
 				if strings.Count(everything(e), a.Command) > 1 {
-					t.Errorf("%q is told twice: %s", a.Command, everything(e))
+					b.Errorf("%q is told twice: %s", a.Command, everything(e))
 				}
 			}
 			b.sameByKey(run, e)

@@ -98,9 +98,7 @@ func TestThreshold(t *testing.T) {
 	b.checkThreshold(run, true)
 	b.checkThreshold(run, false)
 	b.wantHold(run, "threshold by tranche: 8 of 40 items failed; the limit is 4 (--max-failed 10%)")
-	if due, err = control.New(b.Store).DueHolds(t.Context()); err != nil || len(due) != 0 {
-		t.Errorf("due once it is held: %+v, %v", due, err)
-	}
+	testenv.Same(t, len(testenv.Must(control.New(b.Store).DueHolds(t.Context()))(t)), 0, "due once it is held")
 	testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "slices of a held run were claimed")
 	_, err = control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
 	b.WantRefused(err, "8 of 40 items failed", "--max-failed N", "tranche run rerun "+run.String()+" --failed")
@@ -393,8 +391,7 @@ func TestParseFailFast(t *testing.T) {
 		testenv.Same(t, testenv.Must(workqueue.ParseFailFast(text))(t).String(), want, "%q", text)
 	}
 	for _, text := range []string{"no", "0/10", "10", "11/10", "5/10001", "-1/4", "1/2/3", "5 / 10", "200%"} {
-		if got, err := workqueue.ParseFailFast(text); err == nil {
-			t.Errorf("%q is taken for %v", text, got)
-		}
+		got, err := workqueue.ParseFailFast(text)
+		testenv.Fails(t, err, "%q is taken for %v", text, got)
 	}
 }

@@ -23,7 +23,6 @@ import (
 
 func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	big := storetest.Names(storetest.Several)
 	far := slices.Clone(big)
 	far[39_000] = "C7"
@@ -38,18 +37,17 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 		"across batches":                   {far, 7, 39_000},
 		"in the second of several batches": {apart, 34_000, 35_000},
 	} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			_, err := b.TryLoad(storetest.Request(), storetest.Keys(tc.keys...))
 			var dup *workqueue.DuplicateKeyError
 			if !errors.As(err, &dup) {
-				t.Fatalf("error %v; want a DuplicateKeyError", err)
+				b.Fatalf("error %v; want a DuplicateKeyError", err)
 			}
 			want := workqueue.DuplicateKeyError{Key: tc.keys[tc.second], First: workqueue.Ordinal(tc.first),
 				Second: workqueue.Ordinal(tc.second), FirstLine: tc.first + 2, SecondLine: tc.second + 2}
-			testenv.Same(t, *dup, want, "error")
+			testenv.Same(b, *dup, want, "error")
 			text := fmt.Sprintf("line %d: key %q is on line %d", want.SecondLine, want.Key, want.FirstLine)
-			testenv.Says(t, err, text, "the error")
+			testenv.Says(b, err, text, "the error")
 			b.WantNothing()
 		})
 	}
@@ -57,10 +55,8 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 
 func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	for name, tc := range map[string]struct{ repeat, base int }{"one batch": {3, 100}, "several": {2, 20_000}} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			var all []string
 			for range tc.repeat {
 				all = append(all, storetest.Names(tc.base)...)
@@ -69,15 +65,15 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 			req.OnDuplicate = start.DuplicateSkip
 			loaded, err := b.TryLoad(req, storetest.Keys(all...))
 			if err != nil || loaded.Items != int64(tc.base) || loaded.Skipped != int64(len(all)-tc.base) {
-				t.Fatalf("skip: %+v, %v", loaded, err)
+				b.Fatalf("skip: %+v, %v", loaded, err)
 			}
 			distinct := b.Number(`SELECT count(DISTINCT item_key) FROM work_queue WHERE run_id = $1 AND ordinal < $2`,
 				loaded.Run, tc.base)
-			testenv.Same(t, distinct, tc.base, "different keys that skip kept")
+			testenv.Same(b, distinct, tc.base, "different keys that skip kept")
 			req.OnDuplicate = start.DuplicateAllow
 			loaded, err = b.TryLoad(req, storetest.Keys(all...))
 			if err != nil || loaded.Items != int64(len(all)) || loaded.Skipped != 0 {
-				t.Fatalf("allow: %+v, %v", loaded, err)
+				b.Fatalf("allow: %+v, %v", loaded, err)
 			}
 			b.Check()
 			b.Finish(loaded.Run)
@@ -90,11 +86,9 @@ func TestLoadSkipsOrAllowsDuplicates(t *testing.T) {
 // A source that breaks, or a load that is called off, leaves nothing; also when much of it was written already.
 func TestLoadIsAllOrNothing(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	broken := errors.New("line 17: broken")
 	for name, size := range map[string]int{"small": 16, "large": 70_000} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			source := storetest.Keys(storetest.Names(size)...)
 			_, err := b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
 				if err := source(item); err != nil {
@@ -102,10 +96,10 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 				}
 				return nil
 			})
-			testenv.Is(t, err, broken, "error")
+			testenv.Is(b, err, broken, "error")
 			b.WantNothing()
 
-			ctx, cancel := context.WithCancel(t.Context())
+			ctx, cancel := context.WithCancel(b.Context())
 			source = storetest.Keys(storetest.Names(size)...)
 			_, err = start.New(b.Store).Load(ctx, storetest.Request(), func(item *start.LoadItem) error {
 				err := source(item)
@@ -115,7 +109,7 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 				return err
 			})
 			cancel()
-			testenv.Fails(t, err, "a load that was called off succeeded")
+			testenv.Fails(b, err, "a load that was called off succeeded")
 			b.WantNothing()
 		})
 	}
@@ -124,9 +118,8 @@ func TestLoadIsAllOrNothing(t *testing.T) {
 func TestLoadRefusesWhatCannotRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	if loaded, err := b.TryLoad(storetest.Request(), storetest.Keys()); err == nil {
-		t.Errorf("a run without items was loaded: %+v", loaded)
-	}
+	_, err := b.TryLoad(storetest.Request(), storetest.Keys())
+	testenv.Fails(t, err, "a run without items was loaded")
 	b.WantNothing()
 	largest := strings.Repeat("x", start.MaxParamBytes-len(`{"name": "", }`))
 	params := func(name, value string) func(*start.LoadRequest) {
@@ -201,17 +194,15 @@ func TestLoadIsIdempotentByKey(t *testing.T) {
 // What was read of a load is kept with its key: the key with anything else is refused, however many blocks it has.
 func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	for name, n := range map[string]int{"in one transaction": 50, "in parts": storetest.Several} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			req := storetest.Request()
 			req.IdempotencyKey, req.Params = "k", map[string]string{"year": "2026"}
 			req.Content = &start.Content{Said: map[string]string{"on_duplicate": "error"}, Items: true}
-			first := testenv.Must(b.TryLoad(req, storetest.Keys(storetest.Names(n)...)))(t)
+			first := testenv.Must(b.TryLoad(req, storetest.Keys(storetest.Names(n)...)))(b)
 			if again, err := b.TryLoad(req, storetest.Keys(storetest.Names(n)...)); err != nil || !again.Existing ||
 				again.Run != first.Run {
-				t.Errorf("the same again: %+v, %v", again, err)
+				b.Errorf("the same again: %+v, %v", again, err)
 			}
 			swapped := storetest.Names(n)
 			swapped[0], swapped[1] = swapped[1], swapped[0]
@@ -219,7 +210,7 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 				var other *start.ContentError
 				_, err := b.TryLoad(req, keys)
 				if !errors.As(err, &other) || !strings.Contains(err.Error(), what) || other.Run != first.Run {
-					t.Errorf("want %q: %v", what, err)
+					b.Errorf("want %q: %v", what, err)
 				}
 			}
 			refused("other keys, payloads or in another order", req, storetest.Keys(swapped...))
@@ -230,9 +221,9 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 			further = req
 			further.Content = &start.Content{Said: map[string]string{"on_duplicate": "skip"}, Items: true}
 			refused(`on_duplicate ("error" then, "skip" now)`, further, storetest.Keys(storetest.Names(n)...))
-			tried, err := start.New(b.Store).TryLoad(t.Context(), further, t.TempDir(), storetest.Keys(storetest.Names(n)...))
+			tried, err := start.New(b.Store).TryLoad(b.Context(), further, b.TempDir(), storetest.Keys(storetest.Names(n)...))
 			if _, refused := errors.AsType[*start.ContentError](err); !refused {
-				t.Errorf("tried: %+v, %v", tried, err)
+				b.Errorf("tried: %+v, %v", tried, err)
 			}
 			b.Check()
 		})
@@ -415,9 +406,7 @@ func TestLoadWithinATransaction(t *testing.T) {
 	tx = begin()
 	testenv.Must(load(tx, "", many...))(t)
 	b.Exec(`SELECT pg_terminate_backend($1)`, tx.Conn().PgConn().PID())
-	if err := tx.Commit(t.Context()); err == nil {
-		t.Error("a connection that ended has committed")
-	}
+	testenv.Fails(t, tx.Commit(t.Context()), "a connection that ended has committed")
 	b.WantNothing()
 	own(0)
 	tx = begin()

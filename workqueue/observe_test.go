@@ -114,7 +114,6 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 // Larger requests of the same items, and smaller ones, are no slower service.
 func TestAServiceThatBecameSlow(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	type requests struct {
 		chunk int
 		took  float64 // seconds, of each
@@ -138,8 +137,7 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 		"a host, asked something else":  {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 		"a function of the node itself": {requests{100, 0.1}, requests{1, 39}, "1 hour", ""},
 	} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			for _, r := range []requests{tc.before, tc.now} {
 				run := b.Load(storetest.Chunked(r.chunk), 5*r.chunk)
 				for _, s := range b.Claim(run, 5) {
@@ -169,25 +167,23 @@ func TestAServiceThatBecameSlow(t *testing.T) {
 				b.Exec(`UPDATE run_step SET config = '{"url": "y"}'
 					WHERE run_id IN (SELECT run_id FROM work_slice WHERE took < 1)`)
 			}
-			facts := testenv.Must(health.New(b.Store).Health(t.Context(), health.Limits{}))(t)
+			facts := testenv.Must(health.New(b.Store).Health(b.Context(), health.Limits{}))(b)
 			found := slices.DeleteFunc(facts.Conditions, func(c health.Condition) bool { return c.Kind != health.ServiceSlow })
-			of := testenv.Must(health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint))(t)
+			of := testenv.Must(health.New(b.Store).ExplainEndpoint(b.Context(), storetest.Endpoint))(b)
 			notes := slices.Concat(b.explain(run).Notes, of.Notes)
 			if tc.slow == "" {
 				if len(found) != 0 || len(notes) != 0 {
-					t.Errorf("%+v, %q; want nothing", found, notes)
+					b.Errorf("%+v, %q; want nothing", found, notes)
 				}
 				return
 			}
 			if len(found) != 1 || found[0].Title != tc.slow || !strings.Contains(found[0].Detail, "1 running run uses") {
-				t.Fatalf("%+v; want %s", found, tc.slow)
+				b.Fatalf("%+v; want %s", found, tc.slow)
 			}
-			if n := b.Number(`SELECT count(*) FROM (SELECT min(ended_at) AS first FROM work_slice WHERE took = 39) w
-				WHERE first = $1::timestamptz + interval '39 s'`, found[0].Since); n != 1 {
-				t.Errorf("since %s; want when the first slow request began", found[0].Since)
-			}
+			testenv.Same(b, b.Number(`SELECT count(*) FROM (SELECT min(ended_at) AS first FROM work_slice WHERE took = 39) w
+				WHERE first = $1::timestamptz + interval '39 s'`, found[0].Since), 1, "since, when the first slow one began")
 			if len(notes) != 2 || !strings.Contains(notes[0], tc.slow) || !strings.Contains(notes[1], tc.slow) {
-				t.Errorf("explained: %q", notes)
+				b.Errorf("explained: %q", notes)
 			}
 		})
 	}

@@ -193,19 +193,17 @@ func TestOverdueRuns(t *testing.T) {
 	lease := b.Lead()
 	testenv.Same(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 0, "before the time")
 	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now() WHERE id = ANY($1)`, mapKeys(late))
-	due, err := start.New(b.Store).ReportOverdue(t.Context(), lease)
-	if err != nil || len(due) != 3 {
-		t.Fatalf("%v, %v; want 3 runs", due, err)
-	}
+	due := testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)
+	testenv.MustSame(t, len(due), 3, "overdue")
 	for _, o := range due {
 		if !o.Reported || o.OnOverdue != late[o.Run] {
 			t.Errorf("%+v; want %s", o, late[o.Run])
 		}
 	}
 	testenv.Same(t, b.Number(`SELECT count(*) FROM run_event WHERE kind = 'overdue'`), 3, "events")
-	due, err = start.New(b.Store).ReportOverdue(t.Context(), lease)
-	if err != nil || len(due) != 2 || due[0].Reported || due[1].Reported {
-		t.Errorf("the second look: %v, %v; want the two that are to be ended", due, err)
+	due = testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)
+	if len(due) != 2 || due[0].Reported || due[1].Reported {
+		t.Errorf("the second look: %v; want the two that are to be ended", due)
 	}
 	for run, what := range late {
 		if what == start.OverdueReport {
@@ -291,10 +289,8 @@ func TestOpenRunRaces(t *testing.T) {
 			stop()
 			work.Wait()
 			testenv.Same(t, b.Number(`SELECT items FROM batchrun WHERE id = $1`, run), added, "items of the run")
-			if n := b.Number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind IN ('completed', 'cancelled')`,
-				run); n != 1 {
-				t.Errorf("the run ended %d times", n)
-			}
+			testenv.Same(t, b.Number(`SELECT count(*) FROM run_event WHERE run_id = $1
+				AND kind IN ('completed', 'cancelled')`, run), 1, "ends of the run")
 			b.Check()
 		})
 	}

@@ -69,11 +69,9 @@ func TestStoreThroughAPooler(t *testing.T) {
 	b.Record(storetest.Faulty(claimed[1], refused))
 	b.Finish(run)
 	b.WantState(run, "completed", 1)
-	again, err := redo.New(store).Rerun(t.Context(), redo.RerunRequest{Run: run,
-		Select: redo.Selection{Failed: true}, Actor: "test"})
-	if err != nil || again.Items != 4 {
-		t.Errorf("rerun %+v, %v; want 4 items", again, err)
-	}
+	again := testenv.Must(redo.New(store).Rerun(t.Context(), redo.RerunRequest{Run: run,
+		Select: redo.Selection{Failed: true}, Actor: "test"}))(t)
+	testenv.Same(t, again.Items, 4, "rerun")
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
 	b.Check()

@@ -107,7 +107,6 @@ func TestLeaseIsHeldThroughTheCommit(t *testing.T) {
 // A split that forgets an item, or gives one to two pieces, must not come into the database.
 func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	for name, masks := range map[string][]bitfield.Set{
 		"an item lost":   {bitfield.Of(0, 1), bitfield.Of(2)},
 		"an item twice":  {bitfield.Of(0, 1), bitfield.Of(1, 2, 3)},
@@ -115,12 +114,11 @@ func TestSplitRefusesMasksThatDoNotAddUp(t *testing.T) {
 		"no pieces":      {},
 		"an empty piece": {bitfield.Full(4), bitfield.Set{}},
 	} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			run := b.Load(storetest.Request(), 8)
 			s := b.One(run)
-			_, err := settle.New(b.Store).Split(t.Context(), b.Session, s.ID, masks, time.Minute, "cut")
-			testenv.Fails(t, err, "it was split")
+			_, err := settle.New(b.Store).Split(b.Context(), b.Session, s.ID, masks, time.Minute, "cut")
+			testenv.Fails(b, err, "it was split")
 			b.Check()
 			b.WantTally(run, storetest.Tally{Ready: 4, Live: 4})
 		})
@@ -145,7 +143,6 @@ func (b *bench) judge(doubted map[workqueue.SliceID]bool, claimed ...workqueue.S
 // or before, or while JetStream was unavailable, is not.
 func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
 	for name, tc := range map[string]struct {
 		others  func(b *bench, run workqueue.RunID, other workqueue.Slice)
 		doubted bool
@@ -176,14 +173,13 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			b.Record(a)
 		}},
 	} {
-		b.subtest(name, func(b *bench) {
-			t := b.T
+		subtest(t, name, func(b *bench) {
 			run := b.Load(storetest.Chunked(1), 2)
 			claimed := b.Claim(run, storetest.Plenty)
 			b.hand(claimed...)
 			late := claimed[0]
 			tc.others(b, run, claimed[1])
-			testenv.Same(t, b.judge(map[workqueue.SliceID]bool{late.ID: tc.doubted}, late)[late.ID], tc.blamed, "blamed")
+			testenv.Same(b, b.judge(map[workqueue.SliceID]bool{late.ID: tc.doubted}, late)[late.ID], tc.blamed, "blamed")
 		})
 	}
 }

@@ -56,9 +56,8 @@ func TestSettingsHaveBounds(t *testing.T) {
 	within := workqueue.StepSettings{Chunk: 8192, ChunkBytes: 1 << 10, ChunkTime: time.Hour,
 		InFlight: workqueue.MaxInFlight,
 		Rate:     0.001, MaxAttempts: 100, Timeout: time.Millisecond, MaxBackoff: 24 * time.Hour}
-	if name, problem := within.Check(); name != "" {
-		t.Errorf("%s: %s", name, problem)
-	}
+	name, problem := within.Check()
+	testenv.Same(t, name, "", "%s", problem)
 	for want, set := range map[string]func(*workqueue.StepSettings){
 		"chunk: 8193 is not within 1 to 8192": func(s *workqueue.StepSettings) { s.Chunk++ },
 		"chunk_bytes: 1023 is not within 1KiB to 64MiB; 0 leaves it to the node": func(s *workqueue.StepSettings) {
@@ -78,13 +77,11 @@ func TestSettingsHaveBounds(t *testing.T) {
 	} {
 		s := within
 		set(&s)
-		if name, problem := s.Check(); name+": "+problem != want {
-			t.Errorf("got %s: %s; want %s", name, problem, want)
-		}
+		name, problem := s.Check()
+		testenv.Same(t, name+": "+problem, want, "alone")
 		over := overriding(&s)
-		if name, problem := over.Check(); name+": "+problem != want {
-			t.Errorf("to override: got %s: %s; want %s", name, problem, want)
-		}
+		name, problem = over.Check()
+		testenv.Same(t, name+": "+problem, want, "to override")
 		v := s.View()
 		if back := v.Settings(); !reflect.DeepEqual(back, s) {
 			t.Errorf("the view of %+v is that of %+v", s, back)
@@ -135,15 +132,12 @@ func TestStreamSettings(t *testing.T) {
 		now.Applied == nil || *now.Applied != first || now.AppliedRevision != 1 {
 		t.Errorf("%+v, %v", now, err)
 	}
-	if n := b.Number(`SELECT count(*) FROM audit_log WHERE actor = 'ann'
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE actor = 'ann'
 		AND before = '{"replicas": "auto", "event_age": "0s"}'
-		AND after = '{"replicas": 3, "event_age": "48h0m0s"}'`); n != 1 {
-		t.Error("the audit log does not have the old and the new values")
-	}
+		AND after = '{"replicas": 3, "event_age": "48h0m0s"}'`), 1, "audits of the old and the new values")
 	testenv.NoError(t, session.New(b.Store).StreamsApplied(t.Context(), lease, &set))
-	if now, err = session.New(b.Store).StreamsSet(t.Context()); err != nil || now.AppliedRevision != 1 {
-		t.Errorf("an old revision counts as the new one: %+v, %v", now, err)
-	}
+	now = testenv.Must(session.New(b.Store).StreamsSet(t.Context()))(t)
+	testenv.Same(t, now.AppliedRevision, 1, "applied, when an old revision was")
 	again, err := session.New(b.Store).ChangeStreams(t.Context(), session.StreamChanges{Replicas: &three}, "ann")
 	if err != nil || again.Revision != 2 || audits() != 2 {
 		t.Errorf("a change of nothing: %+v, %v", again, err)
@@ -210,9 +204,8 @@ func TestDoneByIsByTheClockOfItsZone(t *testing.T) {
 			c.text, c.from)
 	}
 	for _, text := range []string{"06:00", "6:00 UTC", "06:00 ", "06:00 Local", "06:00 Nowhere/City", "noon UTC"} {
-		if got, err := workqueue.ParseDoneBy(text); err == nil {
-			t.Errorf("%q is taken as %q", text, got)
-		}
+		got, err := workqueue.ParseDoneBy(text)
+		testenv.Fails(t, err, "%q is taken as %q", text, got)
 	}
 }
 
@@ -229,9 +222,8 @@ func TestParseMaxFailed(t *testing.T) {
 	for _, text := range []string{
 		"-1", "01", "1.5", "%", "101%", "100.1%", "1.%", ".5%", "-1%", "1e1%", "0.12345%", "1 %", "1%%", "9999999999", "٣%",
 	} {
-		if got, err := workqueue.ParseMaxFailed(text); err == nil {
-			t.Errorf("%q is taken as %q", text, got)
-		}
+		got, err := workqueue.ParseMaxFailed(text)
+		testenv.Fails(t, err, "%q is taken as %q", text, got)
 	}
 }
 
@@ -249,9 +241,7 @@ func FuzzValues(f *testing.F) {
 			t.Errorf("%q is %d, then %d", text, n, n2)
 		}
 		if m, err := workqueue.ParseMaxFailed(text); err == nil {
-			if m2, err := workqueue.ParseMaxFailed(m); err != nil || m2 != m {
-				t.Errorf("%q is %q, then %q, %v", text, m, m2, err)
-			}
+			testenv.Same(t, testenv.Must(workqueue.ParseMaxFailed(m))(t), m, "%q", text)
 		}
 	})
 }

@@ -36,9 +36,8 @@ func TestReturnTakesNothingElse(t *testing.T) {
 		"tranche.stage.*.1.0.b", "tranche.stage.a.1.0.>", "tranche.call.a.b", "tranche.call.a..b", "tranche.call.a.b.c.d",
 		"$JS.API.STREAM.DELETE.TRANCHE_WORK", "_INBOX.x", "tranche.call.a.b.c ", "tranche.call.a.\r\nb.c",
 	} {
-		if got, err := ParseReturn(subject); err == nil {
-			t.Errorf("%q is taken for %+v", subject, got)
-		}
+		got, err := ParseReturn(subject)
+		testenv.Fails(t, err, "%q is taken for %+v", subject, got)
 	}
 }
 
@@ -80,9 +79,8 @@ func TestStack(t *testing.T) {
 		deep + ",a:1", "a", "a:", ":1", "a:x", "a:1,", "a:64", "a:1\n", strings.Repeat(",", 1<<20), "a:1:", "a:1:b:c",
 		"a:1:b.c", "a::b",
 	} {
-		if got, err := ParseStack(bad); err == nil {
-			t.Errorf("%.40q is taken for %q", bad, got)
-		}
+		got, err := ParseStack(bad)
+		testenv.Fails(t, err, "%.40q is taken for %q", bad, got)
 	}
 }
 

@@ -167,11 +167,9 @@ func TestDepthOfValues(t *testing.T) {
 			parse := func(body string) (*Reply, error) {
 				return ParseReply("tranche.reply.x", with(newMeta()), []byte(body), Limits{})
 			}
-			reply, err := parse(`{"slots":[{"i":1,"d":` + tc.value + `}]}`)
-			if err != nil || (reply.Slots[0].Err != nil) != tc.deep {
-				t.Errorf("%+v, %v", reply, err)
-			}
-			_, err = parse(`{"x":` + tc.value + `,"slots":[]}`)
+			reply := testenv.Must(parse(`{"slots":[{"i":1,"d":` + tc.value + `}]}`))(t)
+			testenv.Same(t, reply.Slots[0].Err != nil, tc.deep, "%+v", reply)
+			_, err := parse(`{"x":` + tc.value + `,"slots":[]}`)
 			var bad *MalformedError
 			if deep := errors.As(err, &bad) && bad.Reason == ReasonDepth; deep != tc.deep || err != nil && !deep {
 				t.Errorf("%v", err)

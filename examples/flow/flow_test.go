@@ -65,9 +65,7 @@ func TestTheServicesRunTogether(t *testing.T) {
 	go func() { ended <- run(ctx, nc) }()
 	kari := Customer{Name: "Kari", Account: "A-2", Currency: "NOK"}
 	reply := kit.Send(StatementEndpoint, endpointstest.Item("CUST-1", kari))
-	if got := endpointstest.Result[Statement](t, reply, "CUST-1"); got.Balance != 80.5*11.5 {
-		t.Errorf("got %+v", got)
-	}
+	testenv.Same(t, endpointstest.Result[Statement](t, reply, "CUST-1").Balance, 80.5*11.5, "the balance")
 	stop()
 	testenv.NoError(t, <-ended)
 }

@@ -149,9 +149,7 @@ func TestARevokedTokenBeginsNoSession(t *testing.T) {
 	gate := testenv.Must(access.New(identity.New(store), access.Config{}))(t)
 	secret := access.NewSecret()
 	keep(t, store, "ann", secret)
-	if _, err := gate.Token(t.Context(), netip.Addr{}, secret); err != nil {
-		t.Fatal(err) // it is remembered as good from now on
-	}
+	testenv.Must(gate.Token(t.Context(), netip.Addr{}, secret))(t) // it is remembered as good from now on
 	testenv.Must(identity.New(store).RevokeToken(t.Context(), "ann", "me"))(t)
 	_, _, err := gate.LogIn(context.WithoutCancel(t.Context()), netip.Addr{}, secret)
 	if refused, ok := errors.AsType[*access.RefusedError](err); !ok || refused.State != identity.TokenRevoked {

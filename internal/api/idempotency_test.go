@@ -107,10 +107,8 @@ func TestANodeThatDiesInARequest(t *testing.T) {
 	b.Sent(422, false, "another request", "resume", "/runs/last/pause", "")
 
 	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
-	if n := b.Number(`SELECT count(*) FROM api_request WHERE key = 'set' AND committed_action->>'action' = 'set'
-		AND committed_action->>'run' = $1`, started.Run.String()); n != 1 {
-		t.Error("the change did not note that it was carried out")
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM api_request WHERE key = 'set' AND committed_action->>'action' = 'set'
+		AND committed_action->>'run' = $1`, started.Run.String()), 1, "changes that note that they were carried out")
 	dead("set", "NULL") // it had not come to its commit
 	b.Sent(200, false, "", "set", "/runs/last/settings", `{"chunk":7}`, "Content-Type", "application/json")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 1, "runs")

@@ -84,9 +84,8 @@ func TestQuarantineIsShown(t *testing.T) {
 		page.Next != id {
 		t.Errorf("the first page is %+v", page)
 	}
-	if page := apitest.Read[deadletter.QuarantinePage](b, fmt.Sprintf("/quarantine?after=%d",
-		id)); len(page.Messages) != 1 ||
-		page.Messages[0].Reason != "other" {
+	page := apitest.Read[deadletter.QuarantinePage](b, fmt.Sprintf("/quarantine?after=%d", id))
+	if len(page.Messages) != 1 || page.Messages[0].Reason != "other" {
 		t.Errorf("the second page is %+v", page)
 	}
 	if page := apitest.Read[deadletter.QuarantinePage](b, "/quarantine?run=it"); len(page.Messages) != 1 ||

@@ -74,9 +74,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 				break
 			}
 		}
-		if code, text := b.Ask(http.MethodGet, api.Prefix+meanwhile, nil, operator...); code != http.StatusOK {
-			t.Errorf("%s: meanwhile an operator gets %d %s", path, code, text)
-		}
+		b.JSON(http.MethodGet, meanwhile, "", http.StatusOK, nil, operator...)
 		undo()
 	}
 }
@@ -129,15 +127,11 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		WHERE l.relation = 'plan'::regclass AND NOT l.granted AND a.datname = current_database()`, conns)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := inspect.New(store).Ping(ctx); err == nil {
-		t.Fatal("there is an ordinary connection left: the test shows nothing")
-	}
+	testenv.Fails(t, inspect.New(store).Ping(ctx), "there is an ordinary connection left: the test shows nothing")
 	const sweeps = `(SELECT (d->>'runs')::bigint FROM node_session, jsonb_array_elements(stats->'leader_tasks') d
 		WHERE d->>'name' = 'sweep')`
 	before := b.Number("SELECT coalesce("+sweeps+", $1)", 0)
-	if code, text := b.Ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, admin...); code != http.StatusOK {
-		t.Fatalf("revoking: %d %s", code, text)
-	}
+	b.JSON(http.MethodPost, "/tokens/vic/revoke", "", http.StatusOK, nil, admin...)
 	b.Until("heartbeats and sweeps go on", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
 	for range cap(answers) {
 		answer := <-answers
@@ -183,9 +177,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	if code != http.StatusServiceUnavailable || !strings.Contains(string(text), `urn:tranche:tracker:too_many_requests`) {
 		t.Errorf("when there is no room: %d %s", code, text)
 	}
-	if code, _ := b.Ask(http.MethodGet, api.Prefix+"/trackers/"+opened.ID, nil); code != http.StatusOK {
-		t.Errorf("who only looks is answered %d", code)
-	}
+	b.Tracked(http.MethodGet, "/"+opened.ID, "", http.StatusOK, nil)
 	testenv.NoError(t, first.Close())
 	apitest.Eventually(t, "there is room when others have gone", func() bool { return ack().StatusCode == http.StatusOK })
 }
@@ -230,9 +222,7 @@ func TestSlowReadersOfLargeAnswers(t *testing.T) {
 		t.Errorf("%d slow readers are answered %v; want %d of them 200, and 429", many, codes, each)
 	}
 	for _, path := range []string{"/runs/it/items/3/result", "/runs/it/items/3", "/runs/it/errors", "/runs"} {
-		if answer, text := b.Get(path, operator...); answer.StatusCode != http.StatusOK {
-			t.Errorf("meanwhile an operator is answered %d %.200s for %s", answer.StatusCode, text, path)
-		}
+		b.JSON(http.MethodGet, path, "", http.StatusOK, nil, operator...)
 	}
 }
 

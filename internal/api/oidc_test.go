@@ -115,11 +115,8 @@ func TestLogInByAProvider(t *testing.T) {
 				slices.Concat(browser, []string{"Sec-Fetch-Site", "same-origin"})...)
 		}
 	}
-	var logins int
-	if err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM audit_log WHERE action = 'login' AND
-		actor IN ('ann@example.com', 'oidc:4711')`).Scan(&logins); err != nil || logins != 3 {
-		t.Errorf("%d logins are audited, %v; want 3", logins, err)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'login' AND
+		actor IN ('ann@example.com', 'oidc:4711')`), 3, "logins that are audited")
 }
 
 // PROOF: who may do what, 18.
@@ -191,11 +188,7 @@ func TestALoginThatIsNotGoodIsRefused(t *testing.T) {
 			t.Errorf("%s: %d, let in: %v; want %d", name, answer.StatusCode, in, c.want)
 		}
 	}
-	var sessions int
-	err := b.Pool.QueryRow(t.Context(), `SELECT count(*) FROM web_session`).Scan(&sessions)
-	if err != nil || sessions != 1 {
-		t.Errorf("there are %d sessions, %v; want the good one", sessions, err)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM web_session`), 1, "sessions: the good one")
 }
 
 func swap(parameter string) func(back string) string {
@@ -216,9 +209,7 @@ func TestAProviderThatIsAway(t *testing.T) {
 	b := apitest.Setup(t).Identified(p, access.OIDCConfig{DefaultRole: access.Viewer})
 	token := []string{"Authorization", "Bearer " + b.Token("ann", access.Viewer, 0).Secret}
 	b.Refused(http.StatusServiceUnavailable, "identity provider", http.MethodGet, apicore.OIDCLogin, nil)
-	if code, text := b.Ask(http.MethodGet, api.Prefix+"/runs", nil, token...); code != http.StatusOK {
-		t.Errorf("with a token: %d %s", code, text)
-	}
+	b.JSON(http.MethodGet, "/runs", "", http.StatusOK, nil, token...)
 	p.GoAway(false)
 	apitest.Eventually(t, "the login comes back with the provider", func() bool {
 		return b.Send(http.MethodGet, apicore.OIDCLogin, "").StatusCode == http.StatusSeeOther

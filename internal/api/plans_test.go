@@ -1,12 +1,10 @@
 package api_test
 
 import (
-	"encoding/json"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 )
@@ -18,16 +16,13 @@ func TestARepeatedStartFindsItsRun(t *testing.T) {
 	b.Apply(apitest.YearEnd, "")
 	start := func(code int, query string) (out runs.Started) {
 		t.Helper()
-		got, text := b.Ask(http.MethodPost, api.Prefix+"/runs?"+query, strings.NewReader(apitest.Three))
-		if err := json.Unmarshal(text, &out); err != nil || got != code {
-			t.Fatalf("start with %s: %d %s; want %d", query, got, text, code)
-		}
+		b.JSON(http.MethodPost, "/runs?"+query, apitest.Three, code, &out)
 		return out
 	}
 	first := start(201, "plan_ref=year-end&max_attempts=9&idempotency_key=a")
 	b.Apply(strings.Replace(apitest.YearEnd, "100", "200", 1), "")
-	if again := start(200, "plan_ref=year-end&max_attempts=9&idempotency_key=a"); again.Run != first.Run ||
-		again.PlanVersion != 1 {
+	again := start(200, "plan_ref=year-end&max_attempts=9&idempotency_key=a")
+	if again.Run != first.Run || again.PlanVersion != 1 {
 		t.Errorf("of a plan with a new version: %+v; want %+v", again, first)
 	}
 	start(409, "plan_ref=year-end@2&max_attempts=9&idempotency_key=a")

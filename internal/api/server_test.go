@@ -68,9 +68,8 @@ func TestForeignersAreRefused(t *testing.T) {
 	b.Refused(403, "evil.example", http.MethodGet, runs, nil, "Host", "evil.example")
 	for path, host := range map[string]string{runs: "LocalHost:99", "/healthz": "10.244.1.7:8480",
 		"/readyz": "10.244.1.7:8480"} { // probes come by address
-		if code, text := b.Ask(http.MethodGet, path, nil, "Host", host); code != http.StatusOK {
-			t.Errorf("%s for %s is answered %d: %s", path, host, code, text)
-		}
+		code, text := b.Ask(http.MethodGet, path, nil, "Host", host)
+		testenv.Same(t, code, http.StatusOK, "%s for %s: %s", path, host, text)
 	}
 	b.Refused(405, "", http.MethodGet, runs+"/last/cancel", nil)
 	for _, method := range []string{http.MethodGet, http.MethodOptions} { // there is no CORS
@@ -149,17 +148,14 @@ func TestGETsChangeNothing(t *testing.T) {
 		case strings.HasSuffix(path, "/result"), strings.HasSuffix(path, "/gate"):
 			want = http.StatusNotFound // nothing has been answered yet, and the plan has no gate
 		}
-		if code, text := b.Ask(http.MethodGet, api.Prefix+path+query, nil); code != want {
-			t.Errorf("GET %s: %d %s", path, code, text)
-		}
+		code, text := b.Ask(http.MethodGet, api.Prefix+path+query, nil)
+		testenv.Same(t, code, want, "GET %s: %s", path, text)
 	}
 	if after := state(); after != before {
 		t.Error("a GET changed the database")
 	}
-	if code, _ := b.Ask(http.MethodGet, "/healthz", nil); code != http.StatusOK {
-		t.Errorf("GET /healthz: %d", code)
-	}
-	if code, text := apitest.Ready(b); code != http.StatusOK {
-		t.Errorf("GET /readyz: %d %s", code, text)
-	}
+	code, _ := b.Ask(http.MethodGet, "/healthz", nil)
+	testenv.Same(t, code, http.StatusOK, "GET /healthz")
+	code, text := apitest.Ready(b)
+	testenv.Same(t, code, http.StatusOK, "GET /readyz: %s", text)
 }

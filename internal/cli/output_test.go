@@ -53,9 +53,7 @@ func TestDoneByIsOnTheClockHere(t *testing.T) { //nolint:paralleltest // it chan
 	synctest.Test(t, func(t *testing.T) { // it is 02:00 here
 		for text, want := range map[string]string{"06:00": "2000-01-01T06:00:00+02:00", "02:00": "2000-01-02T02:00:00+02:00",
 			"06:00 UTC": "06:00 UTC", "none": "none"} {
-			if got := *DoneBy(&text); got != want {
-				t.Errorf("%s is %s; want %s", text, got, want)
-			}
+			testenv.Same(t, *DoneBy(&text), want, "%s", text)
 		}
 	})
 }

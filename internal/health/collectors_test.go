@@ -29,10 +29,8 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w.exec(`UPDATE collector_key SET parked = untried, untried = 0, oldest_at = NULL, due_at = NULL`+of, "parks")
 	w.appears(store.CollectorParked, "parks", store.Warning, "2 operations are parked", "2 h ago",
 		"tranche collector requeue parks --all")
-	if n, err := collector.New(w.store).DropOps(t.Context(), "parks", collector.OpsSelection{All: true},
-		"test"); err != nil || n != 2 {
-		t.Fatal(n, err)
-	}
+	testenv.MustSame(t, testenv.Must(collector.New(w.store).DropOps(t.Context(), "parks",
+		collector.OpsSelection{All: true}, "test"))(t), 2, "dropped")
 	w.goes(store.CollectorParked, "parks")
 
 	if _, there := seen(w.report(w.watch), store.CollectorLate, "late"); there {

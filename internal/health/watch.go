@@ -338,8 +338,8 @@ func (w *Watch) unheard(ctx context.Context, db *health.Facts) (none []NoListene
 	return append(none, of...), err == nil
 }
 
-// WithoutListeners returns the endpoints that no service listens on. The error means that NATS did not say before ctx ended.
-// A client that pulls from JetStream mostly saves the discovery of services; busy ones do not pull.
+// WithoutListeners returns the endpoints that no service listens on. The error means that NATS did not say before ctx
+// ended. A client that pulls from JetStream mostly saves the discovery of services; busy ones do not pull.
 func WithoutListeners(ctx context.Context, nc *nats.Conn, all []health.WorkingEndpoint) (none []NoListener, err error) {
 	js, err := jetstream.New(nc)
 	if err != nil {
@@ -364,7 +364,7 @@ func WithoutListeners(ctx context.Context, nc *nats.Conn, all []health.WorkingEn
 		return nil, nil
 	}
 	heard, err := wire.Discover(ctx, nc, listenWait)
-	if err = cmp.Or(err, ctx.Err()); err != nil {
+	if err := cmp.Or(err, ctx.Err()); err != nil {
 		return nil, err
 	}
 	for i, e := range all {

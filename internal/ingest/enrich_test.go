@@ -124,10 +124,8 @@ func TestStoringAddsDataOnce(t *testing.T) {
 	b.apply("e", enriched)
 	text := `{"id":"a","payload":{"customer":{"id":7},"n":1}} {"id":"b","payload":{"customer":{"id":100},"n":2}}`
 	testenv.MustSame(t, testenv.Must(b.add(text))(t).Added, 2, "added")
-	if got, want := b.stored("a"), `{"change":{"customer":{"id":7},"n":1},"name":"Name 7","note":"1 of 2026",`+
-		`"tier":"gold"}`; got != want {
-		t.Errorf("stored %s, want %s", got, want)
-	}
+	testenv.Same(t, b.stored("a"), `{"change":{"customer":{"id":7},"n":1},"name":"Name 7","note":"1 of 2026",`+
+		`"tier":"gold"}`, "stored")
 	if got := b.stored("b"); !strings.Contains(got, `"name":null`) { // as the row has it
 		t.Errorf("stored %s", got)
 	}
@@ -304,9 +302,8 @@ func TestTryingAddsNothing(t *testing.T) {
 	if bad, ok := errors.AsType[*ingest.OpError](err); !ok || bad.Number != 5 {
 		t.Errorf("an operation without a row: %v", err)
 	}
-	if _, _, err = b.it.TryFrom(t.Context(), "nobody", strings.NewReader(text)); err == nil {
-		t.Error("there is no such collector")
-	}
+	_, _, err = b.it.TryFrom(t.Context(), "nobody", strings.NewReader(text))
+	testenv.Fails(t, err, "there is no such collector")
 	if keys := b.keys("e"); len(keys) != 1 || ingest.Held(b.it) != 0 || from.asked.Load() != 4 {
 		t.Errorf("stored: %v; %d bytes are held; asked %d times", keys, ingest.Held(b.it), from.asked.Load())
 	}
@@ -323,11 +320,8 @@ func TestReadTakesLinesAndLists(t *testing.T) {
 		`{"ops":[{"id":"1","key":"a","priority":3,"payload":{"x":[1,2.50]}},{"payload":null}]}`,
 		` { "ops" : [ {"payload":{"x":[1,2.50]},"priority":3,"key":"a","id":"1"} ] } {"payload" : null }`,
 	} {
-		ops, err := ingest.Read(iotest.OneByteReader(strings.NewReader(text)))
-		if err != nil || len(ops) != 2 {
-			t.Errorf("%s is read as %v, %v", text, ops, err)
-			continue
-		}
+		ops := testenv.Must(ingest.Read(iotest.OneByteReader(strings.NewReader(text))))(t)
+		testenv.MustSame(t, len(ops), 2, "%s", text)
 		if op := ops[0]; op.ID != "1" || op.Key != "a" || op.Priority != 3 || string(op.Payload) != `{"x":[1,2.50]}` {
 			t.Errorf("%s: the first is %+v", text, op)
 		}

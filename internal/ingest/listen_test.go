@@ -52,9 +52,8 @@ func TestProducersOverNATS(t *testing.T) {
 		many[i] = wire.Operation{Key: "big", Payload: strings.Repeat("x", 10_000)}
 	}
 	// One whose answer comes late is sent again.
-	if done, err := p.Add(t.Context(), many...); err != nil || done.Added+done.Duplicates != len(many) {
-		t.Errorf("several messages: %+v, %v", done, err)
-	}
+	done := testenv.Must(p.Add(t.Context(), many...))(t)
+	testenv.Same(t, done.Added+done.Duplicates, len(many), "several messages")
 	testenv.Same(t, testenv.Must(p.Add(t.Context()))(t).Added, 0, "nothing")
 	testenv.Same(t, b.keys("c")["big"], len(many), "stored")
 }
@@ -64,9 +63,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	b := setup(t)
 	nc := b.listen()
 	ok := testenv.Must(endpoints.NewProducer(nc, "c"))(t)
-	if _, err := ok.Add(t.Context(), wire.Operation{Key: "k"}); err != nil {
-		t.Fatal(err) // from now on someone listens
-	}
+	testenv.Must(ok.Add(t.Context(), wire.Operation{Key: "k"}))(t) // from now on someone listens
 	refused := func(err error, code wire.CollectCode, text string) {
 		t.Helper()
 		said, ok := errors.AsType[*wire.CollectError](err)
@@ -78,9 +75,8 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	refused(err, wire.CollectInvalid, "operation 2: key: it is missing")
 	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
 	refused(err, wire.CollectTooLarge, "takes at most")
-	if _, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: func() {}}); err == nil {
-		t.Error("a payload that is no JSON was added")
-	}
+	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: func() {}})
+	testenv.Fails(t, err, "a payload that is no JSON was added")
 	other := testenv.Must(endpoints.NewProducer(nc, "nothing"))(t)
 	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
 	refused(err, wire.CollectUnknown, "there is no such collector")

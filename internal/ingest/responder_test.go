@@ -104,11 +104,6 @@ func (b *answering) working(size int) <-chan string {
 	return answer
 }
 
-func (b *answering) until(what string, met func() bool) {
-	b.Helper()
-	testenv.Until(b, limit, what, met)
-}
-
 func TestRequestsAreBoundedByNumber(t *testing.T) {
 	t.Parallel()
 	b := answer(t, 2, 1<<20)
@@ -128,7 +123,7 @@ func TestRequestsAreBoundedByBytes(t *testing.T) {
 	b.hear(b.ask(1), "refused")
 	b.let <- struct{}{}
 	b.hear(large, "done")
-	b.until("it has left", func() bool { return ingest.HeldRequests(b.it) == 0 })
+	testenv.Until(b, limit, "it has left", func() bool { return ingest.HeldRequests(b.it) == 0 })
 	half, other := b.working(500), b.working(500)
 	b.hear(b.ask(1), "refused")
 	b.let <- struct{}{}

@@ -94,14 +94,11 @@ func TestRowsOfAnExport(t *testing.T) {
 				err = r.Next(&item)
 			}
 			if c.wrong != "" {
-				if err == nil || !strings.Contains(err.Error(), c.wrong) {
-					t.Fatalf("%v; want %s", err, c.wrong)
-				}
+				testenv.Says(t, err, c.wrong, "refused")
 				return
 			}
-			if err != nil || string(item.Payload) != c.want {
-				t.Fatalf("%s, %v; want %s", item.Payload, err, c.want)
-			}
+			testenv.NoError(t, err)
+			testenv.MustSame(t, string(item.Payload), c.want, "the payload")
 			testenv.Is(t, r.Next(&item), io.EOF, "after the last")
 		})
 	}

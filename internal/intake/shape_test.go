@@ -95,9 +95,8 @@ func TestShapes(t *testing.T) {
 			testenv.Says(t, err, want, "%s: got %q", name, got)
 			continue
 		}
-		if err != nil || got != test.want {
-			t.Errorf("%s: got\n%s\n%v\nwant\n%s", name, got, err, test.want)
-		}
+		testenv.NoError(t, err)
+		testenv.Same(t, got, test.want, "%s", name)
 	}
 }
 

@@ -210,9 +210,7 @@ func TestAServerThatRestartsIsToldApart(t *testing.T) {
 	for err == nil {
 		err = p.read(ctx)
 	}
-	if !errors.Is(err, live.ErrClosed) {
-		t.Fatalf("the server stopped, and the watcher ended with %v", err)
-	}
+	testenv.Is(t, err, live.ErrClosed, "the server stopped")
 	p.close()
 	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isFailed })
 	p.open()

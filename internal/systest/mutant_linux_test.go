@@ -102,9 +102,7 @@ func TestMutantsAreCaught(t *testing.T) {
 			cmd.Dir = filepath.Join("..", "..")
 			cmd.Env = append(os.Environ(), testenv.GoFlags("-buildvcs=false"))
 			out, err := cmd.CombinedOutput()
-			if err == nil {
-				t.Fatalf("%s does not see the mutant:\n%.4000s", tc.test, out)
-			}
+			testenv.Fails(t, err, "%s does not see the mutant:\n%.4000s", tc.test, out)
 			testenv.Has(t, string(out), tc.says, "%s fails with", tc.test)
 		})
 	}
@@ -120,9 +118,7 @@ func writeOverlay(t *testing.T, mutants []mutant) string {
 		source := testenv.Must(os.ReadFile(path))(t)
 		text := string(source)
 		for i, fence := range m.take {
-			if !strings.Contains(text, fence) {
-				t.Fatalf("the fence %q is no longer in %s: the mutant proves nothing", fence, m.file)
-			}
+			testenv.Has(t, text, fence, "%s: the mutant proves nothing", m.file)
 			text = strings.ReplaceAll(text, fence, m.give[i])
 		}
 		replace[path] = filepath.Join(dir, strings.ReplaceAll(m.file, "/", "_"))

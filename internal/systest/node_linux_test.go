@@ -28,9 +28,7 @@ func TestNodeIsKilled(t *testing.T) {
 	run := w.load()
 	first := w.start("node", faultsVariable+"="+fault.RecordCommitted+"=kill@3")
 	w.wantKilled(first)
-	if !strings.Contains(first.said.String(), "fault fired: "+fault.RecordCommitted) {
-		t.Fatal("the fault did not fire")
-	}
+	testenv.Has(t, first.said.String(), "fault fired: "+fault.RecordCommitted, "the fault")
 	if w.done(run) == w.items {
 		t.Fatal("the run was complete before the fault")
 	}

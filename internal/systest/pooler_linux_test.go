@@ -126,17 +126,13 @@ func TestWhatIsGivenUpEndsBehindAPooler(t *testing.T) {
 	t.Cleanup(release)
 	const sleep = `SELECT pg_sleep(3600)`
 	for range 2 {
-		err := store.InTxWithin(t.Context(), 500*time.Millisecond, func(ctx context.Context, tx pgx.Tx) error {
+		testenv.Fails(t, store.InTxWithin(t.Context(), 500*time.Millisecond, func(ctx context.Context, tx pgx.Tx) error {
 			_, err := tx.Exec(ctx, sleep)
 			return err
-		})
-		if err == nil {
-			t.Fatal("it slept for an hour")
-		}
+		}), "it slept for an hour")
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		if _, err := store.Pool.Exec(ctx, sleep); err == nil {
-			t.Fatal("it slept for an hour")
-		}
+		_, err := store.Pool.Exec(ctx, sleep)
+		testenv.Fails(t, err, "it slept for an hour")
 		cancel()
 	}
 	untilSQL(t, testenv.Connect(t, direct), "no one sleeps", `SELECT count(*) = 0 FROM pg_stat_activity

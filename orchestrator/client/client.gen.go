@@ -1407,8 +1407,10 @@ type EarlierPart struct {
 
 type EarlierPayload struct {
 	// Generation of the correction: what is older was made of this payload
-	Generation int32           `json:"generation"`
-	Payload    json.RawMessage `json:"payload"`
+	Generation int32 `json:"generation"`
+
+	// Payload null: it cannot be decrypted
+	Payload json.RawMessage `json:"payload"`
 
 	// At when it was corrected
 	At time.Time `json:"at"`
@@ -7132,6 +7134,8 @@ func (c *Client) SetStreams(ctx context.Context, body StreamChanges, options ...
 
 // ListTokens: List tokens, newest first, without their secrets.
 //
+// An admin of namespaces sees and changes the tokens that have rights only there.
+//
 // It is GET /tokens, for role admin.
 func (c *Client) ListTokens(ctx context.Context, options ...CallOption) (TokenList, error) {
 	return exchange[TokenList](ctx, c, request{operation: "list-tokens", method: http.MethodGet, path: path("/tokens")}, options)
@@ -7307,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ea778bc8962b5c62785824c94b4634ac, is 969da7c5d6bc13707fcb04091f113ccab27b3daf60f217dad486083fd3a01c9c.
+// Of 3ef74af17d25dd02c306d10357af03e2, is 761aca13ac29e1ff1319020f5687a6181a7a0c66a9b3f081fd3efec100e77403.

@@ -128,15 +128,11 @@ func TestWhatFlowsMayPause(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		cl := dial(t, client.DefaultURL, short, client.WithTransport(piped(t, pauses)))
-		started, err := cl.Start(t.Context(), client.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}})
-		if err != nil || started.Items != 2 {
-			t.Errorf("a slow upload: %+v, %v", started, err)
-		}
+		started := testenv.Must(cl.Start(t.Context(), client.RunSettings{}, &slowly{[]string{"id\n", "1\n", "2\n"}}))(t)
+		testenv.Same(t, started.Items, 2, "items of a slow upload")
 		stream := testenv.Must(cl.ExportRun(t.Context(), "last", client.ExportRunParams{}))(t)
-		text, err := io.ReadAll(stream)
-		if err = errors.Join(err, stream.Close()); err != nil || string(text) != "{}\n{}\n" {
-			t.Errorf("a slow stream: %q, %v", text, err)
-		}
+		testenv.Same(t, string(testenv.Must(io.ReadAll(stream))(t)), "{}\n{}\n", "a slow stream")
+		testenv.NoError(t, stream.Close())
 	})
 }
 
@@ -190,9 +186,8 @@ func TestNamesInPaths(t *testing.T) {
 	} {
 		_ = testenv.Must(cl.GetItem(t.Context(), "last", name, client.GetItemParams{}))(t)
 		testenv.Same(t, asked, "/api/"+client.APIVersion+"/runs/last/items/"+want, "key %q: asked for", name)
-		if _, err := cl.GetPlan(t.Context(), name); err != nil || asked != "/api/"+client.APIVersion+"/plans/"+want {
-			t.Errorf("plan %q: asked for %s, %v; want %s", name, asked, err, want)
-		}
+		testenv.Must(cl.GetPlan(t.Context(), name))(t)
+		testenv.Same(t, asked, "/api/"+client.APIVersion+"/plans/"+want, "plan %q: asked for", name)
 	}
 }
 
@@ -208,10 +203,8 @@ func TestTheAddressOfTheAPI(t *testing.T) {
 	for end, below := range map[string]string{
 		"": "", "/": "", "/api/v1": "", "/api/v1/": "", "/t/api/v1": "/t", "/t": "/t",
 	} {
-		_, err := dial(t, server.URL+end, 0).Info(t.Context())
-		if want := below + "/api/" + client.APIVersion + "/info"; err != nil || asked != want {
-			t.Errorf("with %q it asked for %s, %v; want %s", end, asked, err, want)
-		}
+		testenv.Must(dial(t, server.URL+end, 0).Info(t.Context()))(t)
+		testenv.Same(t, asked, below+"/api/"+client.APIVersion+"/info", "with %q it asked for", end)
 	}
 }
 

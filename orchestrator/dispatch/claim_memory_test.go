@@ -69,16 +69,12 @@ func TestElsewhere(t *testing.T) {
 		e.seen(now.Add(after), map[string]dispatch.StepRef{"busy": ref(busy), "stuck": ref(stuck)}, nil)
 		return e.late(now.Add(after))
 	}
-	if late := at(0, 1, 2); late != nil {
-		t.Errorf("%v are late at once", late)
-	}
+	testenv.SameList(t, at(0, 1, 2), nil, "late at once")
 	testenv.Same(t, e.next(now), elsewhereWait, "it looks again after")
 	for i, after := range []time.Duration{elsewhereWait, 2 * elsewhereWait} {
 		testenv.SameList(t, at(after, 10+i, 2), []string{"stuck"}, "late after %s", after)
 	}
-	if late := at(3*elsewhereWait, 20, 3); late != nil {
-		t.Errorf("%v are late although another step is the first", late)
-	}
+	testenv.SameList(t, at(3*elsewhereWait, 20, 3), nil, "late although another step is the first")
 	late := slices.Sorted(slices.Values(at(elsewhereBusy*elsewhereWait, 21, 4)))
 	testenv.SameList(t, late, []string{"busy", "stuck"}, "are late at endpoints that have had work all the time")
 	if e.seen(now, nil, map[string]bool{"busy": true}); len(e) != 1 {

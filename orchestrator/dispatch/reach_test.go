@@ -66,10 +66,8 @@ func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	b := setup(t)
 	js := b.JS(t)
 	const obstacle = "somebody"
-	if _, err := js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
-		FilterSubject: wire.WorkSubject("other"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: wire.WorkSubject("other"), AckPolicy: jetstream.AckExplicitPolicy}))(t)
 	first := nodetest.Small("other")
 	first.Priority, first.Steps[0].MaxAttempts = 1, 1
 	blocked := b.Start(t, first, nodetest.Size)

@@ -98,9 +98,7 @@ func TestFailuresOfEachKindAreNotLogged(t *testing.T) {
 			return nil
 		}))(t)
 		b.Want(t, loaded.Run, 1, 0, 2)
-		if said := b.ErrorOf(t, loaded.Run, canary+"-0"); !strings.Contains(said, canary) {
-			t.Errorf("%s failed with %q: the test shows nothing", name, said)
-		}
+		testenv.Has(t, b.ErrorOf(t, loaded.Run, canary+"-0"), canary, "%s: the test shows nothing", name)
 	}
 	for _, entry := range seen.All() {
 		fields := testenv.Must(json.Marshal(entry.ContextMap()))(t)

@@ -335,11 +335,7 @@ func TestExamplesAreSchedules(t *testing.T) {
 	now := time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC)
 	for _, file := range files {
 		text := testenv.Must(os.ReadFile(file))(t)
-		spec, err := schedule.Parse(file, text)
-		if err != nil {
-			t.Error(err)
-			continue
-		}
+		spec := testenv.Must(schedule.Parse(file, text))(t)
 		testenv.Same(t, spec.Name, strings.TrimSuffix(filepath.Base(file), ".yaml"), "%s is schedule", file)
 		if due, ok := spec.Next(now); !ok || len(spec.Warnings(now)) > 0 {
 			t.Errorf("%s is due %s, %v, with %v", file, due, ok, spec.Warnings(now))

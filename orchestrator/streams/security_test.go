@@ -216,11 +216,9 @@ func TestDocumentedPermissionsAreEnough(t *testing.T) {
 	for how, opts := range map[string][]endpoints.CallOption{
 		"stored": {endpoints.CallerName("web")}, "direct": {endpoints.CallerName("web"), endpoints.Direct()},
 	} {
-		got, err := endpoints.Call[nodetest.Account, nodetest.Statement](t.Context(), web, "accounts", "C1",
-			nodetest.Account{ID: "C1"}, opts...)
-		if err != nil || got.Of != "C1" {
-			t.Errorf("%s call: %v, %v", how, got, err)
-		}
+		got := testenv.Must(endpoints.Call[nodetest.Account, nodetest.Statement](t.Context(), web, "accounts", "C1",
+			nodetest.Account{ID: "C1"}, opts...))(t)
+		testenv.Same(t, got.Of, "C1", "%s call", how)
 	}
 	g.wantListeners(t, 2)
 	for _, v := range g.violated() {

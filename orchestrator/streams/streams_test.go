@@ -110,11 +110,8 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	if n, got := b.updated.Load(), b.stream(wire.StreamWork).Config.MaxBytes; n != 1 || got != room {
 		t.Errorf("%d updates, and room for %d; want one, and %d", n, got, room)
 	}
-	if _, err := b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamDead,
-		Subjects: b.stream(wire.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy,
-		MaxMsgs: 3}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamDead, MaxMsgs: 3,
+		Subjects: b.stream(wire.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy}))(t)
 	b.eventually("what someone set by hand is undone", func() bool {
 		return b.stream(wire.StreamDead).Config.MaxMsgs <= 0
 	})

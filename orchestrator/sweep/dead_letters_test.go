@@ -109,10 +109,8 @@ func TestRequeueToAnEndpointInTheWay(t *testing.T) {
 	b := setup(t)
 	js := b.JS(t)
 	const obstacle = "somebody"
-	if _, err := js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
-		FilterSubject: wire.WorkSubject("blocked"), AckPolicy: jetstream.AckExplicitPolicy}); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(js.CreateConsumer(t.Context(), wire.StreamWork, jetstream.ConsumerConfig{Durable: obstacle,
+		FilterSubject: wire.WorkSubject("blocked"), AckPolicy: jetstream.AckExplicitPolicy}))(t)
 	first := dead(t, uuid.New())
 	first.Subject = wire.DeadSubject("blocked")
 	b.publish(t, first)

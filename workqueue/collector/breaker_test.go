@@ -166,9 +166,8 @@ func TestFlushesThatAreNoOutage(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := collect(t, gatherOps())
-			if tc.fail(c); c.isOpen() != tc.open {
-				t.Errorf("the breaker is open: %v, want %v", !tc.open, tc.open)
-			}
+			tc.fail(c)
+			testenv.Same(t, c.isOpen(), tc.open, "the breaker is open")
 		})
 	}
 }
@@ -281,10 +280,9 @@ func TestAFlushThatAsksNobodyChangesNothing(t *testing.T) {
 	f := c.one("a")
 	f.end.Ops, f.end.Slots = nil, nil
 	c.recordAs(f)
-	if c.Number(`SELECT count(*) FROM collector_key WHERE size_limit = 1 AND failures = 1 AND failed_at IS NOT NULL
-		AND failed_ops = 2 AND failed_code = 'crash' AND failed_message = 'not now' AND flush IS NULL`) != 1 {
-		t.Error("the key is not as it was")
-	}
+	testenv.Same(t, c.Number(`SELECT count(*) FROM collector_key WHERE size_limit = 1 AND failures = 1
+		AND failed_at IS NOT NULL AND failed_ops = 2 AND failed_code = 'crash' AND failed_message = 'not now'
+		AND flush IS NULL`), 1, "keys as they were")
 }
 
 func (c *opsBench) failOneKey(times int) {

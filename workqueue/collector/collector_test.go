@@ -174,19 +174,15 @@ func TestPausedAndDeletedCollectors(t *testing.T) {
 		"c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
-	if _, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}}); !errors.Is(err,
-		workqueue.ErrNotFound) {
-		t.Errorf("added to a collector that was deleted: %v", err)
-	}
+	_, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}})
+	testenv.Is(t, err, workqueue.ErrNotFound, "added to a collector that was deleted")
 	lease := c.Lead()
 	for more := true; more; {
 		swept := testenv.Must(collector.New(c.Store).SweepCollectors(ctx, lease))(t)
 		more = swept.More
 	}
-	if n := c.Number(`SELECT (SELECT count(*) FROM collector) + (SELECT count(*) FROM collector_key)
-		+ (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_seen)`); n != 0 {
-		t.Errorf("%d rows are left", n)
-	}
+	testenv.Same(t, c.Number(`SELECT (SELECT count(*) FROM collector) + (SELECT count(*) FROM collector_key)
+		+ (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_seen)`), 0, "rows are left")
 	if out, err := collector.New(c.Store).RecordFlushes(ctx, []collector.FlushEnd{late.end}); err != nil || !out[0].Stale {
 		t.Errorf("recorded %+v, %v", out, err)
 	}
@@ -282,11 +278,9 @@ func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
 	spec.OrderBy = &collector.OpKeying{Field: "n"}
 	c.apply(spec)
 	c.add("1", "u", "v")
-	if n, err := collector.New(c.Store).DropOps(t.Context(), "c", collector.OpsSelection{All: true, Waiting: true,
-		Keys: []string{"old"}},
-		"ann"); err != nil || n != 2 {
-		t.Fatalf("dropped %d, %v", n, err)
-	}
+	n := testenv.Must(collector.New(c.Store).DropOps(t.Context(), "c",
+		collector.OpsSelection{All: true, Waiting: true, Keys: []string{"old"}}, "ann"))(t)
+	testenv.MustSame(t, n, 2, "dropped")
 	for range 2 {
 		c.none("x and y are at work under their old key")
 	}

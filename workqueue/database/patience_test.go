@@ -81,16 +81,14 @@ func TestAClosedConnectionIsMadeAnew(t *testing.T) {
 		}
 	}
 	tries := 0
-	err := s.InTx(Patiently(t.Context(), time.Minute), func(ctx context.Context, tx pgx.Tx) error {
+	testenv.NoError(t, s.InTx(Patiently(t.Context(), time.Minute), func(ctx context.Context, tx pgx.Tx) error {
 		if tries++; tries == 1 {
 			end(ctx, tx)
 		}
 		_, err := tx.Exec(ctx, insertNote, 1)
 		return err
-	})
-	if err != nil || tries != 2 {
-		t.Errorf("after %d tries: %v", tries, err)
-	}
+	}))
+	testenv.Same(t, tries, 2, "tries")
 	ctx := Patiently(t.Context(), time.Minute)
 	if cut := io.ErrUnexpectedEOF; !patient(ctx, time.Now(), cut, false) || patient(ctx, time.Now(), cut, true) {
 		t.Error("what was cut off at its commit may have been committed, and is not to be done again")

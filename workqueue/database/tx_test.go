@@ -219,15 +219,13 @@ func TestTransactionIsDoneAgain(t *testing.T) {
 	inModes(t, func(t *testing.T, s *DB, _ *talk) {
 		t.Helper()
 		tries := 0
-		err := s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
+		testenv.NoError(t, s.InTx(t.Context(), func(ctx context.Context, tx pgx.Tx) error {
 			if tries++; tries < 3 {
 				return errors.Join(pg.Later(ctx, tx, insertNote, tries), pg.Later(ctx, tx, fail))
 			}
 			return pg.Later(ctx, tx, insertNote, tries)
-		})
-		if err != nil || tries != 3 {
-			t.Errorf("%d tries, %v", tries, err)
-		}
+		}))
+		testenv.Same(t, tries, 3, "tries")
 		wantNotes(t, s, 3)
 	})
 }

@@ -68,11 +68,8 @@ func TestRateOfAnEndpoint(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	rate := 80.0
-	if _, err := pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{Endpoint: storetest.Endpoint,
-		Rate: &rate},
-		"ann"); err != nil {
-		t.Fatal(err)
-	}
+	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(t.Context(), pacestore.EndpointChange{
+		Endpoint: storetest.Endpoint, Rate: &rate}, "ann"))(t)
 	x, y := b.Load(storetest.Chunked(10), 4000), b.Load(storetest.Chunked(10), 4000)
 	if claimed := b.ask(x); len(claimed.Slices) != 1 || claimed.Bound != dispatch.BoundEndpoint {
 		t.Errorf("at the start %d slices, %q", len(claimed.Slices), claimed.Bound)

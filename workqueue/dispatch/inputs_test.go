@@ -61,16 +61,14 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 		testenv.Same(t, i, len(inputs), "%s: %d items", name, len(inputs))
 	}
 	stopped := 0
-	err := dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &dense},
+	testenv.NoError(t, dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &dense},
 		func(dispatch.Input) bool {
 			stopped++
 			return stopped < 5
-		})
-	if err != nil || stopped != 5 {
-		t.Errorf("stopped after %d, %v", stopped, err)
-	}
+		}))
+	testenv.Same(t, stopped, 5, "stopped after")
 	beyond := bitfield.Full(n + 1)
-	err = dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &beyond},
+	err := dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &beyond},
 		func(dispatch.Input) bool { return true })
 	testenv.Says(t, err, "2600 of 2601 are in work_queue", "an item that is not there")
 }

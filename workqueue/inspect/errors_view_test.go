@@ -205,11 +205,9 @@ func TestMessagesWithTheirKeys(t *testing.T) {
 		if i < 2 {
 			want = 2
 		}
-		out, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
+		out := testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
 			Run: run, Select: redo.Selection{Groups: []string{g.ID}}, DryRun: true,
-		})
-		if err != nil || out.Items != want {
-			t.Errorf("%.40q: a re-run of its group takes %d items (%v); want %d", c.key, out.Items, err, want)
-		}
+		}))(t)
+		testenv.Same(t, out.Items, want, "%.40q: items of a re-run of its group", c.key)
 	}
 }

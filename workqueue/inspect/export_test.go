@@ -78,13 +78,11 @@ func TestExportKnowsGenerations(t *testing.T) {
 	export := func(want ...string) {
 		t.Helper()
 		var got []string
-		err := storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
+		testenv.NoError(t, storetest.Export(t.Context(), b.Store, run, nil, func(item *export.Item) error {
 			got = append(got, fmt.Sprintf("%s%s%s", item.State, item.Result, item.ErrorCode))
 			return nil
-		})
-		if err != nil || !slices.Equal(got, want) {
-			t.Errorf("got %q, %v; want %q", got, err, want)
-		}
+		}))
+		testenv.SameList(t, got, want, "the export")
 	}
 	export("failedOLD", "failedOLD", "failedOLD", "failedOLD")
 	testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{

@@ -1,7 +1,6 @@
 package inspect_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 
@@ -45,9 +44,7 @@ func TestListsOfRuns(t *testing.T) {
 				}
 				more = further
 			}
-			if got.String() != want {
-				t.Errorf("%+v lists %s; want %s", f, got.String(), want)
-			}
+			testenv.Same(t, got.String(), want, "%+v", f)
 		}
 	}
 	lists("abcdef", inspect.RunFilter{Sort: inspect.SortName})
@@ -69,7 +66,5 @@ func TestListsOfRuns(t *testing.T) {
 	b.PauseRun(runs["b"])
 	lists("b", inspect.RunFilter{Attention: &inspect.Stalled{}})
 	_, err := look.Runs(t.Context(), inspect.RunFilter{Sort: inspect.SortItems, Before: workqueue.RunID{9}})
-	if !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("behind a run that does not exist it lists: %v", err)
-	}
+	testenv.Is(t, err, workqueue.ErrNotFound, "behind a run that does not exist")
 }

@@ -189,10 +189,8 @@ func TestItemOfSeveralSteps(t *testing.T) {
 	b.RecordStep(run, 3)
 	item := func(key string) inspect.ItemView {
 		t.Helper()
-		items, err := inspect.New(b.Store).Items(t.Context(), run, key)
-		if err != nil || len(items) != 1 {
-			t.Fatalf("got %+v, %v; want one item", items, err)
-		}
+		items := testenv.Must(inspect.New(b.Store).Items(t.Context(), run, key))(t)
+		testenv.MustSame(t, len(items), 1, "items %s", key)
 		return items[0]
 	}
 	hash := sha256.Sum256([]byte(`{"of":4}`))
@@ -241,10 +239,8 @@ func TestDigestOfSeveralResults(t *testing.T) {
 			fmt.Fprintf(&want, "%d:%s,", len(text), text)
 		}
 	}
-	d, err := report.New(b.Store).Digests(t.Context(), run)
-	if sum := sha256.Sum256([]byte(want.String())); err != nil || d.Results != hex.EncodeToString(sum[:]) {
-		t.Errorf("got %+v, %v; want %x", d, err, sum)
-	}
+	d, sum := testenv.Must(report.New(b.Store).Digests(t.Context(), run))(t), sha256.Sum256([]byte(want.String()))
+	testenv.Same(t, d.Results, hex.EncodeToString(sum[:]), "%+v", d)
 	same, other := load(3), load(0, 3)
 	if c, err := report.New(b.Store).Compare(t.Context(), run, same, nil); err != nil ||
 		count(c, report.ChangeNone) != 2 ||

@@ -29,9 +29,7 @@ func TestResolve(t *testing.T) {
 
 	resolves := func(ref string, want workqueue.RunID) {
 		t.Helper()
-		if got, err := inspect.New(b.Store).Resolve(t.Context(), ref); err != nil || got != want {
-			t.Errorf("%q is %s, %v; want %s", ref, got, err, want)
-		}
+		testenv.Same(t, testenv.Must(inspect.New(b.Store).Resolve(t.Context(), ref))(t), want, "%q", ref)
 	}
 	resolves("last", third)
 	resolves("year-end", first)

@@ -115,11 +115,9 @@ func TestStepsAfterFollowACorrection(t *testing.T) {
 			g.work()
 			b.WantState(g.run, "completed", 1)
 			g.fresh()
-			out, err := redo.New(b.Store).Correct(t.Context(), redo.CorrectRequest{Run: g.run, Actor: "ann", Cascade: cascade,
-				Items: storetest.Corrections(`{"fixed":true}`, "C0", "C1")})
-			if err != nil || out.Begun != 2 {
-				t.Fatalf("corrected %+v, %v", out, err)
-			}
+			out := testenv.Must(redo.New(b.Store).Correct(t.Context(), redo.CorrectRequest{Run: g.run, Actor: "ann",
+				Cascade: cascade, Items: storetest.Corrections(`{"fixed":true}`, "C0", "C1")}))(t)
+			testenv.MustSame(t, out.Begun, 2, "corrected")
 			g.work()
 			b.WantState(g.run, "completed", 2)
 			want := map[workqueue.Step]string{storetest.Accounts: "[0 1]", storetest.Transactions: "[1]",
@@ -227,11 +225,9 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	testenv.NoError(t, step.Commit(t.Context()))
 	wg.Wait()
 	testenv.Same(t, accepted.Items, size-1, "items accepted: those that were found, but for who failed otherwise")
-	if n := b.Number(`SELECT count(*) FROM work_result p JOIN work_block k USING (run_id, step) WHERE run_id = $1
+	testenv.Same(t, b.Number(`SELECT count(*) FROM work_result p JOIN work_block k USING (run_id, step) WHERE run_id = $1
 		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`,
-		run); n != 0 {
-		t.Error("an item was accepted that failed otherwise")
-	}
+		run), 0, "accepted items that failed otherwise")
 	b.Finish(run)
 	b.Check()
 }

@@ -124,8 +124,7 @@ func TestTheAuditLogStaysAsItWasWritten(t *testing.T) {
 	}
 	_, err = serving.Exec(t.Context(), `UPDATE audit_expiry SET min_age = '0'`)
 	testenv.Fails(t, err, "the role that serves says how long the log is kept")
-	if _, err := serving.Exec(t.Context(), `INSERT INTO audit_log (at, actor, action)
-		VALUES (tranche_now() - interval '1 day', 'a', 'b')`); err == nil {
-		t.Error("it makes up a time")
-	}
+	_, err = serving.Exec(t.Context(), `INSERT INTO audit_log (at, actor, action)
+		VALUES (tranche_now() - interval '1 day', 'a', 'b')`)
+	testenv.Fails(t, err, "it makes up a time")
 }

@@ -128,10 +128,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 	}
 	empty := func(want retention.Emptying, why string) {
 		t.Helper()
-		out, err := retention.New(b.Store).Empty(t.Context(), lease, run)
-		if err != nil || out != want {
-			t.Errorf("%s: %+v, %v; want %+v", why, out, err, want)
-		}
+		testenv.Same(t, testenv.Must(retention.New(b.Store).Empty(t.Context(), lease, run))(t), want, "%s", why)
 	}
 	goes := func(run workqueue.RunID, items int) {
 		t.Helper()
@@ -213,13 +210,9 @@ func TestTheIDChoosesThePartition(t *testing.T) {
 		ids, want = append(ids, id), append(want, id.Partition())
 	}
 	for _, table := range []string{"work_queue", "work_result"} {
-		var wrong int
-		err := pool.QueryRow(t.Context(), `SELECT count(*) FROM unnest($1::uuid[], $2::int[]) u (id, partition)
-			WHERE NOT satisfies_hash_partition($3::text::regclass, $4, partition, id)`, ids, want, table,
-			workqueue.Partitions).Scan(&wrong)
-		if err != nil || wrong != 0 {
-			t.Errorf("%d of %d ids lead to another partition of %s, %v", wrong, len(ids), table, err)
-		}
+		wrong := testenv.Number(t, pool, `SELECT count(*) FROM unnest($1::uuid[], $2::int[]) u (id, partition)
+			WHERE NOT satisfies_hash_partition($3::text::regclass, $4, partition, id)`, ids, want, table, workqueue.Partitions)
+		testenv.Same(t, wrong, 0, "of %d ids lead to another partition of %s", len(ids), table)
 	}
 	testenv.Same(t, workqueue.NewRunID().Partition(), 0, "a run that says nothing is in partition")
 }

@@ -44,10 +44,8 @@ func TestTheLastPieceIsSeen(t *testing.T) {
 		if again[2].Standing != export.Complete || again[0].Standing != export.Kept {
 			t.Fatalf("the same pieces again: %+v", again)
 		}
-		if right, err := export.New(b.Store).Verify(t.Context(), again[2].ID, pieces[0].SHA256,
-			io.Discard); err != nil || !right {
-			t.Fatalf("the result is not what it should be: %v", err)
-		}
+		right := testenv.Must(export.New(b.Store).Verify(t.Context(), again[2].ID, pieces[0].SHA256, io.Discard))(t)
+		testenv.MustSame(t, right, true, "the result is right")
 		b.Record(storetest.LargeAnswer(s, pieces[0], again[2]))
 		if late := b.TakePieces(pieces...); late[0].Standing != export.Stale || late[2].Standing != export.Stale {
 			t.Fatalf("pieces of what is recorded: %+v", late)
@@ -78,10 +76,8 @@ func TestResultsOverTheirLimitFail(t *testing.T) {
 		b.Record(storetest.LargeAnswer(s, pieces[0], taken[1]))
 	}
 	b.WantTally(run, storetest.Tally{Done: 2, Failed: 2})
-	if n := b.Number(`SELECT count(*) FROM work_result WHERE error_code = 'result_too_large'
-		AND error_message = 'the result has 2001 bytes; max_result of the step is 2000'`); n != 2 {
-		t.Errorf("%d items failed for their size; want 2", n)
-	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM work_result WHERE error_code = 'result_too_large'
+		AND error_message = 'the result has 2001 bytes; max_result of the step is 2000'`), 2, "items failed for size")
 	if n, err := export.New(b.Store).Sweep(t.Context(), b.Lead()); n != 1 || err != nil {
 		t.Errorf("swept %d results, %v; want the one that was refused", n, err)
 	}
@@ -132,15 +128,11 @@ func TestLargeResultsAreReadAndDeletedWithTheirRun(t *testing.T) {
 	slices.Reverse(pieces)
 	taken := b.TakePieces(pieces...)
 	b.Record(storetest.LargeAnswer(s, pieces[0], taken[3]))
-	r, err := export.New(b.Store).OpenResult(t.Context(), taken[3].ID)
-	if err != nil || r.Size() != 10_000 {
-		t.Fatalf("size %d, %v", r.Size(), err)
-	}
+	r := testenv.Must(export.New(b.Store).OpenResult(t.Context(), taken[3].ID))(t)
+	testenv.MustSame(t, r.Size(), 10_000, "size")
 	for _, from := range []int64{0, 2999, 3000, 8999, 9999, 10_000, 1} {
 		testenv.Must(r.Seek(from, io.SeekStart))(t)
-		if rest, err := io.ReadAll(r); err != nil || !slices.Equal(rest, data[from:]) {
-			t.Errorf("from %d: %d bytes, %v", from, len(rest), err)
-		}
+		testenv.SameList(t, testenv.Must(io.ReadAll(r))(t), data[from:], "from %d", from)
 	}
 	b.Check()
 	b.Exec(`DELETE FROM work_piece WHERE piece = 2`)

@@ -89,20 +89,16 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	if !b.deleteRun(lease, run) {
 		t.Fatal("it was not deleted")
 	}
-	var marked string
-	err := b.Pool.QueryRow(t.Context(), `SELECT string_agg(subject, ' ') FROM health_ack`).Scan(&marked)
-	if err != nil || marked != other.String() {
-		t.Errorf("what was said of conditions is left of: %s, %v; want that of run %s", marked, err, other)
-	}
-	_, err = inspect.New(b.Store).Resolve(t.Context(), run.String())
+	testenv.Same(t, b.Number(`SELECT count(*) FROM health_ack`), 1, "marks left")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM health_ack WHERE subject = $1`, other.String()), 1, "of the other run")
+	_, err := inspect.New(b.Store).Resolve(t.Context(), run.String())
 	if gone, ok := errors.AsType[*inspect.GoneError](err); !ok || gone.Run.Run != run ||
 		!errors.Is(err, workqueue.ErrNotFound) || !strings.Contains(err.Error(), "was deleted at") {
 		t.Errorf("a deleted run is told as %v", err)
 	}
-	if _, err := redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
-		Select: redo.Selection{Failed: true}}); !errors.Is(err, workqueue.ErrNotFound) {
-		t.Errorf("a re-run of a deleted run: %v", err)
-	}
+	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
+		Select: redo.Selection{Failed: true}})
+	testenv.Is(t, err, workqueue.ErrNotFound, "a re-run of a deleted run")
 	b.Check()
 
 	pieces := 0
@@ -113,10 +109,8 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 			b.Session = b.Open()
 			lease = b.Lead()
 			now := b.inTables(run)
-			if _, _, err := retention.New(b.Store).DeletePiece(t.Context(), late, run, 7); !errors.Is(err,
-				workqueue.ErrNotLeader) {
-				t.Errorf("the old leader: %v", err)
-			}
+			_, _, err := retention.New(b.Store).DeletePiece(t.Context(), late, run, 7)
+			testenv.Is(t, err, workqueue.ErrNotLeader, "the old leader")
 			testenv.Same(t, fmt.Sprint(b.inTables(run)), fmt.Sprint(now), "rows after the old leader's attempt")
 			b.Check()
 		}
@@ -180,10 +174,8 @@ func TestRetentionLimits(t *testing.T) {
 	due := func(limits retention.Limits) int64 {
 		t.Helper()
 		testenv.Must(retention.New(b.Store).SetRetention(ctx, retention.RetainRuns, limits, "ann"))(t)
-		all, err := retention.New(b.Store).RetentionDue(ctx)
-		if err != nil || all[0].Kind != retention.RetainRuns {
-			t.Fatal(all, err)
-		}
+		all := testenv.Must(retention.New(b.Store).RetentionDue(ctx))(t)
+		testenv.MustSame(t, all[0].Kind, retention.RetainRuns, "kind")
 		return all[0].Count
 	}
 	testenv.Same(t, len(testenv.Must(retention.New(b.Store).MeasureRuns(ctx, lease, 100))(t)), 0,
@@ -236,10 +228,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	ctx := t.Context()
 	deleted, first, huge := b.Ended(9, time.Hour), b.Ended(9, time.Hour), b.Ended(9, time.Hour)
 	b.Exec(`UPDATE namespace SET max_bytes = 1::bigint << 40`)
-	if took, err := retention.New(b.Store).MeasureRuns(ctx, lease, 1); err != nil ||
-		!slices.Equal(took, []workqueue.RunID{deleted}) {
-		t.Fatal(took, err)
-	}
+	testenv.SameList(t, testenv.Must(retention.New(b.Store).MeasureRuns(ctx, lease, 1))(t), []workqueue.RunID{deleted},
+		"runs measured")
 	b.Exec(`UPDATE retention_size SET bytes = 1 << 30`)
 	sizes := `SELECT count(*) FROM retention_size WHERE run_id = $1`
 	b.Exec(`CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -250,10 +240,8 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 		t.Errorf("measuring %v failed with %v; want %s", took, err, first)
 	}
 	b.Exec(`DROP TRIGGER refuse ON retention_size`)
-	bytes, err := retention.New(b.Store).GuessRun(ctx, lease, huge)
-	if want := int64(4096 + 9*(150+150)); err != nil || bytes != want {
-		t.Errorf("it is guessed to have %d bytes, %v; want %d", bytes, err, want)
-	}
+	bytes := testenv.Must(retention.New(b.Store).GuessRun(ctx, lease, huge))(t)
+	testenv.Same(t, bytes, 4096+9*(150+150), "bytes that it is guessed to have")
 	if b.Number(sizes, huge) != 1 || b.Number(sizes, first) != 0 {
 		t.Error("another run was guessed")
 	}
@@ -270,9 +258,9 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 	testenv.SameList(t, testenv.Must(retention.New(b.Store).MeasureRuns(ctx, lease, 9))(t), []workqueue.RunID{first},
 		"runs measured")
 	b.Exec(`DROP TRIGGER refuse ON retention_size`)
-	err = retention.New(b.Store).DropSizes(ctx, lease)
-	if err != nil || b.Number(sizes, deleted) != 0 || b.Number(sizes, first) != 1 {
-		t.Errorf("the size of a deleted run, and no other, was to go: %v", err)
+	testenv.NoError(t, retention.New(b.Store).DropSizes(ctx, lease))
+	if b.Number(sizes, deleted) != 0 || b.Number(sizes, first) != 1 {
+		t.Error("the size of a deleted run, and no other, was to go")
 	}
 }
 

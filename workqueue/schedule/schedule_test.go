@@ -121,18 +121,16 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	if err != nil || !ok || claim.Attempt != 2 {
 		t.Fatalf("the second leader: %+v, %v, %v", claim, ok, err)
 	}
-	if loaded, err := load(stopped, 3); err == nil {
-		t.Errorf("the leader that was has started %+v", loaded)
-	}
+	_, err = load(stopped, 3)
+	testenv.Fails(t, err, "the leader that was has started a run")
 	if ok, err := schedule.New(b.Store).EndOccurrence(t.Context(), stopped,
 		schedule.OccurrenceEnd{State: schedule.OccurrenceFailed}); err == nil || ok {
 		t.Errorf("the leader that was has ended the occurrence: %v, %v", ok, err)
 	}
 	mine := stopped
 	mine.Lease = lease // an attempt before, of the same leader
-	if loaded, err := load(mine, 9000); err == nil {
-		t.Errorf("an attempt that was given up has started %+v", loaded)
-	}
+	_, err = load(mine, 9000)
+	testenv.Fails(t, err, "an attempt that was given up has started a run")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left of starts that were fenced off")
 	loaded := testenv.Must(load(claim, 3))(t)
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE schedule = 'night'`), 1, "runs that name their schedule")

@@ -47,9 +47,7 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 				t.Errorf("the look for %s reads %d rows, and finds %d:\n%s", l.name, rows, l.most, plan)
 			}
 		}
-		if _, err := conn.Exec(t.Context(), `ANALYZE`); err != nil { // and again, by plans that are made now
-			t.Fatal(err)
-		}
+		testenv.Must(conn.Exec(t.Context(), `ANALYZE`))(t) // and again, by plans that are made now
 	}
 	prepare(t, conn, "careless", `SELECT id FROM work_slice s WHERE s.state = 'sent' AND `+ofLostStream+` LIMIT $1`)
 	if rows, plan := read(t, conn, "careless", `2000`, generic); rows < 3000 {
@@ -81,13 +79,10 @@ func TestUnansweredSlicesComeByTheirPlaces(t *testing.T) {
 		}
 	}
 	testenv.Same(t, len(met), 2800, "slices lie behind place 100 and before place 2901")
-	still, err := store.StillUnanswered(t.Context(), 1, slices.Collect(maps.Keys(met)))
-	if err != nil || len(still) != len(met) {
-		t.Errorf("%d of %d are still unanswered: %v", len(still), len(met), err)
-	}
-	if still, err = store.StillUnanswered(t.Context(), 2, slices.Collect(maps.Keys(met))); err != nil || len(still) > 0 {
-		t.Errorf("%d were sent in another epoch: %v", len(still), err)
-	}
+	still := testenv.Must(store.StillUnanswered(t.Context(), 1, slices.Collect(maps.Keys(met))))(t)
+	testenv.Same(t, len(still), len(met), "are still unanswered")
+	still = testenv.Must(store.StillUnanswered(t.Context(), 2, slices.Collect(maps.Keys(met))))(t)
+	testenv.Same(t, len(still), 0, "were sent in another epoch")
 }
 
 const generic = `SELECT set_config('plan_cache_mode', 'force_generic_plan', true)`

@@ -190,11 +190,9 @@ func TestHostileItems(t *testing.T) {
 			if test.payload == "" {
 				test.payload = `{"n":1}`
 			}
-			slots, err := get(t, b.client, h, &fetch.Request{Items: []fetch.Item{
-				{Ordinal: 1, Key: test.key, Payload: []byte(test.payload)}}})
-			if err != nil || codeOf(slots[1].Err) != test.want {
-				t.Errorf("got %+v, %v; want %s", slots[1].Err, err, test.want)
-			}
+			slots := testenv.Must(get(t, b.client, h, &fetch.Request{Items: []fetch.Item{
+				{Ordinal: 1, Key: test.key, Payload: []byte(test.payload)}}}))(t)
+			testenv.Same(t, codeOf(slots[1].Err), test.want, "got %+v", slots[1].Err)
 		})
 	}
 	t.Cleanup(func() {
@@ -405,10 +403,8 @@ func TestMany(t *testing.T) {
 			h.Body = gather.JSON(`{"ids":"{keys}","of":"{items}"}`)
 		}), &fetch.Request{Items: items(n)})
 	}
-	slots, err := ask("/list{?keys}", 5, gather.HTTPResponse{Items: "/data", Key: "/id", Value: "/v"})
-	if err != nil || len(slots) != 5 {
-		t.Fatalf("%+v, %v", slots, err)
-	}
+	slots := testenv.Must(ask("/list{?keys}", 5, gather.HTTPResponse{Items: "/data", Key: "/id", Value: "/v"}))(t)
+	testenv.MustSame(t, len(slots), 5, "%+v", slots)
 	if got := query.Load(); got != `keys=K0,K1,K2,K3,K4 {"ids":["K0","K1","K2","K3","K4"],`+
 		`"of":[{"n":0},{"n":1},{"n":2},{"n":3},{"n":4}]}` {
 		t.Errorf("asked %s", got)
@@ -418,7 +414,7 @@ func TestMany(t *testing.T) {
 			t.Errorf("item %d: %s %v, want %s", i, slot.Data, slot.Err, want)
 		}
 	}
-	slots, err = ask("/object", 2, gather.HTTPResponse{Value: "/v"})
+	slots, err := ask("/object", 2, gather.HTTPResponse{Value: "/v"})
 	if err != nil || string(slots[100].Data) != "1" || string(slots[101].Data) != "2" {
 		t.Errorf("object: %+v, %v", slots, err)
 	}
@@ -505,7 +501,6 @@ func TestBadSteps(t *testing.T) {
 		_, err := get(t, c, settings(url, test.change), &fetch.Request{Items: items(1)})
 		testenv.Says(t, err, test.want, "%s", url)
 	}
-	if _, err := c.Fetcher([]byte(`{"url":7}`)); codeOf(err) != "bad_step" {
-		t.Errorf("broken: %v", err)
-	}
+	_, err := c.Fetcher([]byte(`{"url":7}`))
+	testenv.Same(t, codeOf(err), "bad_step", "broken: %v", err)
 }

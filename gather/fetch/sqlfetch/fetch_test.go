@@ -2,7 +2,6 @@ package sqlfetch_test
 
 import (
 	"context"
-	"errors"
 	"maps"
 	"net/url"
 	"strings"
@@ -203,9 +202,7 @@ func TestContextEnds(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	_, err := getIn(ctx, t, b.client, settings("SELECT 1 AS id, pg_sleep(30)::text WHERE $1::text[] IS NOT NULL"), "1")
-	if !errors.Is(err, context.DeadlineExceeded) {
-		t.Errorf("got %v", err)
-	}
+	testenv.Is(t, err, context.DeadlineExceeded, "a query of 30 s")
 }
 
 func TestSources(t *testing.T) {
@@ -233,7 +230,6 @@ func TestSources(t *testing.T) {
 		t.Errorf("another source: %v", err)
 	}
 	allowed.Close()
-	if _, err := get(t, allowed, q, "1"); codeOf(err) != "unreachable!" {
-		t.Errorf("closed: %v", err)
-	}
+	_, err := get(t, allowed, q, "1")
+	testenv.Same(t, codeOf(err), "unreachable!", "closed: %v", err)
 }

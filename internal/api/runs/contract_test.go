@@ -204,9 +204,8 @@ func TestItemsThatDoNotFitAreRefusedTogether(t *testing.T) {
 			t.Errorf("%s: %d %s", name, status, text)
 		}
 		testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "%s: runs", name)
-		if status, text = start("id,balance\nC-1,1\n"); status != 201 {
-			t.Errorf("%s: %d %s", name, status, text)
-		}
+		status, text = start("id,balance\nC-1,1\n")
+		testenv.Same(t, status, 201, "%s: %s", name, text)
 		testenv.Must(b.Pool.Exec(b.Context(), `DELETE FROM batchrun`))(t)
 	}
 }

@@ -37,9 +37,8 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 		"/runs/c/report":  `"corrected":{"items":1,"made":1,`,
 		"/runs/c/history": `correct`,
 	} {
-		if _, text := b.Get(path); !strings.Contains(text, want) {
-			t.Errorf("%s does not say %s: %s", path, want, text)
-		}
+		_, text := b.Get(path)
+		testenv.Has(t, text, want, "%s", path)
 	}
 }
 
@@ -58,9 +57,8 @@ func TestCorrectionsFitTheSchema(t *testing.T) {
 	b.Says(422, "/runs/s/items/2/correct", `{"payload":{"id":"2","name":"c"}}`, "payload: ", "name")
 	b.Says(200, "/runs/s/items/2/correct", `{"payload":{"id":"2","name":"bob"}}`, `"begun":1`)
 	b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte("1") })
-	if _, text := b.Get("/runs/s"); !strings.Contains(text, `"done":2,"failed":0`) {
-		t.Errorf("the run: %s", text)
-	}
+	_, text := b.Get("/runs/s")
+	testenv.Has(t, text, `"done":2,"failed":0`, "the run")
 }
 
 // A run carries on what an earlier one failed, some of it with other data; both are linked, counted and
@@ -103,17 +101,15 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 		"/runs/second/report?against=first": `"against":{"against":"` + first.String() + `","changes":[` +
 			`{"change":"newly_failing","items":0,"examples":[]},{"change":"newly_fixed","items":1,`,
 	} {
-		if _, text := b.Get(path); !strings.Contains(text, want) {
-			t.Errorf("%s does not say %s: %s", path, want, text)
-		}
+		_, text := b.Get(path)
+		testenv.Has(t, text, want, "%s", path)
 	}
 	if _, text := b.Get("/runs/second/comparison?against=first"); strings.Count(text, "\n") != 3 ||
 		!strings.Contains(text, `"change":"unchanged"`) || !strings.Contains(text, `"change":"still_failing"`) {
 		t.Errorf("the comparison: %s", text)
 	}
-	if _, text := b.Get("/runs/second"); !strings.Contains(text, `"year":"2026"`) {
-		t.Errorf("the parameters are lost: %s", text)
-	}
+	_, text := b.Get("/runs/second")
+	testenv.Has(t, text, `"year":"2026"`, "the parameters")
 }
 
 // Items are chosen by evidence, in bodies and in the query of an export.
@@ -138,13 +134,10 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 	b.Says(422, "/runs/v/rerun", `{"states":["late"]}`, "done or failed")
 	b.Says(422, "/runs/v/rerun", `{}`, "choose one of", "or evidence: states, service")
 	_, text = b.Get("/runs/v/export?service=test&where=" + "%24.name%20%3D%3D%20%22cy%22")
-	if strings.Count(text, "\n") != 1 ||
-		!strings.Contains(text, `"key":"3"`) {
+	if strings.Count(text, "\n") != 1 || !strings.Contains(text, `"key":"3"`) {
 		t.Errorf("the export: %s", text)
 	}
-	if head, text := b.Get("/runs/v/export?where=%24.a%20%3D%201"); head.StatusCode != http.StatusUnprocessableEntity {
-		t.Errorf("an export by what is no path: %d %s", head.StatusCode, text)
-	}
+	b.JSON(http.MethodGet, "/runs/v/export?where=%24.a%20%3D%201", "", http.StatusUnprocessableEntity, nil)
 }
 
 // Failures are accepted, all who look at them see it, and a request that is sent again does nothing more.
@@ -168,9 +161,8 @@ func TestAcceptFailures(t *testing.T) {
 		"/runs/e/errors": `"accepted":1`, "/runs/e/items?state=failed": `"accepted":true`,
 		"/runs/e/export?state=failed": `"accepted":true`,
 	} {
-		if _, text := b.Get(path); !strings.Contains(text, want) {
-			t.Errorf("%s does not say %s: %s", path, want, text)
-		}
+		_, text := b.Get(path)
+		testenv.Has(t, text, want, "%s", path)
 	}
 	testenv.Has(t, string(apitest.Looked(b)), "1 item failed", "/health tells")
 	b.Says(200, "/runs/e/accept", `{"failed":true,"reason":"both"}`, `"items":1`, `"steps":[{"step":"echo","items":1}]`,

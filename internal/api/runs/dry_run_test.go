@@ -128,9 +128,7 @@ func TestDryRunOfAPlan(t *testing.T) {
 	b := apitest.Setup(t)
 	const plan = "name: two\nsteps:\n  - {name: a, endpoint: echo, chunk: 7}\n" +
 		"  - {name: b, http: {url: 'http://127.0.0.1:1/{key}'}, needs: [a]}\n"
-	if code, text := b.Ask(http.MethodPost, api.Prefix+"/plans", strings.NewReader(plan)); code != 200 {
-		t.Fatalf("%d %s", code, text)
-	}
+	b.Post("/plans", plan, nil)
 	code, _, text := b.Asked("/runs?dry_run=true&plan_ref=two&idempotency_key=k", many(10_000, ""))
 	for _, want := range []string{`"plan":"two","plan_version":1`, `"items":10000`,
 		`{"name":"a","kind":"endpoint","endpoint":"echo","chunk":7,"in_flight":`, `"requests":1430,`, // 1171 + 259

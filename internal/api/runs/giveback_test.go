@@ -88,24 +88,17 @@ func TestExportsThatAreGivenBack(t *testing.T) {
 	} {
 		t.Run(format, func(t *testing.T) {
 			t.Parallel()
-			got, err := giveBack(t, format, func(file []byte) []byte { return file })
-			if want := []string{givenFirst, givenSecond}; err != nil || !slices.Equal(got, want) {
-				t.Errorf("unchanged: %v,\n got %q\nwant %q", err, got, want)
-			}
-			got, err = giveBack(t, format, changes)
-			want := []string{strings.Replace(givenFirst, "00123", "00124", 1), givenSecond}
-			if err != nil || !slices.Equal(got, want) {
-				t.Errorf("changed: %v,\n got %q\nwant %q", err, got, want)
-			}
+			got := testenv.Must(giveBack(t, format, func(file []byte) []byte { return file }))(t)
+			testenv.SameList(t, got, []string{givenFirst, givenSecond}, "unchanged")
+			got = testenv.Must(giveBack(t, format, changes))(t)
+			testenv.SameList(t, got, []string{strings.Replace(givenFirst, "00123", "00124", 1), givenSecond}, "changed")
 		})
 	}
 	for old, by := range map[string]string{"a\r\nb": "a\r\nc", "a\nb": "c\r\nd"} {
-		got, err := giveBack(t, formatCSV, replaced(old, by))
+		got := testenv.Must(giveBack(t, formatCSV, replaced(old, by)))(t)
 		quoted := strings.NewReplacer("\r", `\r`, "\n", `\n`)
 		want := strings.Replace(givenFirst, `"`+quoted.Replace(old)+`"`, `"`+quoted.Replace(by)+`"`, 1)
-		if err != nil || got[0] != want {
-			t.Errorf("%q for %q: %v,\n got %q\nwant %q", by, old, err, got, want)
-		}
+		testenv.Same(t, got[0], want, "%q for %q", by, old)
 	}
 }
 

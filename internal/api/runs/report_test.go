@@ -79,11 +79,7 @@ func TestRunsAreFound(t *testing.T) {
 	}
 	found := func(query string) (names []string, next string) {
 		t.Helper()
-		code, text := b.Ask(http.MethodGet, api.Prefix+"/runs?"+query, nil)
-		var list runs.RunList
-		if err := json.Unmarshal(text, &list); err != nil || code != 200 {
-			t.Fatalf("%s: %d %s", query, code, text)
-		}
+		list := apitest.Read[runs.RunList](b, "/runs?"+query)
 		for i := range list.Runs {
 			names = append(names, list.Runs[i].Name)
 		}

@@ -51,9 +51,8 @@ func TestResultsAreInert(t *testing.T) {
 			t.Errorf("%s: %d %v %s", name, answer.StatusCode, h, text)
 		}
 	}
-	if answer, text := b.Get("/runs/html/items/~/result?key=%3D1"); text != page {
-		t.Errorf("with its key in the query: %d %s", answer.StatusCode, text)
-	}
+	_, text := b.Get("/runs/html/items/~/result?key=%3D1")
+	testenv.Same(t, text, page, "with its key in the query")
 	tag := fmt.Sprintf(`"%x"`, sha256.Sum256([]byte(page)))
 	answer, text := b.Get("/runs/html/items/2/result", "If-None-Match", tag)
 	if answer.StatusCode != http.StatusNotModified || text != "" {
@@ -120,11 +119,9 @@ func TestLargeResults(t *testing.T) {
 	_, text := b.Ask(http.MethodPost, api.Prefix+"/runs?endpoint=echo&name=large", strings.NewReader("id\na\nb\nc\n"))
 	run, err := inspect.New(b.Store).Resolve(t.Context(), "large")
 	testenv.MustSame(t, err, nil, "%s", text)
-	claimed, err := dispatch.New(b.Store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.Engine.ID, Run: run,
-		MaxSlices: 1, MaxBytes: 1 << 20})
-	if err != nil || len(claimed.Slices) != 1 {
-		t.Fatalf("%d slices, %v", len(claimed.Slices), err)
-	}
+	claimed := testenv.Must(dispatch.New(b.Store).Claim(t.Context(), dispatch.ClaimRequest{Session: b.Engine.ID, Run: run,
+		MaxSlices: 1, MaxBytes: 1 << 20}))(t)
+	testenv.MustSame(t, len(claimed.Slices), 1, "slices")
 	s := claimed.Slices[0]
 	data := strings.Repeat("0123456789", 3000)
 	sum := sha256.Sum256([]byte(data))
@@ -140,13 +137,11 @@ func TestLargeResults(t *testing.T) {
 		Endpoint: "echo", Ordinal: 2, Pieces: 1, Bytes: int64(len(object)), SHA256: whole}})
 	taken := testenv.Must(export.New(b.Store).Take(t.Context(), pieces))(t)
 	testenv.MustSame(t, taken[2].Standing, export.Complete, "%+v", taken)
-	if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 3,
+	testenv.Must(settle.New(b.Store).Record(t.Context(), []settle.Answer{{Slice: s.ID, Endpoint: "echo", Answered: 3,
 		Slots: []settle.Slot{{Ordinal: 0, Result: export.Reference(30_000, sum), ContentType: "application/pdf",
 			Large: &settle.Large{ID: taken[2].ID, Bytes: 30_000}}, {Ordinal: 1, Result: []byte(`{"small":1}`)},
 			{Ordinal: 2, Result: export.Reference(int64(len(object)), whole),
-				Large: &settle.Large{ID: taken[3].ID, Bytes: int64(len(object))}}}}}); err != nil {
-		t.Fatal(err)
-	}
+				Large: &settle.Large{ID: taken[3].ID, Bytes: int64(len(object))}}}}}))(t)
 	answer, body := b.Get("/runs/large/items/a/result")
 	if body != data || answer.Header.Get("Content-Type") != "application/pdf" ||
 		answer.Header.Get("ETag") != fmt.Sprintf(`"%x"`, sum) || answer.Header.Get("Content-Length") != "30000" {

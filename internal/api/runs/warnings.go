@@ -84,7 +84,8 @@ func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []strin
 		return nil // unknown is not worth a warning
 	}
 	_, function := workqueue.TargetKind(st.Endpoint)
-	return []string{health.ReasonNoLocal.Warn(workqueue.RunID{}, st.Name, st.Endpoint, health.Row{"function": function, "step": st.Name})}
+	row := health.Row{"function": function, "step": st.Name}
+	return []string{health.ReasonNoLocal.Warn(workqueue.RunID{}, st.Name, st.Endpoint, row)}
 }
 
 func heldWarning(run *inspect.RunView) string {

@@ -75,9 +75,8 @@ func TestSimulate(t *testing.T) {
 		},
 		"not before 2099-01-31T22:00": func(s *simulateCommand) { s.DoneBy = "2099-01-31T21:00" },
 	} {
-		if out, err := play(change); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("%v; want %q\n%s", err, says, out)
-		}
+		out, err := play(change)
+		testenv.Says(t, err, says, "%s", out)
 	}
 }
 

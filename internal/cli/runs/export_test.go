@@ -61,27 +61,19 @@ func TestExportOfFiles(t *testing.T) {
 	r := &runExport{Dir: dir, Name: "{key}.{ext}", Index: "ndjson"}
 	read := func(name string) string {
 		t.Helper()
-		text, err := os.ReadFile(filepath.Join(dir, name))
-		if err != nil {
-			t.Error(err)
-		}
-		return string(text)
+		return string(testenv.Must(os.ReadFile(filepath.Join(dir, name)))(t))
 	}
 	// When it is interrupted, there is no index, and a directory with something in it is refused.
-	if _, err := exportTo(t, r, strings.NewReader(exported[:len(exported)-20])); err == nil ||
-		!strings.Contains(err.Error(), "was interrupted") {
-		t.Fatal(err)
-	}
-	_, err := os.Stat(filepath.Join(dir, "index.ndjson"))
+	_, err := exportTo(t, r, strings.NewReader(exported[:len(exported)-20]))
+	testenv.Says(t, err, "was interrupted", "an export that breaks off")
+	_, err = os.Stat(filepath.Join(dir, "index.ndjson"))
 	testenv.Is(t, err, os.ErrNotExist, "an interrupted export has an index")
 	_, err = exportTo(t, r, strings.NewReader(exported))
 	testenv.Says(t, err, "--resume", "into a directory that is not empty")
 	// It goes on: what is there and right stays, what is wrong is written again, and a link is not followed.
 	outside := filepath.Join(t.TempDir(), "outside")
-	if err := errors.Join(os.WriteFile(outside, []byte("mine"), 0o600),
-		os.Remove(filepath.Join(dir, "a.json")), os.Symlink(outside, filepath.Join(dir, "a.json"))); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, errors.Join(os.WriteFile(outside, []byte("mine"), 0o600),
+		os.Remove(filepath.Join(dir, "a.json")), os.Symlink(outside, filepath.Join(dir, "a.json"))))
 	r.Resume = true
 	out, err := exportTo(t, r, strings.NewReader(exported))
 	if err != nil || out.files != 3 || out.kept != 1 || out.bytes != 4+8+2 {

@@ -207,13 +207,10 @@ func TestAFlagOfRunStartIsOneField(t *testing.T) {
 	}
 	testenv.NoError(t, err)
 	var got client.RunSettings
-	err = cli.Fill(&got, &line.Start)
-	text, _ := json.Marshal(got) // it has no error either
-	const want = `{"endpoint":"e","key":"nr","idempotency_key":"k","on_duplicate":"skip","sql":"SELECT 1",` +
-		`"sql_source":"s","plan_name":"x","params":{"a":"b","c":"d=e,f"},"rate":5}`
-	if err != nil || string(text) != want {
-		t.Errorf("%s, %v; want %s", text, err, want)
-	}
+	testenv.NoError(t, cli.Fill(&got, &line.Start))
+	testenv.Same(t, string(testenv.Must(json.Marshal(got))(t)), `{"endpoint":"e","key":"nr","idempotency_key":"k",`+
+		`"on_duplicate":"skip","sql":"SELECT 1","sql_source":"s","plan_name":"x","params":{"a":"b","c":"d=e,f"},"rate":5}`,
+		"settings")
 	_, err = parser.Parse([]string{"start", "--endpoint=e", "--param=a=1", "--param=a=2"})
 	testenv.Says(t, err, "give each name once", "a parameter twice")
 }

@@ -35,9 +35,8 @@ func TestParquetLZ4OfBefore(t *testing.T) {
 			t.Errorf("%s: %d bytes, %v", name, len(got), err)
 		}
 		for _, n := range []int{0, len(text) - 1, len(text) + 1} {
-			if got, err := parquet.UnpackPage(codec, data, n); err == nil {
-				t.Errorf("%s: %d bytes of %d", name, len(got), n)
-			}
+			got, err := parquet.UnpackPage(codec, data, n)
+			testenv.Fails(t, err, "%s: %d bytes of %d", name, len(got), n)
 		}
 	}
 }

@@ -114,7 +114,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 	migrate, serve, interest := services["migrate"], services["tranche"], services["interest"]
 	e.start(t, "migrate", &migrate, at)
 	e.start(t, "tranche", &serve, at, where...)
-	until(t, "the container is healthy", func() bool {
+	testenv.Until(t, time.Minute, "the container is healthy", func() bool {
 		return e.command(t.Context(), "healthcheck", "run", "tranche").Run() == nil
 	})
 	e.start(t, "interest", &interest, at, "--detach")
@@ -197,9 +197,4 @@ func (e *engine) checkSize(t *testing.T, image string) {
 func lastWord(text string) string {
 	words := strings.Fields(text)
 	return words[len(words)-1]
-}
-
-func until(t *testing.T, what string, ok func() bool) {
-	t.Helper()
-	testenv.Until(t, time.Minute, what, ok)
 }
