@@ -32,8 +32,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 113, // those with files that are not tests
 	files:    634, // without tests and generated code, as are lines
-	lines:    152169,
-	tests:    79791, // lines of them
+	lines:    152170,
+	tests:    79799, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

@@ -15,6 +15,7 @@ func TestMain(m *testing.M) { testenv.Main(m) }
 // Each case leaves something behind. The next test gets the database as it was migrated, or another one.
 func TestATestFindsNothingOfAnother(t *testing.T) {
 	look := func(t *testing.T) (name, found string, pool *pgxpool.Pool) {
+		t.Helper()
 		pool = testenv.Pool(t)
 		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT current_database(), concat_ws(' ',
 			(SELECT count(*) FROM namespace), (SELECT max(max_in_flight) FROM namespace),
@@ -26,7 +27,10 @@ func TestATestFindsNothingOfAnother(t *testing.T) {
 	var clean string
 	t.Run("clean", func(t *testing.T) { _, clean, _ = look(t) })
 	sql := func(statements string) func(*testing.T, *pgxpool.Pool) {
-		return func(t *testing.T, pool *pgxpool.Pool) { testenv.Must(pool.Exec(t.Context(), statements))(t) }
+		return func(t *testing.T, pool *pgxpool.Pool) {
+			t.Helper()
+			testenv.Must(pool.Exec(t.Context(), statements))(t)
+		}
 	}
 	for name, c := range map[string]struct {
 		leave  func(*testing.T, *pgxpool.Pool)
@@ -35,8 +39,12 @@ func TestATestFindsNothingOfAnother(t *testing.T) {
 		"rows": {sql(`DO $$ BEGIN INSERT INTO namespace (name) VALUES ('other'); UPDATE namespace SET max_in_flight = 7;
 			INSERT INTO audit_log (actor, action, subject, detail) VALUES ('a', 'b', 'c', '{}');
 			CREATE TEMP TABLE mine (); END $$`), true},
-		"a clock": {func(t *testing.T, pool *pgxpool.Pool) { testenv.Advance(t, pool, time.Hour) }, true},
+		"a clock": {func(t *testing.T, pool *pgxpool.Pool) {
+			t.Helper()
+			testenv.Advance(t, pool, time.Hour)
+		}, true},
 		"an open transaction": {func(t *testing.T, pool *pgxpool.Pool) {
+			t.Helper()
 			conn := testenv.Must(pgx.Connect(t.Context(), pool.Config().ConnString()))(t)
 			testenv.Must(conn.Exec(t.Context(), `BEGIN; INSERT INTO namespace (name) VALUES ('other')`))(t)
 		}, true},
