@@ -414,7 +414,7 @@ func turn(c *store.Condition) string {
 	case store.OwnerDatabase:
 		return "the database administrator's"
 	case store.OwnerServers:
-		return "whoever runs the servers"
+		return "the server operator's"
 	case store.OwnerNobody:
 		return "nobody's"
 	default:

@@ -31,8 +31,8 @@ const (
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 113, // those with files that are not tests
-	files:    634, // without tests and generated code, as are lines
-	lines:    152170,
+	files:    635, // without tests and generated code, as are lines
+	lines:    152190,
 	tests:    79799, // lines of them
 }
 
