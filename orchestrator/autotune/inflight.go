@@ -21,6 +21,8 @@ const (
 	idlePays = 1.03
 	// idleAfter is how long an endpoint is paced before trials may leave capacity of services idle.
 	idleAfter = time.Minute
+	// quick is the time of a request with which a short queue harms nobody.
+	quick = 50 * time.Millisecond
 	// farStride is the factor of a step while nothing is known, nearStride otherwise.
 	farStride  = 2.0
 	nearStride = 1.3
@@ -53,17 +55,17 @@ func (s *Sample) filled() int {
 	return s.Places + (s.Places+3)/4
 }
 
-// fillPlaces uses the concurrency reported by services. An unknown endpoint begins with twice as many. Later idle
-// capacity is filled while there is demand, unless fewer were better, or there are timeouts or refusals.
+// fillPlaces uses the concurrency reported by services. An unknown endpoint that takes long begins with twice as many.
+// Later idle capacity is filled while there is demand, unless fewer were better, or there are timeouts or refusals.
 func (c *Controller) fillPlaces(s *Sample) bool {
 	m, n := &c.memory.InFlight, s.filled()
 	if n == 0 {
 		return false
 	}
-	if c.fresh {
-		c.fresh = false
-		return 2*s.Places < c.set.InFlight && c.setInFlight(
-			2*s.Places, "nothing is measured yet; services report room for %d concurrent requests", s.Places)
+	if t := c.lately(1); c.fresh {
+		c.fresh = t.requests == 0
+		return t.service() > quick && 2*s.Places < c.set.InFlight && c.setInFlight(
+			2*s.Places, "a request takes %s; services report room for %d concurrent requests", seconds(t.service()), s.Places)
 	}
 	down := m.Trial.From > 0 && !m.Trial.Up
 	if c.set.InFlight >= n || m.Fewer == s.Places || down || !s.Demand || s.Queued > 0 || s.InHands >= s.Places {
