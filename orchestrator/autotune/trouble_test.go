@@ -89,6 +89,21 @@ func busy(c *Controller, at time.Time, places int) Sample {
 			Took: time.Duration(n) * 900 * time.Millisecond, Clocked: n, Stay: time.Duration(n) * time.Second}}}
 }
 
+// An endpoint of which nothing is known begins with twice its places, but for quick requests: they wait for nothing.
+func TestAnUnknownEndpointBeginsWithItsRoom(t *testing.T) {
+	t.Parallel()
+	for took, want := range map[time.Duration]int{time.Millisecond: defaultInFlight, time.Second: 4} {
+		c, s := New(Settings{}, nil), busy(&Controller{}, time.Unix(100, 0), 2)
+		s.Ended = nil
+		c.Step(s) // nothing has ended
+		s.At = s.At.Add(time.Second)
+		s.Ended = []Ended{{Requests: 3, Items: 300, Done: 300, Timed: 3, Took: 3 * took}}
+		if c.Step(s); c.Settings().InFlight != want {
+			t.Errorf("%d in flight where a request takes %s, want %d", c.Settings().InFlight, took, want)
+		}
+	}
+}
+
 // While the streams elect a leader nothing is answered, and what waited comes all at once afterwards. That says nothing
 // about services: the limit is soon what it was, and so is the rate.
 func TestAnElectionTeachesNothing(t *testing.T) {
