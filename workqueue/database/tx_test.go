@@ -189,6 +189,12 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 			"in what came before the last": func(ctx context.Context, tx pgx.Tx) error {
 				return errors.Join(pg.Later(ctx, tx, insertNote, 5000), pg.Later(ctx, tx, insertNote, 1))
 			},
+			"in rows that PostgreSQL counts": func(ctx context.Context, tx pgx.Tx) error {
+				batch := &pgx.Batch{}
+				pg.QueueRows(batch, 1, insertNote, 1)
+				pg.QueueRows(batch, 2, insertNote, 2)
+				return pg.Leave(ctx, tx, batch)
+			},
 			"in what came before the rows": func(ctx context.Context, tx pgx.Tx) error {
 				err := pg.Later(ctx, tx, insertNote, 5000)
 				rows, _ := tx.Query(ctx, sumNotes)

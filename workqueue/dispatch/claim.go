@@ -2,7 +2,6 @@ package dispatch
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -122,7 +121,6 @@ type claims struct {
 	paces   map[string]*paceLoad
 	cuts    cutting
 	write   pgx.Batch // the claim's changes
-	rows    []int64   // rows that each statement of write must affect; -1: any
 }
 
 // claim is a claim transaction's part about one step.
@@ -155,11 +153,8 @@ func (c *claims) run(ctx context.Context) ([]Claimed, error) {
 		out[i] = Claimed{Slices: taken, Params: step.load.params, Bound: step.bound, Wait: step.wait}
 	}
 	c.cuts.write(c)
-	if c.write.Len() == 0 {
-		return out, nil
-	}
-	if err := c.flush(ctx); err != nil {
-		return nil, err
+	if err := pg.Leave(ctx, c.tx, &c.write); err != nil {
+		return nil, fmt.Errorf("take slices: %w", err)
 	}
 	for i, step := range c.steps {
 		if len(out[i].Slices) == 0 {
@@ -231,28 +226,8 @@ func (c *claim) take(ctx context.Context) (taken []workqueue.Slice, err error) {
 // alone reports whether the claim is of one step, and so may wait for locks.
 func (c *claims) alone() bool { return len(c.steps) == 1 }
 
-func (c *claims) queue(rows int64, sql string, args ...any) {
-	c.write.Queue(sql, args...)
-	c.rows = append(c.rows, rows)
-}
-
-// flush writes in one round trip and checks the affected rows of each statement.
-func (c *claims) flush(ctx context.Context) error {
-	results := c.tx.SendBatch(ctx, &c.write)
-	for i, want := range c.rows {
-		tag, err := results.Exec()
-		if err == nil && want >= 0 && tag.RowsAffected() != want {
-			err = fmt.Errorf("statement %d touched %d rows of %d: %w", i, tag.RowsAffected(), want, workqueue.ErrFence)
-		}
-		if err != nil {
-			return errors.Join(fmt.Errorf("take slices: %w", err), results.Close())
-		}
-	}
-	if err := results.Close(); err != nil {
-		return fmt.Errorf("take slices: %w", err)
-	}
-	return nil
-}
+// queue adds a statement that must affect that many rows. It travels with the COMMIT.
+func (c *claims) queue(rows int, sql string, args ...any) { pg.QueueRows(&c.write, rows, sql, args...) }
 
 const stillClaimed = `
 SELECT id FROM work_slice WHERE id = ANY($1) AND session_id = $2 AND state = 'claimed'`

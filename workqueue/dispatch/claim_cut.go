@@ -183,7 +183,7 @@ func (w *cutting) write(c *claims) {
 	if len(w.slices) == 0 {
 		return
 	}
-	c.queue(int64(len(w.blocks)), cutBlocks, append(plane.Columns(w.blocks), pgbits.Slice(w.bits))...)
+	c.queue(len(w.blocks), cutBlocks, append(plane.Columns(w.blocks), pgbits.Slice(w.bits))...)
 	n := len(w.slices)
 	ids, cut, masks := make([]workqueue.SliceID, n), make([]plane.BlockID, n), make([]bitfield.Set, n)
 	generations, causes, endpoints := make([]workqueue.Generation, n), make([]string, n), make([]string, n)
@@ -192,7 +192,7 @@ func (w *cutting) write(c *claims) {
 		ids[i], cut[i], masks[i] = s.ID, plane.BlockID{Run: s.Run, Step: s.Step, Block: s.Block}, s.Mask
 		generations[i], causes[i], endpoints[i] = s.Generation, string(s.Cause), s.Endpoint
 	}
-	c.queue(int64(n), insertCuts, append(append([]any{c.session, ids}, plane.Columns(cut)...), generations,
+	c.queue(n, insertCuts, append(append([]any{c.session, ids}, plane.Columns(cut)...), generations,
 		pgbits.Slice(masks),
 		causes, w.ttls, endpoints)...)
 }

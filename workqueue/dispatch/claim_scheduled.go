@@ -176,7 +176,7 @@ func (r *retaking) write() {
 			made[i], wholes[i] = r.pieces[i].ID, r.pieces[i].whole
 			masks[i], states[i] = r.pieces[i].Mask, r.pieces[i].state
 		}
-		c.queue(int64(n), insertPieces, made, wholes, pgbits.Slice(masks), states, c.Session, c.ttl, c.load.endpoint)
+		c.queue(n, insertPieces, made, wholes, pgbits.Slice(masks), states, c.Session, c.ttl, c.load.endpoint)
 	}
 	var ids []workqueue.SliceID
 	var masks []bitfield.Set
@@ -186,9 +186,9 @@ func (r *retaking) write() {
 		}
 	}
 	if len(ids) > 0 {
-		c.queue(int64(len(ids)), takeScheduled, ids, pgbits.Slice(masks), c.Session, c.ttl, c.load.endpoint)
+		c.queue(len(ids), takeScheduled, ids, pgbits.Slice(masks), c.Session, c.ttl, c.load.endpoint)
 	}
 	if len(r.merged) > 0 {
-		c.queue(int64(len(r.merged)), dropMerged, r.merged)
+		c.queue(len(r.merged), dropMerged, r.merged)
 	}
 }

@@ -273,6 +273,16 @@ func CheckBatchRows(want int, what string) func(pgconn.CommandTag) error {
 	return func(tag pgconn.CommandTag) error { return Wrap(CheckRows(want)(tag, nil), "%s", what) }
 }
 
+// QueueRows queues a statement without RETURNING that fails unless it touches want rows. PostgreSQL checks that, so it
+// may travel with the COMMIT.
+func QueueRows(batch *pgx.Batch, want int, sql string, args ...any) {
+	batch.Queue(fmt.Sprintf(checkRows, sql, len(args)+1), append(args, want)...)
+}
+
+// A text that is no number fails as invalid data, and is in the error.
+const checkRows = `WITH touched AS (%s RETURNING 1)
+SELECT CASE WHEN count(*) = $%[2]d THEN 0 ELSE (count(*) || ' rows of ' || $%[2]d)::int END FROM touched`
+
 // UnlessZero is NULL for the zero value, and for the zero time in any location.
 func UnlessZero[T comparable](value T) *T {
 	if at, ok := any(value).(interface{ IsZero() bool }); value == *new(T) || ok && at.IsZero() {
