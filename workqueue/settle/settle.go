@@ -214,6 +214,14 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 	if batch.Len() == 0 {
 		return nil
 	}
+	together := len(acks) > 0 && len(s.firstOutcomes) == 0 // else limits are locked before the runs
+	if together {
+		runs := make([]workqueue.RunID, len(acks))
+		for i := range acks {
+			runs[i] = workqueue.RunID(acks[i].Batch)
+		}
+		queueCompletions(batch, runs, &s.finished)
+	}
 	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return fmt.Errorf("settle and acknowledge items: %w", err)
 	}
@@ -222,6 +230,9 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 		if of.Into.Completed {
 			ended = append(ended, workqueue.RunID(of.Batch))
 		}
+	}
+	if together {
+		return addCompleted(ctx, tx, s.finished, ended)
 	}
 	err := s.checkFailFast(ctx, tx, ended)
 	if err == nil {
@@ -238,48 +249,59 @@ SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
        coalesce(sum(bit_count(o.accepted)), 0)::bigint AS accepted
 FROM (` + plane.OutcomePlanes + `) o`
 
-	// completeRuns visits the runs in the given order and finds each by its key. That holds even for a plan cached while
-	// the table was empty: the LIMIT and = ANY change nothing, and no partial index matches.
+	// completeRuns completes those runs whose batches are completed, in the given order, and finds each by its key. That
+	// holds even for a plan cached while the table was empty: the LIMIT and = ANY change nothing, and no partial index
+	// matches.
 	completeRuns = `
 UPDATE batchrun r
 SET state = 'completed', finished_at = tranche_now(), done = c.done, failed = c.failed,
     accepted = c.accepted
-FROM (SELECT r.id, o.* FROM (SELECT * FROM unnest($1::uuid[]) AS u (id) LIMIT cardinality($1::uuid[])) r
+FROM (SELECT r.id, o.* FROM (
+          SELECT * FROM unnest($1::uuid[]) AS u (id)
+          WHERE (SELECT b.state FROM tracker_batch b WHERE b.id = u.id) = 'completed' LIMIT cardinality($1::uuid[])) r
       CROSS JOIN LATERAL (` + OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
 RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
 )
 
 // Complete completes the generation of runs, in ascending order, in the transaction of their last acknowledgement.
-func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) ([]Completion, error) {
+func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) (completed []Completion, err error) {
 	if len(runs) == 0 {
 		return nil, nil
 	}
-	rows, err := tx.Query(ctx, completeRuns, runs)
-	if err != nil {
-		return nil, fmt.Errorf("complete %d runs: %w", len(runs), err)
-	}
-	var at []time.Time
-	completed, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Completion, err error) {
-		at = append(at, time.Time{})
-		err = row.Scan(&c.Run, &c.Generation, &c.Done, &c.Failed, &at[len(at)-1])
-		return c, err
-	})
-	if err == nil && len(completed) != len(runs) {
-		err = workqueue.ErrFence
-	}
-	if err != nil {
+	batch := &pgx.Batch{}
+	queueCompletions(batch, runs, &completed)
+	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
 		return nil, fmt.Errorf("complete runs %v: %w", runs, err)
+	}
+	return completed, addCompleted(ctx, tx, completed, runs)
+}
+
+// queueCompletions completes those of some runs, in ascending order, that the transaction's acknowledgements complete.
+func queueCompletions(batch *pgx.Batch, runs []workqueue.RunID, completed *[]Completion) {
+	batch.Queue(completeRuns, runs).Query(func(rows pgx.Rows) (err error) {
+		*completed, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Completion, err error) {
+			err = row.Scan(&c.Run, &c.Generation, &c.Done, &c.Failed, &c.Event.At)
+			return c, err
+		})
+		return err
+	})
+}
+
+// addCompleted adds the events of runs, all of which must have been completed.
+func addCompleted(ctx context.Context, tx pgx.Tx, completed []Completion, runs []workqueue.RunID) (err error) {
+	if len(completed) != len(runs) {
+		return fmt.Errorf("complete runs %v: %w", runs, workqueue.ErrFence)
 	}
 	for i := range completed {
 		c := &completed[i]
-		c.Event, err = ledger.AddEventAt(ctx, tx, c.Run, c.Generation, workqueue.EventCompleted, at[i],
+		c.Event, err = ledger.AddEventAt(ctx, tx, c.Run, c.Generation, workqueue.EventCompleted, c.Event.At,
 			map[string]any{"done": c.Done, "failed": c.Failed})
 		if err != nil {
-			return nil, err
+			return err
 		}
 	}
-	return completed, nil
+	return nil
 }
 
 // Settled counts what one transaction settled for one endpoint: items at a step, and requests or local chunks.
