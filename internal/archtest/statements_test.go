@@ -19,6 +19,7 @@ func madeStatements() map[string]string {
 		"migrations/grant.go":                 "names of roles and tables, quoted",
 		"workqueue/erasure/beside.go":         "names of tables and columns that stand in the file",
 		"workqueue/settle/lost.go":            "parts that are constants",
+		"workqueue/internal/pg/collect.go":    "a statement, and the number of a parameter",
 		"workqueue/database/pool.go":          "settings of the connection, quoted",
 		"internal/testing/storetest/bench.go": "a table and a column that tests name, quoted",
 	}

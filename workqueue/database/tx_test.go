@@ -16,6 +16,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -80,6 +81,15 @@ func wantNotes(t *testing.T, s *DB, want int) {
 	testenv.Same(t, sum, want, "the notes add up to")
 }
 
+// addCounted adds notes, and has PostgreSQL check that want rows were added for each.
+func addCounted(ctx context.Context, tx pgx.Tx, want int, notes ...int) error {
+	batch := &pgx.Batch{}
+	for _, n := range notes {
+		pg.QueueRows(batch, want, insertNote, n)
+	}
+	return pg.Leave(ctx, tx, batch)
+}
+
 // A transaction takes as many round trips as its user waits for answers, however it asks.
 func TestTransactionWaitsWhereItsUserDoes(t *testing.T) {
 	t.Parallel()
@@ -99,6 +109,9 @@ func TestTransactionWaitsWhereItsUserDoes(t *testing.T) {
 					err = fmt.Errorf("the tag is %s", tag)
 				}
 				return errors.Join(err, pg.Later(ctx, tx, insertNote, n+100))
+			}},
+			"rows that PostgreSQL counts": {1, func(ctx context.Context, tx pgx.Tx, n int) error {
+				return addCounted(ctx, tx, 1, n, n+100)
 			}},
 			"row": {2, func(ctx context.Context, tx pgx.Tx, n int) error {
 				var got int
@@ -190,10 +203,7 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 				return errors.Join(pg.Later(ctx, tx, insertNote, 5000), pg.Later(ctx, tx, insertNote, 1))
 			},
 			"in rows that PostgreSQL counts": func(ctx context.Context, tx pgx.Tx) error {
-				batch := &pgx.Batch{}
-				pg.QueueRows(batch, 1, insertNote, 1)
-				pg.QueueRows(batch, 2, insertNote, 2)
-				return pg.Leave(ctx, tx, batch)
+				return errors.Join(addCounted(ctx, tx, 1, 1), addCounted(ctx, tx, 2, 2))
 			},
 			"in what came before the rows": func(ctx context.Context, tx pgx.Tx) error {
 				err := pg.Later(ctx, tx, insertNote, 5000)
@@ -211,7 +221,10 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 				return pg.Later(ctx, tx, insertNote, 1)
 			},
 		} {
-			testenv.Fails(t, s.InTx(t.Context(), f), "%s: no error", name)
+			err := s.InTx(t.Context(), f)
+			testenv.Fails(t, err, "%s: no error", name)
+			counts := strings.HasPrefix(name, "in rows")
+			testenv.Same(t, errors.Is(pg.Fenced(err), workqueue.ErrFence), counts, "%s: %v", name, err)
 			wantNotes(t, s, 0)
 		}
 		testenv.Same(t, s.Pool.ordinary.Stat().NewConnsCount(), 1, "connections were made")

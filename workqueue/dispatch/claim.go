@@ -109,7 +109,7 @@ func (s Store) claim(ctx context.Context, reqs []ClaimRequest, most int) (out []
 		out, err = c.run(ctx)
 		return err
 	})
-	return out, database.Slow(err, "a claim of work", begun)
+	return out, database.Slow(pg.Fenced(err), "a claim of work", begun)
 }
 
 type claims struct {

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -274,14 +275,19 @@ func CheckBatchRows(want int, what string) func(pgconn.CommandTag) error {
 }
 
 // QueueRows queues a statement without RETURNING that fails unless it touches want rows. PostgreSQL checks that, so it
-// may travel with the COMMIT.
+// may travel with the COMMIT. [Fenced] tells the failure.
 func QueueRows(batch *pgx.Batch, want int, sql string, args ...any) {
-	batch.Queue(fmt.Sprintf(checkRows, sql, len(args)+1), append(args, want)...)
+	batch.Queue(`WITH touched AS (`+sql+` RETURNING 1) SELECT 1 / (count(*) = $`+strconv.Itoa(len(args)+1)+`)::int
+		FROM touched`, append(args, want)...)
 }
 
-// A text that is no number fails as invalid data, and is in the error.
-const checkRows = `WITH touched AS (%s RETURNING 1)
-SELECT CASE WHEN count(*) = $%[2]d THEN 0 ELSE (count(*) || ' rows of ' || $%[2]d)::int END FROM touched`
+// Fenced turns the failure of a statement of [QueueRows] into an ErrFence.
+func Fenced(err error) error {
+	if failed, ok := errors.AsType[*pgconn.PgError](err); ok && failed.Code == "22012" {
+		return workqueue.ErrFence
+	}
+	return err
+}
 
 // UnlessZero is NULL for the zero value, and for the zero time in any location.
 func UnlessZero[T comparable](value T) *T {
