@@ -44,6 +44,8 @@ type Core struct {
 	Elsewhere atomic.Bool   // other nodes' endpoints have work
 	freeing   atomic.Bool   // WakeFreed is about to notify them
 	Rests     atomic.Bool   // at the last heartbeat no run was in progress, and there was no collector
+
+	Awaited Awaited
 }
 
 // Slower returns the time between two looks for what can only happen during a run: four times as long while the

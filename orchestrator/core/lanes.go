@@ -1,6 +1,7 @@
 package core
 
 import (
+	"maps"
 	"sync"
 	"time"
 )
@@ -81,4 +82,57 @@ func gather[T any](
 		}
 	}
 	return batch, working
+}
+
+const (
+	// replySoon is how long after its publication a reply is awaited.
+	replySoon = time.Second
+	// maxAwaited limits the awaited replies. Beyond it all are forgotten.
+	maxAwaited = 1000
+)
+
+// Awaited knows which replies to this node's requests may come any moment, so that nothing waits for more once the last
+// one is there. It is only about time: replies may also come to other nodes, or never.
+type Awaited struct {
+	mu   sync.Mutex
+	sent map[string]time.Time
+	none chan struct{} // closed when the last one came; nil: no one waits
+}
+
+// Sent notes that the request of a slice is being published.
+func (a *Awaited) Sent(slice string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.sent == nil || len(a.sent) == maxAwaited {
+		a.sent = map[string]time.Time{}
+	}
+	a.sent[slice] = time.Now()
+}
+
+// Came notes that a reply has come.
+func (a *Awaited) Came(slice string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.sent, slice)
+	a.end()
+}
+
+// None returns a channel that is closed when no more replies are awaited.
+func (a *Awaited) None() <-chan struct{} {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	maps.DeleteFunc(a.sent, func(_ string, at time.Time) bool { return time.Since(at) > replySoon })
+	if a.none == nil {
+		a.none = make(chan struct{})
+	}
+	none := a.none
+	a.end()
+	return none
+}
+
+func (a *Awaited) end() {
+	if len(a.sent) == 0 && a.none != nil {
+		close(a.none)
+		a.none = nil
+	}
 }

@@ -167,6 +167,7 @@ func (d *Dispatcher) send(ctx context.Context, p *publication) error {
 		return err
 	}
 	p.epoch = epoch
+	d.node.Awaited.Sent(p.ID.String())
 	p.future, err = d.node.JS.PublishMsgAsync(p.msg, jetstream.WithStallWait(publishStall))
 	if err != nil {
 		return fmt.Errorf("publish slice %s: %w", p.ID, err)

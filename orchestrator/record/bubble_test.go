@@ -16,6 +16,7 @@ import (
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
@@ -31,6 +32,7 @@ type world struct {
 	commits [][]string // the services of each
 	aside   []string   // reasons of messages in quarantine
 	settled []string   // what became of each message: service and how
+	takes   time.Duration
 }
 
 func (w *world) Record(_ context.Context, batch []core.Recording) (out settle.Recorded, apart bool, err error) {
@@ -45,6 +47,7 @@ func (w *world) Record(_ context.Context, batch []core.Recording) (out settle.Re
 		out.Verdicts = append(out.Verdicts, w.verdict)
 	}
 	w.commits = append(w.commits, of)
+	<-time.After(w.takes)
 	return out, false, nil
 }
 
@@ -151,6 +154,28 @@ func TestWhatBecomesOfReplies(t *testing.T) {
 				t.Errorf("%s: %s, in %d commits; put aside for %v; told that PostgreSQL is unavailable: %t", name, got,
 					len(w.commits), w.aside, len(w.unrecorded) > 0)
 			}
+		})
+	}
+}
+
+// After a slow commit replies gather for the next one, until the last one has come that may come soon.
+func TestRepliesGatherWhileMoreMayCome(t *testing.T) {
+	t.Parallel()
+	const slow, never = 3 * quickCommit, time.Hour
+	for _, tc := range []struct{ sent, comes, took time.Duration }{
+		{0, 0, slow}, {time.Second, never, slow}, {0, never, 2*slow - quickCommit}, {0, slow + 1, slow + 1},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			w := &world{takes: slow}
+			w.Recorder = New(&core.Core{Log: zaptest.NewLogger(t), Meter: core.NoMeter{}, JS: silent{}}, nil, w, w,
+				Config{RecordBatch: 4, Recorders: 2})
+			w.outcomes = w
+			w.node.Awaited.Sent("another")
+			<-time.After(tc.sent)
+			time.AfterFunc(tc.comes, func() { w.node.Awaited.Came("another") })
+			begun := time.Now()
+			w.commit(t.Context(), []core.Message{w.reply("a", `{"slots":[]}`)})
+			testenv.Same(t, time.Since(begun), tc.took, "a commit and the gathering, %+v", tc)
 		})
 	}
 }

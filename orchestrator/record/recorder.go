@@ -12,7 +12,6 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
@@ -102,12 +101,16 @@ func (r *Recorder) full(batch []core.Message) bool {
 	return len(batch) >= r.cfg.RecordBatch || size >= core.RecordBytes
 }
 
-// commit records replies. The slower commits are, the longer replies gather for the next one.
+// commit records replies. The slower commits are, the longer replies gather for the next one, while more may come.
 func (r *Recorder) commit(ctx context.Context, batch []core.Message) {
 	begun := time.Now()
 	r.recordBatch(ctx, batch)
 	if slow := time.Since(begun) - quickCommit; slow > 0 && !r.full(batch) {
-		_ = backoff.Sleep(ctx, min(slow, gatherTime))
+		select {
+		case <-r.node.Awaited.None():
+		case <-time.After(min(slow, gatherTime)):
+		case <-ctx.Done():
+		}
 	}
 }
 

@@ -74,6 +74,7 @@ func (r *Recorder) readReplies(ctx context.Context, replies core.Lanes[core.Mess
 	}, func(msg jetstream.Msg) {
 		select {
 		case replies.Of(isSmall(msg)) <- core.Message{Msg: msg, Made: made}:
+			r.node.Awaited.Came(msg.Headers().Get(wire.HeaderSlice))
 		case <-bound.Done():
 			r.replies.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Nak)
 		}
