@@ -84,19 +84,15 @@ func gather[T any](
 	return batch, working
 }
 
-const (
-	// replySoon is how long after its publication a reply is awaited.
-	replySoon = time.Second
-	// maxAwaited limits the awaited replies. Beyond it all are forgotten.
-	maxAwaited = 1000
-)
+// replySoon is how long after its publication a reply is awaited, and maxAwaited how many are: then all are forgotten.
+const replySoon, maxAwaited = time.Second, 1000
 
 // Awaited knows which replies to this node's requests may come any moment, so that nothing waits for more once the last
-// one is there. It is only about time: replies may also come to other nodes, or never.
+// one is there. It only saves time: replies may also come to other nodes, or never.
 type Awaited struct {
 	mu   sync.Mutex
-	sent map[string]time.Time
-	none chan struct{} // closed when the last one came; nil: no one waits
+	sent map[string]time.Time // slices
+	none chan struct{}        // closed when the last one came; nil: no one waits
 }
 
 // Sent notes that the request of a slice is being published.
@@ -113,26 +109,21 @@ func (a *Awaited) Sent(slice string) {
 func (a *Awaited) Came(slice string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.sent, slice)
-	a.end()
+	if delete(a.sent, slice); len(a.sent) == 0 && a.none != nil {
+		close(a.none)
+		a.none = nil
+	}
 }
 
 // None returns a channel that is closed when no more replies are awaited.
 func (a *Awaited) None() <-chan struct{} {
 	a.mu.Lock()
-	defer a.mu.Unlock()
-	maps.DeleteFunc(a.sent, func(_ string, at time.Time) bool { return time.Since(at) > replySoon })
 	if a.none == nil {
 		a.none = make(chan struct{})
 	}
 	none := a.none
-	a.end()
+	maps.DeleteFunc(a.sent, func(_ string, at time.Time) bool { return time.Since(at) > replySoon })
+	a.mu.Unlock()
+	a.Came("") // there may be none
 	return none
-}
-
-func (a *Awaited) end() {
-	if len(a.sent) == 0 && a.none != nil {
-		close(a.none)
-		a.none = nil
-	}
 }

@@ -133,7 +133,7 @@ func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) 
 	if err != nil {
 		return err
 	}
-	for i := range claimed {
+	for i := range steps {
 		c.note(r, &steps[i], &claimed[i])
 	}
 	return nil
