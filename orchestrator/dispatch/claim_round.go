@@ -133,7 +133,7 @@ func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) 
 	if err != nil {
 		return err
 	}
-	for i := range steps {
+	for i := range claimed {
 		c.note(r, &steps[i], &claimed[i])
 	}
 	return nil
