@@ -223,8 +223,8 @@ func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 		if l.wantLeader(n, 1); slow.Load() != 2 {
 			l.Errorf("slow ran %d times; want 2", slow.Load())
 		}
-		n.rest(true)
-		n.rest(false) // a run began
+		noteRest(n, true)
+		noteRest(n, false) // a run began
 		synctest.Wait()
 		testenv.Same(l, quick.Load(), 3, "runs of quick, of which one is due in an hour")
 		l.reachable(false)

@@ -179,8 +179,8 @@ func (n *Node) wakeOwnTask(name string) bool {
 	return true
 }
 
-// rest notes whether the installation rests. When it no longer does, leader tasks run now, as they waited longer.
-func (n *Node) rest(is bool) {
+// noteRest notes whether the installation rests. When it no longer does, leader tasks run now, as they waited longer.
+func noteRest(n *Node, is bool) {
 	if n.core.Rests.Swap(is) && !is {
 		for _, d := range n.tasks {
 			core.Signal(d.wake)

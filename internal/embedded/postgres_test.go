@@ -20,10 +20,7 @@ func TestPostgresStartsStopsAndKeepsItsData(t *testing.T) {
 	config := PostgresConfig{DataDir: dataDir(t)}
 	sql := `no SQL`
 	config.Prepare = func(ctx context.Context, url string) error {
-		return connect(ctx, url, func(c *pgx.Conn) error {
-			_, err := c.Exec(ctx, sql)
-			return err
-		})
+		return connect(ctx, url, func(c *pgx.Conn) error { _, err := c.Exec(ctx, sql); return err })
 	}
 	_, err := tryStart(t, config)
 	mustSay(t, err, "make cluster with", "syntax error")
