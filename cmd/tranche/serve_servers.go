@@ -151,9 +151,16 @@ func redacted(urls, named string) string {
 func (s *serveCommand) openDatabase(ctx context.Context, p *parts, log *zap.Logger) error {
 	url := s.Database
 	if url == "" {
-		private, err := embedded.StartPostgres(ctx, embedded.PostgresConfig{
+		config := embedded.PostgresConfig{
 			DataDir: filepath.Join(p.directory, "postgres"), Bound: true, Log: log.Named("postgres"),
-		})
+		}
+		if !s.NoMigrate {
+			config.Prepare = func(ctx context.Context, url string) error {
+				_, err := migrations.Up(ctx, url, log)
+				return err
+			}
+		}
+		private, err := embedded.StartPostgres(ctx, config)
 		if err != nil {
 			return fmt.Errorf("start a private PostgreSQL (or use one with --database): %w", err)
 		}

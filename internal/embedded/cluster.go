@@ -25,6 +25,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -44,23 +45,24 @@ local replication all               trust
 host  all         all  127.0.0.1/32 scram-sha-256
 `
 
-func openCluster(ctx context.Context, l layout, a account, durable bool, log *zap.Logger) (Install, error) {
+func (p *Postgres) openCluster(ctx context.Context) (Install, error) {
 	installs, err := FindInstalls(ctx)
 	if err != nil {
 		return Install{}, err
 	}
-	text, err := os.ReadFile(filepath.Join(l.cluster, "PG_VERSION"))
+	cluster := p.layout.cluster
+	text, err := os.ReadFile(filepath.Join(cluster, "PG_VERSION"))
 	if os.IsNotExist(err) {
-		return makeCluster(ctx, installs, l, a, durable, log)
+		return p.makeCluster(ctx, installs)
 	}
 	if err != nil {
-		return Install{}, fmt.Errorf("read the version of cluster %s: %w", l.cluster, err)
+		return Install{}, fmt.Errorf("read the version of cluster %s: %w", cluster, err)
 	}
 	major, err := strconv.Atoi(strings.TrimSpace(string(text)))
 	if err != nil {
-		return Install{}, fmt.Errorf("read the version of cluster %s: %w", l.cluster, err)
+		return Install{}, fmt.Errorf("read the version of cluster %s: %w", cluster, err)
 	}
-	return installFor(major, l.cluster, installs)
+	return installFor(major, cluster, installs)
 }
 
 func installFor(major int, cluster string, installs []Install) (Install, error) {
@@ -72,14 +74,12 @@ func installFor(major int, cluster string, installs []Install) (Install, error) 
 	return Install{}, &VersionError{Dir: cluster, Data: major, Installed: installs}
 }
 
-func makeCluster(
-	ctx context.Context, installs []Install, l layout, a account, durable bool, log *zap.Logger,
-) (Install, error) {
+func (p *Postgres) makeCluster(ctx context.Context, installs []Install) (Install, error) {
 	var failed error
 	for _, in := range installs {
-		log.Info("making a private PostgreSQL cluster", zap.String("dir", l.dir), zap.String("version", in.Version),
-			zap.String("user", a.name))
-		err := l.makeWith(ctx, in, a, durable)
+		p.config.Log.Info("making a private PostgreSQL cluster", zap.String("dir", p.layout.dir),
+			zap.String("version", in.Version), zap.String("user", p.owner.name))
+		err := p.makeWith(ctx, in)
 		if err == nil {
 			return in, nil
 		}
@@ -92,7 +92,8 @@ func makeCluster(
 }
 
 // makeWith works in a draft directory and finally renames it, so a cluster is either complete or absent.
-func (l layout) makeWith(ctx context.Context, in Install, a account, durable bool) error {
+func (p *Postgres) makeWith(ctx context.Context, in Install) error {
+	l, a, durable := p.layout, p.owner, p.config.Settings["fsync"] != "off"
 	if err := l.writePassword(a); err != nil {
 		return fmt.Errorf("write the cluster's password: %w", err)
 	}
@@ -107,6 +108,9 @@ func (l layout) makeWith(ctx context.Context, in Install, a account, durable boo
 	if err == nil {
 		err = configure(draft, a)
 	}
+	if err == nil && p.config.Prepare != nil {
+		err = p.prepare(ctx, in, draft)
+	}
 	if err == nil && durable {
 		err = syncTree(draft)
 	}
@@ -117,6 +121,24 @@ func (l layout) makeWith(ctx context.Context, in Install, a account, durable boo
 		return errors.Join(err, os.RemoveAll(draft))
 	}
 	return syncDir(l.dir)
+}
+
+// prepare runs config.Prepare on a server of the draft. Where the draft is synced as a whole once the server has
+// stopped, the server does not sync.
+func (p *Postgres) prepare(ctx context.Context, in Install, draft string) error {
+	d := &Postgres{config: p.config, layout: p.layout, owner: p.owner, install: in}
+	d.layout.cluster = draft
+	d.config.Log = zap.NewNop()
+	d.config.Bound = true // without this process, the draft is removed
+	d.config.Settings = map[string]string{"fsync": "on"}
+	if syncsAll {
+		d.config.Settings["fsync"] = "off"
+	}
+	maps.Copy(d.config.Settings, p.config.Settings)
+	if err := d.serve(ctx); err != nil {
+		return err
+	}
+	return errors.Join(p.config.Prepare(ctx, d.URL()), d.proc.stop(ctx))
 }
 
 // clearDrafts removes drafts of killed processes. An initdb that outlived its process may still write there; the next

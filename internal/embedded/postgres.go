@@ -33,6 +33,9 @@ type PostgresConfig struct {
 	DataDir string
 	// Settings override the package's PostgreSQL settings.
 	Settings map[string]string
+	// Prepare, if set, fills DefaultDatabase while a new cluster is made, on Linux without a sync of each file. An error
+	// fails the start and leaves no cluster.
+	Prepare func(ctx context.Context, url string) error
 	// NoRestart disables restarting a server that died.
 	NoRestart bool
 	// Bound ends the server immediately when this process dies. Linux only.
@@ -109,13 +112,18 @@ func (p *Postgres) start(ctx context.Context) (err error) {
 		return err
 	}
 	l.clearDrafts()
-	durable := p.config.Settings["fsync"] != "off"
-	if p.install, err = openCluster(ctx, l, p.owner, durable, p.config.Log); err != nil {
+	if p.install, err = p.openCluster(ctx); err != nil {
 		return err
 	}
 	if err := clearOrphan(ctx, l.cluster, p.config.Log); err != nil {
 		return err
 	}
+	return p.serve(ctx)
+}
+
+// serve starts the server, and creates DefaultDatabase if it is missing.
+func (p *Postgres) serve(ctx context.Context) (err error) {
+	l := p.layout
 	if err := l.makeRun(p.owner); err != nil {
 		return err
 	}
@@ -236,9 +244,10 @@ func (l layout) writeSettings(ctx context.Context, in Install, a account, at add
 		return fmt.Errorf("write settings: %w", err)
 	}
 	settings := at.settings()
-	for _, name := range []string{"wal_compression", "default_toast_compression"} {
-		if l.accepts(ctx, in, a, name, "lz4") {
-			settings[name] = "lz4"
+	if l.accepts(ctx, in, a, "default_toast_compression", "lz4") {
+		settings["default_toast_compression"] = "lz4"
+		if in.Major > minMajor {
+			settings["wal_compression"] = "lz4"
 		}
 	}
 	maps.Copy(settings, extra)

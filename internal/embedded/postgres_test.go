@@ -18,8 +18,17 @@ import (
 func TestPostgresStartsStopsAndKeepsItsData(t *testing.T) {
 	t.Parallel()
 	config := PostgresConfig{DataDir: dataDir(t)}
+	sql := `no SQL`
+	config.Prepare = func(ctx context.Context, url string) error {
+		return connect(ctx, url, func(c *pgx.Conn) error { _, err := c.Exec(ctx, sql); return err })
+	}
+	_, err := tryStart(t, config)
+	mustSay(t, err, "make cluster with", "syntax error")
+	sql = `CREATE TABLE t AS SELECT 'kept' AS v, current_setting('fsync') AS fsync`
 	pg := start(t, config)
-	run(t, pg.URL(), `CREATE TABLE t AS SELECT 'kept' AS v`)
+	if got := query(t, pg.URL(), `SELECT fsync FROM t`); syncsAll && got != "off" {
+		t.Errorf("fsync was %q while the cluster was made", got)
+	}
 	for _, want := range [][2]string{
 		{"fsync", "on"}, {"synchronous_commit", "on"}, {"full_page_writes", "on"}, {"jit", "off"},
 		{"listen_addresses", ""}, {"shared_buffers", "16MB"}, {"max_wal_size", "4GB"}, {"log_error_verbosity", "terse"},
@@ -30,7 +39,7 @@ func TestPostgresStartsStopsAndKeepsItsData(t *testing.T) {
 	}
 	checkDatabases(t, pg)
 	checkOwners(t, pg, config.DataDir)
-	_, err := tryStart(t, config)
+	_, err = tryStart(t, config)
 	var locked *LockedError
 	if !errors.As(err, &locked) || locked.PID != os.Getpid() {
 		t.Fatalf("got %v, want a LockedError of process %d", err, os.Getpid())
@@ -177,8 +186,8 @@ func TestPostgresStartsAgainAfterItDied(t *testing.T) {
 func TestPostgresStopIsImmediateWhenItsTimeIsUp(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
-	pg, err := StartPostgres(t.Context(), PostgresConfig{DataDir: dir, Settings: small()})
-	noError(t, err)
+	config := PostgresConfig{DataDir: dir, Settings: small()}
+	pg := must(StartPostgres(t.Context(), config))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := pg.Stop(ctx); err == nil {
@@ -187,11 +196,7 @@ func TestPostgresStopIsImmediateWhenItsTimeIsUp(t *testing.T) {
 	if servesCluster(t.Context(), pg.PID(), pg.layout.cluster) {
 		t.Fatal("the server still runs")
 	}
-	again, err := StartPostgres(t.Context(), PostgresConfig{DataDir: dir, Settings: small()})
-	if err != nil {
-		t.Fatalf("start after an immediate stop: %v", err)
-	}
-	stop(t, again)
+	stop(t, must(StartPostgres(t.Context(), config))(t))
 }
 
 func TestPostgresStartErrorCarriesTheLog(t *testing.T) {

@@ -155,7 +155,7 @@ func (f *Flusher) Tend(ctx context.Context, lease workqueue.Lease) (again time.D
 			_ = f.flushAfter(nil)
 		}
 		if err != nil || !swept.More || ctx.Err() != nil {
-			return collectorsPause, err
+			return f.node.Slower(collectorsPause), err
 		}
 	}
 }

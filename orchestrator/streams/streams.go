@@ -146,7 +146,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 		}
 		last = refusal{}
 		if set.AppliedRevision == set.Revision && set.Trouble == "" {
-			return k.cfg.Reconcile, nil
+			return k.node.Slower(k.cfg.Reconcile), nil
 		}
 		return k.cfg.Reconcile, session.New(k.node.Store).StreamsApplied(ctx, lease, &set)
 	}

@@ -80,7 +80,7 @@ func (k *Keeper) Trying() func(context.Context, workqueue.Lease) (time.Duration,
 		if lease != c.lease {
 			*c = streamReconciler{Keeper: k, lease: lease, heard: map[string]time.Time{}, last: map[string]uint64{}}
 		}
-		return probePause, c.round(ctx)
+		return k.node.Slower(probePause), c.round(ctx)
 	}
 }
 

@@ -99,7 +99,7 @@ func (w *Sweeper) FindingLost() func(context.Context, workqueue.Lease) (time.Dur
 				zap.Int("slices", lost))
 			w.node.WakeOthers()
 		}
-		return lostEvery, err
+		return w.node.Slower(lostEvery), err
 	}
 }
 
