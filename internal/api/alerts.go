@@ -93,18 +93,16 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
 		return none, spec.Wrong(bad.Field, bad.Why)
 	}
-	mine, owner := workqueue.Namespaces(ctx), alertstore.Owner(spec.Namespaces)
-	if !workqueue.Sees(ctx, owner) {
+	if !workqueue.Sees(ctx, alertstore.Owner(spec.Namespaces)) {
 		return none, apicore.Denied(http.StatusForbidden, fmt.Sprintf("namespaces: want one of your own, such as [%s]; "+
-			"without --namespace, operators of the whole installation may give others, or none", mine[0]))
+			"without --namespace, operators of the whole installation may give others, or none", workqueue.Namespaces(ctx)[0]))
 	}
 	doc, err := json.Marshal(spec)
 	if err != nil {
 		return none, err
 	}
 	defer o.Wake(alerts.LookTask)
-	applied, err := o.store.Apply(workqueue.InScope(ctx, workqueue.Scope{Namespaces: mine, Into: owner}),
-		in.document(spec.Name, doc), in.Actor.Name)
+	applied, err := o.store.Apply(ctx, in.document(spec.Name, doc), in.Actor.Name)
 	if _, taken := errors.AsType[*workqueue.ElsewhereError](err); taken { // its messages are about others
 		err = spec.Wrong("namespaces", "the alert of this name has others, or none; want those, or another name")
 	}

@@ -59,9 +59,14 @@ SET version = a.version + 1, spec = $2, source = $3, changed_by = $4,
     notified_at = CASE WHEN a.deleted_at IS NULL THEN a.notified_at END, deleted_at = NULL
 RETURNING version, changed_at`
 
-// Apply creates or changes a rule, owned by the context's namespace, its Owner. Reported conditions stay reported;
-// waiting messages go to the new receiver.
-func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (workqueue.AppliedDocument, error) {
+// Apply creates or changes a rule of the same owner. Reported conditions stay reported; waiting messages go to the new
+// receiver.
+func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (none workqueue.AppliedDocument, _ error) {
+	var spec struct{ Namespaces []string }
+	if err := json.Unmarshal(doc.Spec, &spec); err != nil {
+		return none, pg.Wrap(err, "apply alert %s", doc.Name)
+	}
+	ctx = workqueue.InScope(ctx, workqueue.Scope{Namespaces: workqueue.Namespaces(ctx), Into: Owner(spec.Namespaces)})
 	return kind().Apply(ctx, s.db, &doc, actor,
 		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, out *workqueue.AppliedDocument) error {
 			return tx.QueryRow(ctx, writeAlert, doc.Name, doc.Spec, doc.Source, out.ChangedBy).
