@@ -63,7 +63,7 @@ func shared(b *apitest.Bench) (granted func(name string, wide access.Role, grant
 		for path, text := range map[string]string{
 			"/schedules?name=" + name + in:  "cron: '0 0 1 1 *'\nzone: UTC\nendpoint: echo\nitems: {url: 'https://localhost'}",
 			"/collectors?name=" + name + in: "endpoint: echo\nmin_size: 5\nmax_size: 10\nmax_age: 10m",
-			"/alerts?name=" + name: strings.Replace(alertOf(namespace), "warning", "info", 1),
+			"/alerts?name=" + name:          strings.Replace(alertOf(namespace), "warning", "info", 1),
 			"/trackers?namespace=" + namespace: `{"owner":"` + name + `","id":"` +
 				map[string]string{"ours": ourTracker, "theirs": theirTracker}[name] + `"}`,
 		} {

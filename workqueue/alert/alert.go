@@ -61,7 +61,9 @@ RETURNING version, changed_at`
 
 // Apply creates or changes a rule of the same owner. Reported conditions stay reported; waiting messages go to the new
 // receiver.
-func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (none workqueue.AppliedDocument, _ error) {
+func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (
+	none workqueue.AppliedDocument, _ error,
+) {
 	var spec struct{ Namespaces []string }
 	if err := json.Unmarshal(doc.Spec, &spec); err != nil {
 		return none, pg.Wrap(err, "apply alert %s", doc.Name)

@@ -249,7 +249,7 @@ type runKey struct {
 	Wrapped []byte
 }
 
-// CheckKeys returns an error with the runs in progress that the keys do not decrypt, if any. It holds one key at a time.
+// CheckKeys returns an error that names the runs in progress that the keys do not decrypt. It holds one key at a time.
 func (s *DB) CheckKeys(ctx context.Context) error {
 	var of runKey
 	var lost []workqueue.RunID
