@@ -153,7 +153,7 @@ func (e *RoleError) Error() string {
 		"may only read, or say allow_superuser: true", e.Source, e.Role)
 }
 
-// A query can call set_config('role', …), so memberships and the session user count. Nodes call their sessions tranche.
+// A query can call set_config('role', …), so memberships and the session user count. Nodes' sessions are named tranche.
 const readRole = `
 SELECT session_user, EXISTS (SELECT FROM pg_catalog.pg_roles
     WHERE (rolsuper OR rolname IN ('pg_execute_server_program', 'pg_read_server_files', 'pg_signal_backend',
