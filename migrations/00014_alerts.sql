@@ -19,6 +19,8 @@ CREATE TABLE alert (
     changed_by    text        NOT NULL,
     changed_at    timestamptz NOT NULL DEFAULT tranche_now(),
     deleted_at    timestamptz,
+    namespace     text        GENERATED ALWAYS AS (
+        CASE WHEN jsonb_array_length(spec->'namespaces') = 1 THEN spec->'namespaces'->>0 ELSE '*' END) STORED,
     CHECK ((failures > 0) = (failing_since IS NOT NULL))
 ) WITH (fillfactor = 70);
 COMMENT ON TABLE alert IS 'Rules: who is told of what.';
@@ -38,6 +40,7 @@ COMMENT ON COLUMN alert.created_by IS 'Who made it.';
 COMMENT ON COLUMN alert.created_at IS 'When.';
 COMMENT ON COLUMN alert.changed_by IS 'Who changed it last.';
 COMMENT ON COLUMN alert.changed_at IS 'When.';
+COMMENT ON COLUMN alert.namespace IS 'The one that owns it: the only one that it is limited to; *: the installation.';
 COMMENT ON COLUMN alert.deleted_at IS 'When it was deleted; null: it was not.';
 
 -- Its primary key is what makes a condition told once, whoever looks. Whoever writes here holds the rule's row.

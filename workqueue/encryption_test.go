@@ -159,6 +159,11 @@ func TestEncryptedRunsAreUnreadable(t *testing.T) {
 	other := database.New(b.Pool)
 	testenv.NoError(t, other.SetKeys([][]byte{old}))
 	b.WantSaid(other.CheckKeys(t.Context()), "does not have")
+	again := redo.Selection{Step: "fetch", Keys: []string{"K-0"}}
+	_, err = redo.New(other).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: again})
+	b.WantSaid(err, "does not have")
+	_, err = redo.New(other).Reset(t.Context(), redo.ResetRequest{Run: run, Select: again, Reason: "r"})
+	b.WantSaid(err, "does not have")
 	_, err = session.New(other).StartSession(t.Context(), session.NodeInfo{Host: "h"}, storetest.SessionTTL)
 	b.WantSaid(err, "--encryption-key")
 	_, err = report.New(other).Payloads(t.Context(), run, []string{"K-0"})

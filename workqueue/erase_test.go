@@ -376,7 +376,8 @@ collector_op.folded_into collector_key.key api_request.body batchrun.params batc
 func exemptColumns() map[string]string {
 	return map[string]string{
 		"names of plans, endpoints and the like": `
-alert.name alert_condition.alert alert_message.alert batchrun.plan batchrun.schedule collector.name collector.endpoint
+alert.name alert.namespace alert_condition.alert alert_message.alert batchrun.plan batchrun.schedule collector.name
+collector.endpoint
 endpoint_change.endpoint endpoint_pace.endpoint endpoint_setting.endpoint endpoint_setting.canary plan.name
 deleted_run.plan run_step.name run_step.endpoint step_profile.plan step_profile.step step_profile.endpoint
 schedule.name schedule.zone schedule_occurrence.schedule tracker_service.webhook_host namespace.name batchrun.namespace

@@ -22,6 +22,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/metrics"
 	"github.com/tranchehq/tranche/internal/startup"
@@ -29,8 +30,10 @@ import (
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/session"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // natsFrom returns the flag, variable or config file entry that names the NATS server; empty: none.
@@ -227,6 +230,9 @@ func (s *serveCommand) openStore(
 func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) error {
 	err := p.store.SetKeys(p.keys)
 	if err == nil {
+		err = s.cancelUnreadable(ctx, p.store)
+	}
+	if err == nil {
 		err = p.store.CheckKeys(ctx)
 	}
 	if err != nil || len(p.keys) < 2 {
@@ -238,6 +244,27 @@ func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) e
 			zap.Int("runs_that_no_key_decrypts", lost))
 	}
 	return err
+}
+
+// cancelUnreadable cancels the runs of --cancel-run whose key is not given, or discards their loads. Ended runs stay.
+func (s *serveCommand) cancelUnreadable(ctx context.Context, store *database.DB) error {
+	refused := func(err error) bool {
+		_, ok := errors.AsType[*workqueue.StateError](err)
+		return ok
+	}
+	for _, run := range s.CancelRun {
+		_, err := store.Seal(ctx, store.Pool, run)
+		if refused(err) {
+			by := control.Control{Run: run, Actor: cli.OSUser(), Reason: "serve --cancel-run: its key is not given"}
+			if _, err = control.New(store).Cancel(ctx, by); refused(err) {
+				_, err = start.New(store).ClearLoad(ctx, run)
+			}
+		}
+		if err != nil && !errors.Is(err, workqueue.ErrNotFound) {
+			return fmt.Errorf("--cancel-run: %w", err)
+		}
+	}
+	return nil
 }
 
 // Limits of --nats-max-payload.

@@ -25,14 +25,17 @@ import (
 
 	natsserver "github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 	wqdatabase "github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -448,6 +451,38 @@ func TestAStartEndsWithTheRemedy(t *testing.T) {
 			ends(t, append([]string{"--database", testenv.Database(t), "--nats", url}, test.args...), test.says...)
 		})
 	}
+}
+
+// A run whose key is lost keeps each node from starting, until it is cancelled, or its load discarded. It is not
+// resumed without its key, and stays if its key is given.
+func TestRunsWithoutTheirKeyAreCancelled(t *testing.T) {
+	t.Parallel()
+	b := storetest.Setup(t)
+	key := bytes.Repeat([]byte{1}, 32)
+	with, without := &parts{store: b.Store, keys: [][]byte{key}}, &parts{store: wqdatabase.New(b.Pool)}
+	b.Expire(b.Session)
+	testenv.NoError(t, (&serveCommand{}).useKeys(t.Context(), with, zap.NewNop()))
+	b.Session = b.Open()
+	run, load := b.Load(storetest.Request(), 3), b.Load(storetest.Request(), 3)
+	b.Exec(`UPDATE batchrun SET state = 'loading', items = 0, sealed_at = NULL, started_at = NULL WHERE id = $1`, load)
+	serve := &serveCommand{}
+	err := serve.useKeys(t.Context(), without, zap.NewNop())
+	testenv.Says(t, err, "like 1 more", "lost")
+	testenv.Says(t, err, "serve --cancel-run "+run.String()+","+load.String(), "the remedy")
+	serve.CancelRun = []workqueue.RunID{run, load, workqueue.NewRunID()}
+	states := func() (all string) {
+		sql := "SELECT string_agg(state, ' ' ORDER BY id) FROM batchrun"
+		testenv.NoError(t, b.Pool.QueryRow(t.Context(), sql).Scan(&all))
+		return all
+	}
+	testenv.NoError(t, serve.useKeys(t.Context(), with, zap.NewNop()))
+	testenv.Same(t, states(), "running loading", "with the key")
+	for range 2 {
+		testenv.NoError(t, serve.useKeys(t.Context(), without, zap.NewNop()))
+		testenv.Same(t, states(), "cancelled", "without it")
+	}
+	_, err = control.New(without.store).Resume(t.Context(), control.Control{Run: run, Actor: "ann"}, nil)
+	testenv.Says(t, err, "does not have", "a resume")
 }
 
 // ends waits until a serve has ended with code 1, and looks whether it has said why.

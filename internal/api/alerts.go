@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net/http"
 	"time"
 
@@ -55,7 +56,7 @@ type alertRoutes struct {
 
 func (o *alertRoutes) Register(api huma.API) {
 	registerDocuments(o.Core, api, &documents[AlertList, *alertstore.AlertView]{
-		noun: "alert", most: maxAlertBody,
+		noun: "alert", scope: apicore.Anywhere, most: maxAlertBody,
 		lists: "List alerts, with delivery errors", gets: "An alert",
 		applies: documentWords{"Save or change an alert", applyAlertDescription},
 		pauses:  documentWords{"Pause an alert", "Undelivered messages wait."},
@@ -92,12 +93,20 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
 		return none, spec.Wrong(bad.Field, bad.Why)
 	}
+	if !workqueue.Sees(ctx, alertstore.Owner(spec.Namespaces)) {
+		return none, apicore.Denied(http.StatusForbidden, fmt.Sprintf("namespaces: want one of your own, such as [%s]; "+
+			"without --namespace, operators of the whole installation may give others, or none", workqueue.Namespaces(ctx)[0]))
+	}
 	doc, err := json.Marshal(spec)
 	if err != nil {
 		return none, err
 	}
 	defer o.Wake(alerts.LookTask)
-	return o.store.Apply(ctx, in.document(spec.Name, doc), in.Actor.Name)
+	applied, err := o.store.Apply(ctx, in.document(spec.Name, doc), in.Actor.Name)
+	if _, taken := errors.AsType[*workqueue.ElsewhereError](err); taken { // its messages are about others
+		err = spec.Wrong("namespaces", "the alert of this name has others, or none; want those, or another name")
+	}
+	return applied, err
 }
 
 func (o *alertRoutes) set(ctx context.Context, name, state, actor string) (workqueue.ControlledDocument, error) {

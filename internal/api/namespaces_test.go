@@ -24,17 +24,18 @@ import (
 // needs it in the whole installation.
 func expectedScope(pattern string) apicore.RoleScope {
 	for _, object := range []string{"/runs/{run}", "/plans/{name}", "/schedules/{name}", "/collectors/{name}",
-		"/trackers/{id}"} {
+		"/trackers/{id}", "/alerts/{name}"} {
 		if _, path, _ := strings.Cut(pattern, api.Prefix); path == object || strings.HasPrefix(path, object+"/") {
 			return apicore.OfObject
 		}
 	}
 	switch method, path, _ := strings.Cut(pattern, " "+api.Prefix); {
 	case method == http.MethodPost && slices.Contains([]string{"/runs", "/runs/open", "/plans", "/schedules",
-		"/schedules/preview", "/collectors", "/trackers"}, path):
+		"/schedules/preview", "/collectors", "/trackers", "/alerts"}, path):
 		return apicore.Into
 	case method == http.MethodGet && slices.Contains([]string{"/runs", "/plans", "/schedules", "/collectors", "/trackers",
-		"/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces", "/schemas/{schema}"},
+		"/alerts", "/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces",
+		"/schemas/{schema}"},
 		path), strings.HasPrefix(path, "/openapi"),
 		method == http.MethodPost && slices.Contains([]string{"/items/preview", "/runs/pause", "/runs/resume", "/runs/cancel",
 			"/runs/approve"}, path), path == "/tokens", strings.HasPrefix(path, "/tokens/"):
@@ -63,6 +64,7 @@ func shared(b *apitest.Bench) (granted func(name string, wide access.Role, grant
 		for path, text := range map[string]string{
 			"/schedules?name=" + name + in:  "cron: '0 0 1 1 *'\nzone: UTC\nendpoint: echo\nitems: {url: 'https://localhost'}",
 			"/collectors?name=" + name + in: "endpoint: echo\nmin_size: 5\nmax_size: 10\nmax_age: 10m",
+			"/alerts?name=" + name:          strings.Replace(alertOf(namespace), "warning", "info", 1),
 			"/trackers?namespace=" + namespace: `{"owner":"` + name + `","id":"` +
 				map[string]string{"ours": ourTracker, "theirs": theirTracker}[name] + `"}`,
 		} {
@@ -83,7 +85,8 @@ func shared(b *apitest.Bench) (granted func(name string, wide access.Role, grant
 func at(pattern, name, tracker string) (method, path string) {
 	return concrete(strings.NewReplacer("{run}", name, "/plans/{name}", "/plans/"+name, "/schedules/{name}",
 		"/schedules/"+name,
-		"/collectors/{name}", "/collectors/"+name, "/trackers/{id}", "/trackers/"+tracker).Replace(pattern))
+		"/collectors/{name}", "/collectors/"+name, "/trackers/{id}", "/trackers/"+tracker,
+		"/alerts/{name}", "/alerts/"+name).Replace(pattern))
 }
 
 // PROOF: who may do what, 25.
@@ -136,6 +139,13 @@ func TestNamespacesAreApart(t *testing.T) {
 			}
 		}
 	}
+}
+
+func alertOf(namespaces string) string {
+	if namespaces != "" {
+		namespaces = "\nnamespaces: [" + namespaces + "]"
+	}
+	return "when: {health: warning}\nto: {command: page}" + namespaces
 }
 
 // PROOF: who may do what, 25.
@@ -215,6 +225,19 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{admin, "POST", api.Prefix + "/tokens/spare/revoke?namespace=team-b", "{}", 200, `"revoked"`, ""},
 		{lead, "POST", api.Prefix + "/tokens", `{"name":"Spare","role":"none","grants":{"team-a":"viewer"}}`, 409,
 			"is that of another token", ""},
+		{who, "POST", api.Prefix + "/alerts?name=ours", alertOf("team-a"), 200, `"version":2`, ""},
+		{who, "POST", api.Prefix + "/alerts?name=theirs", alertOf("team-a"), 422, "want those, or another name", ""},
+		{who, "POST", api.Prefix + "/alerts?name=new", alertOf("team-b"), 403, "such as [team-a]", ""},
+		{who, "POST", api.Prefix + "/alerts?name=new", alertOf("team-a,team-b"), 403, "such as [team-a]", ""},
+		{who, "POST", api.Prefix + "/alerts?name=new", alertOf(""), 403, "such as [team-a]", ""},
+		{admin, "POST", api.Prefix + "/alerts?name=all", alertOf(""), 200, `"version":1`, ""},
+		{admin, "POST", api.Prefix + "/alerts?name=all", alertOf("team-a"), 422, "has others, or none", ""},
+		{who, "DELETE", api.Prefix + "/alerts/all", "", 404, "not found", ""},
+		{lead, "GET", api.Prefix + "/alerts/all", "", 200, "", ""},
+		{lead, "DELETE", api.Prefix + "/alerts/all", "", 403, "needs the role operator", ""},
+		{who, "POST", api.Prefix + "/alerts/ours/test", "", 202, `"message"`, ""},
+		{who, "DELETE", api.Prefix + "/alerts/ours", "", 200, "", ""},
+		{admin, "POST", api.Prefix + "/alerts?name=ours", alertOf("team-b"), 422, "want those, or another name", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/%00", "", 422, "invalid name", ""},
 		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422,

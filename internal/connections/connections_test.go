@@ -252,10 +252,15 @@ func TestOpen(t *testing.T) {
 // A role that may become a superuser is one: a query can call set_config('role', …).
 func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	t.Parallel()
-	admin := testenv.Must(pgx.Connect(t.Context(), testenv.EmptyDatabase(t)))(t)
+	database := testenv.EmptyDatabase(t)
+	admin := testenv.Must(pgx.Connect(t.Context(), database))(t)
 	defer func() { _ = admin.Close(context.Background()) }()
+	serving, url := testenv.Role(t, database, "")
+	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), "SET application_name = tranche"))(t)
+	other, _ := testenv.Role(t, database, "")
 	for role, want := range map[string]bool{
 		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,
+		"signaller IN ROLE pg_signal_backend": true, "node IN ROLE " + serving: true, "reader IN ROLE " + other: false,
 	} {
 		name := "\"" + strings.Fields(role)[0] + uuid.NewString() + "\""
 		of := strings.Replace(strings.TrimPrefix(role, strings.Fields(role)[0]), "CURRENT_USER", admin.Config().User, 1)

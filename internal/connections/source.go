@@ -149,17 +149,20 @@ type RoleError struct{ Source, Role string }
 
 func (e *RoleError) Error() string {
 	return fmt.Sprintf("source %s: its role %q is a superuser, which no transaction keeps from doing harm, or may become "+
-		"one or use the server's files: use a role that may only read, or say allow_superuser: true", e.Source, e.Role)
+		"one, use the server's files or end sessions of nodes (pg_signal_backend, or the role that serves): use a role that "+
+		"may only read, or say allow_superuser: true", e.Source, e.Role)
 }
 
-// A query can call set_config('role', …), so memberships and the session user count.
+// A query can call set_config('role', …), so memberships and the session user count. Nodes' sessions are named tranche.
 const readRole = `
 SELECT session_user, EXISTS (SELECT FROM pg_catalog.pg_roles
-    WHERE (rolsuper OR rolname IN ('pg_execute_server_program', 'pg_read_server_files', 'pg_write_server_files'))
-      AND pg_catalog.pg_has_role(session_user, oid, 'MEMBER'))`
+    WHERE (rolsuper OR rolname IN ('pg_execute_server_program', 'pg_read_server_files', 'pg_signal_backend',
+        'pg_write_server_files')) AND pg_catalog.pg_has_role(session_user, oid, 'MEMBER'))
+  OR EXISTS (SELECT FROM pg_catalog.pg_stat_activity
+    WHERE application_name = 'tranche' AND pg_catalog.pg_has_role(session_user, usesysid, 'MEMBER'))`
 
-// CheckRole refuses a superuser and roles that can become one: despite a read-only transaction they can run programs
-// and read files.
+// CheckRole refuses a superuser and roles that can become one, and those that may end the sessions of nodes: despite a
+// read-only transaction they can run programs, read files and call pg_terminate_backend.
 func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	if s.AllowSuperuser {
 		return nil

@@ -24,13 +24,21 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
+// Owner returns the namespace that owns a rule: the only one that it is limited to, or else none, but the installation.
+func Owner(namespaces []string) string {
+	if len(namespaces) == 1 {
+		return namespaces[0]
+	}
+	return "*"
+}
+
 // kind is how rules are stored. A rule's row serializes its changes and notes.
 func kind() ledger.Kind {
 	return ledger.Kind{
 		Name: "alert",
 		Hold: `
 SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3, spec, NULL::timestamptz, changed_by,
-    changed_at, 'default'
+    changed_at, namespace
 FROM alert WHERE name = $1
 FOR NO KEY UPDATE`,
 		Left: `SELECT count(*), 0 FROM alert_message WHERE alert = $1 AND state = 'waiting'`,
@@ -51,8 +59,16 @@ SET version = a.version + 1, spec = $2, source = $3, changed_by = $4,
     notified_at = CASE WHEN a.deleted_at IS NULL THEN a.notified_at END, deleted_at = NULL
 RETURNING version, changed_at`
 
-// Apply creates or changes a rule. Reported conditions stay reported; waiting messages go to the new receiver.
-func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (workqueue.AppliedDocument, error) {
+// Apply creates or changes a rule of the same owner. Reported conditions stay reported; waiting messages go to the new
+// receiver.
+func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (
+	none workqueue.AppliedDocument, _ error,
+) {
+	var spec struct{ Namespaces []string }
+	if err := json.Unmarshal(doc.Spec, &spec); err != nil {
+		return none, pg.Wrap(err, "apply alert %s", doc.Name)
+	}
+	ctx = workqueue.InScope(ctx, workqueue.Scope{Namespaces: workqueue.Namespaces(ctx), Into: Owner(spec.Namespaces)})
 	return kind().Apply(ctx, s.db, &doc, actor,
 		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, out *workqueue.AppliedDocument) error {
 			return tx.QueryRow(ctx, writeAlert, doc.Name, doc.Spec, doc.Source, out.ChangedBy).

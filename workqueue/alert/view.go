@@ -81,11 +81,12 @@ const (
 
 	listAlerts = `
 SELECT ` + alertColumns + `
-FROM alert a WHERE a.deleted_at IS NULL AND a.name > $1 ORDER BY a.name LIMIT $2`
+FROM alert a WHERE a.deleted_at IS NULL AND a.name > $1 AND ($3::text[] IS NULL OR a.namespace = ANY ($3))
+ORDER BY a.name LIMIT $2`
 
 	oneAlert = `
 SELECT ` + alertColumns + `
-FROM alert a WHERE a.deleted_at IS NULL AND a.name = $1`
+FROM alert a WHERE a.deleted_at IS NULL AND a.name = $1 AND ($2::text[] IS NULL OR a.namespace = ANY ($2))`
 
 	// alert_message_made, backwards.
 	listMessages = `
@@ -100,7 +101,8 @@ func (s Store) List(ctx context.Context, after string, limit int) (list []AlertS
 	if !pg.ValidText(after) {
 		return nil, "", fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
 	}
-	views, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertView], listAlerts, after, limit+1)
+	views, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertView], listAlerts, after, limit+1,
+		workqueue.Namespaces(ctx))
 	if err != nil {
 		return nil, "", fmt.Errorf("list alerts: %w", err)
 	}
@@ -120,7 +122,8 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	if !pg.ValidText(name) {
 		return nil, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
 	}
-	view, err := pg.One(ctx, s.db.Pool, pgx.RowToStructByPos[AlertView], oneAlert, name)
+	view, err := pg.One(ctx, s.db.Pool, pgx.RowToStructByPos[AlertView], oneAlert, name,
+		workqueue.Namespaces(ctx))
 	return &view, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "alert %q", name)
 }
 

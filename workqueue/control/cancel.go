@@ -180,12 +180,17 @@ WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 
 // revive continues a cancelled run in the next generation: items without an outcome become ready, or wait as before.
 // For a run in another state it returns false. The run's hold ends, except a canary's, which needs approval.
-func (c *Control) revive(ctx context.Context, tx pgx.Tx, maxFailed *string, out *Controlled) (revived bool, err error) {
+func (s Store) revive(
+	ctx context.Context, tx pgx.Tx, c *Control, maxFailed *string, out *Controlled,
+) (revived bool, err error) {
 	if c.All {
 		return false, nil
 	}
 	if r, err := readHold(ctx, tx, c.Run); err != nil || r.state != "cancelled" {
 		return false, err
+	}
+	if _, err := s.db.Seal(ctx, tx, c.Run); err != nil {
+		return false, err // no node starts while a run in progress has a key that it lacks
 	}
 	if _, err := tx.Exec(ctx, lockStepsOfRun, c.Run); err != nil {
 		return false, fmt.Errorf("lock steps: %w", err)

@@ -191,7 +191,7 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 	}
 	err = s.db.InTxWithin(ctx, database.OperatorTimeout, func(ctx context.Context, tx pgx.Tx) error {
 		out = Controlled{}
-		if revived, err := c.revive(ctx, tx, maxFailed, &out); err != nil || revived {
+		if revived, err := s.revive(ctx, tx, &c, maxFailed, &out); err != nil || revived {
 			return err
 		}
 		runs, err := LockHolds(ctx, tx, &c, lockRunsHeld)

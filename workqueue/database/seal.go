@@ -164,10 +164,25 @@ func (s *sealing) unwrap(run workqueue.RunID, wrapped []byte) (key []byte, by in
 			return key, by, nil
 		}
 	}
-	return nil, 0, &workqueue.StateError{Run: run, State: "encrypted with a key that this process does not have",
-		Op: "read or write", Fix: "give it that key, with --encryption-key; if the key is lost, or batchrun.data_key was " +
-			"changed, cancel the run on a running node: tranche run cancel " + run.String()}
+	return nil, 0, withoutKey([]workqueue.RunID{run})
 }
+
+// withoutKey is about runs, at least one, whose data keys no key decrypts.
+func withoutKey(runs []workqueue.RunID) error {
+	state, ids := "encrypted with a key that this process does not have", runs[0].String()
+	if len(runs) > 1 {
+		state += fmt.Sprintf(", like %d more", len(runs)-1)
+	}
+	for _, run := range runs[1:min(len(runs), maxNamed)] {
+		ids += "," + run.String()
+	}
+	return &workqueue.StateError{Run: runs[0], State: state, Op: "read or write", Fix: "give it that key, with " +
+		"--encryption-key; if the key is lost, or batchrun.data_key was changed, cancel the run: tranche run cancel " +
+		runs[0].String() + ", or, while no node starts, tranche serve --cancel-run " + ids}
+}
+
+// maxNamed bounds the runs that an error names.
+const maxNamed = 100
 
 const dataKey = `SELECT data_key FROM batchrun WHERE id = $1`
 
@@ -234,13 +249,19 @@ type runKey struct {
 	Wrapped []byte
 }
 
-// CheckKeys returns an error if there is a run in progress that the keys do not decrypt. It holds one at a time.
+// CheckKeys returns an error that names the runs in progress that the keys do not decrypt. It holds one key at a time.
 func (s *DB) CheckKeys(ctx context.Context) error {
 	var of runKey
+	var lost []workqueue.RunID
 	_, err := pgx.ForEachRow(pg.Rows(ctx, s.Sessions, dataKeys, false), []any{&of.Run, &of.Wrapped}, func() error {
-		_, _, err := s.seals.unwrap(of.Run, of.Wrapped)
-		return err
+		if _, _, err := s.seals.unwrap(of.Run, of.Wrapped); err != nil {
+			lost = append(lost, of.Run)
+		}
+		return nil
 	})
+	if err == nil && len(lost) > 0 {
+		err = withoutKey(lost)
+	}
 	if err != nil {
 		return fmt.Errorf("check the encryption keys: %w", err)
 	}
@@ -291,7 +312,8 @@ func (s *DB) KeyFile(path string) (key []byte, err error) {
 		_, err = rand.Read(key)
 	} else if err == nil {
 		if key, by, err = s.seals.unwrap(workqueue.RunID{}, wrapped); err != nil {
-			err = fmt.Errorf("%s is encrypted with another key: give that key, too", path)
+			err = fmt.Errorf("%s is encrypted with another key: give that key, too, or, if it is lost, delete the file and "+
+				"the directory nats next to it", path)
 		}
 	}
 	if err != nil || by == 0 {

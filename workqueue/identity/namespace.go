@@ -89,6 +89,8 @@ SELECT what FROM (
     UNION ALL SELECT 'schedules' WHERE EXISTS (SELECT FROM schedule WHERE namespace = $1)
     UNION ALL SELECT 'collectors' WHERE EXISTS (SELECT FROM collector WHERE namespace = $1)
     UNION ALL SELECT 'trackers' WHERE EXISTS (SELECT FROM tracker_service WHERE namespace = $1)
+    UNION ALL SELECT 'alerts' WHERE EXISTS (SELECT FROM alert a WHERE namespace = $1
+        AND (deleted_at IS NULL OR EXISTS (SELECT FROM alert_message m WHERE m.alert = a.name)))
     UNION ALL SELECT 'endpoints' WHERE EXISTS (SELECT FROM endpoint_setting WHERE $1 = ANY (namespaces))
     UNION ALL SELECT 'tokens' WHERE EXISTS (SELECT FROM api_token WHERE revoked_at IS NULL AND grants ? $1
         AND (expires_at IS NULL OR expires_at > tranche_now()))) u LIMIT 1`
@@ -182,13 +184,15 @@ func owner(kind string) string {
 		return `SELECT namespace FROM schedule WHERE name = $1`
 	case "collector":
 		return `SELECT namespace FROM collector WHERE name = $1 AND state <> 'deleting'`
+	case "alert":
+		return `SELECT namespace FROM alert WHERE name = $1 AND deleted_at IS NULL`
 	default: // tracker
 		return `SELECT namespace FROM tracker_service WHERE batch_id = $1::text::uuid`
 	}
 }
 
-// NamespaceOf returns the namespace of a run or tracker by ID, or of a plan, schedule or collector by name. The error
-// wraps ErrNotFound if it does not exist.
+// NamespaceOf returns the namespace of a run or tracker by ID, or of a plan, schedule, collector or alert by name. The
+// error wraps ErrNotFound if it does not exist.
 func (s Store) NamespaceOf(ctx context.Context, kind, ref string) (namespace string, err error) {
 	if kind == "run" || kind == "tracker" {
 		id, err := uuid.Parse(ref)

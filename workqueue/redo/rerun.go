@@ -59,6 +59,9 @@ func (s Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 	r := &rerun{}
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		req.Select.unaccepted = true
+		if _, err := s.db.Seal(ctx, tx, req.Run); err != nil {
+			return err // no node starts while a run in progress has a key that it lacks
+		}
 		r = &rerun{RerunRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, canary: req.Canary}}
 		return r.do(ctx, database.Kept[plane.GraphCache](s.db))
 	})

@@ -70,6 +70,9 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	}
 	r := &reset{}
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := s.db.Seal(ctx, tx, req.Run); err != nil {
+			return err // as in [Store.Rerun]
+		}
 		failed := req.Select.byError() && req.Select.At == ""
 		r = &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
 			take: scope{done: !failed, live: !failed && !req.Select.ofParts()}}}

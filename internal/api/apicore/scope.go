@@ -42,7 +42,7 @@ const (
 // owned are the paths of objects that a namespace owns, by the kind of object. All below them has the scope OfObject.
 var owned = map[string]string{ //nolint:gochecknoglobals // constants
 	"/runs/{run}": "run", "/plans/{name}": "plan", "/schedules/{name}": "schedule", "/collectors/{name}": "collector",
-	"/trackers/{id}": "tracker",
+	"/trackers/{id}": "tracker", "/alerts/{name}": "alert",
 }
 
 // In sets the scope of an operation that names no object in its path.

@@ -28,6 +28,6 @@ export const groups = [
 export const named = (path, name) => `${path}?name=${encodeURIComponent(name)}`;
 
 // shared pages change what belongs to no namespace, though some show what is about runs of one.
-export const shared = new Set(["health", "alerts", "endpoints", "endpoint", "nodes", "letters", "audit"]);
+export const shared = new Set(["health", "endpoints", "endpoint", "nodes", "letters", "audit"]);
 
 export const places = groups.flatMap(([, all]) => all);
