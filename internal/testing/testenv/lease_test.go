@@ -51,7 +51,9 @@ func TestATestFindsNothingOfAnother(t *testing.T) {
 		"a schema": {sql(`CREATE TABLE left_behind ()`), false},
 		"a setting": {sql(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = 64', current_database());
 			END $$`), false},
-		"many rows": {sql(`INSERT INTO schema_object SELECT n || repeat('x', 1000) FROM generate_series(1, 9000) n`), false},
+		"many rows": {sql(`INSERT INTO audit_log (actor, action, subject, detail)
+			SELECT 'a', 'b', 'c', '{}' FROM generate_series(1, 20000)`), true},
+		"many rows of the schema": {sql(`INSERT INTO schema_object SELECT n || repeat('x', 1000) FROM generate_series(1, 9000) n`), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after, found := "", "", ""

@@ -158,7 +158,9 @@ const objectInUse = "55006"
 func (s *sharedServer) stop(ctx context.Context) error {
 	var err error
 	for _, l := range s.leases {
-		err = errors.Join(err, s.end(ctx, l))
+		l.close()
+		_, left := s.admin.Exec(ctx, returnIdle, l.name)
+		err = errors.Join(err, left)
 	}
 	if s.admin != nil {
 		s.admin.Close()
