@@ -40,7 +40,7 @@ DO $$ DECLARE t record; BEGIN
 END $$;
 CREATE VIEW testenv."tables of public" AS
     SELECT t.oid::regclass AS name, seed.oid::regclass AS seed, seed.xmin AS copied,
-        pg_relation_size(t.oid) > 1000000 AS large,
+        pg_relation_size(t.oid) AS size,
         seed.oid IS NULL AND NOT EXISTS (SELECT FROM pg_constraint WHERE confrelid = t.oid) AS truncatable
     FROM pg_class t LEFT JOIN pg_class seed ON seed.relnamespace = 'testenv'::regnamespace AND seed.relname = t.relname
     WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace AND pg_relation_size(t.oid) > 0;
@@ -69,12 +69,16 @@ WHERE datname = current_database() AND backend_type = 'client backend' AND pid <
 SELECT pg_sequence_last_value('testenv.schema_changes') IS NULL AND NOT EXISTS (
         SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
         WHERE d.datname = current_database())
-    AND NOT EXISTS (SELECT FROM testenv."tables of public" WHERE large AND NOT truncatable)`
+    AND NOT EXISTS (SELECT FROM testenv."tables of public" WHERE size > 4000000 AND NOT truncatable)`
 
-	// empty puts rows, sequences and the clock back. A row that a test wrote is younger than the copy of its table.
+	// empty puts rows, sequences, statistics and the clock back. A row that a test wrote is younger than the copy of its
+	// table. An empty table of more than ten pages is planned for like a full one.
 	empty = `
 DO $$ DECLARE t record; changed boolean; BEGIN
     PERFORM set_config('session_replication_role', 'replica', true);
+    DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace);
+    UPDATE pg_class SET relpages = 0, reltuples = -1, relallvisible = 0
+    WHERE relnamespace = 'public'::regnamespace AND reltuples > 0;
     FOR t IN TABLE testenv."tables of public" LOOP
         IF t.seed IS NOT NULL THEN
             EXECUTE format('SELECT count(*) <> (SELECT count(*) FROM %2$s) OR min(age(xmin)) < age($1) FROM %1$s',
@@ -83,7 +87,7 @@ DO $$ DECLARE t record; changed boolean; BEGIN
                 EXECUTE format('DELETE FROM %1$s; INSERT INTO %1$s OVERRIDING SYSTEM VALUE TABLE %2$s', t.name, t.seed);
             END IF;
         ELSE
-            EXECUTE CASE WHEN t.large AND t.truncatable THEN 'TRUNCATE ' ELSE 'DELETE FROM ' END || t.name;
+            EXECUTE CASE WHEN t.size > 100000 AND t.truncatable THEN 'TRUNCATE ' ELSE 'DELETE FROM ' END || t.name;
         END IF;
     END LOOP;
     PERFORM setval(name, coalesce(last_value, start_value), last_value IS NOT NULL)
