@@ -54,7 +54,7 @@ func TestATestFindsNothingOfAnother(t *testing.T) {
 			END $$`), false},
 		"many rows": {sql(`INSERT INTO audit_log (actor, action, subject, detail)
 			SELECT 'a', 'b', 'c', '{}' FROM generate_series(1, 5000); ANALYZE`), true},
-		"many rows of the schema": {sql(`INSERT INTO schema_object SELECT n || repeat('x', 1000) FROM generate_series(1, 9000) n`), false},
+		"many names": {sql(`INSERT INTO schema_object SELECT n || repeat('x', 1000) FROM generate_series(1, 9000) n`), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after, found := "", "", ""
