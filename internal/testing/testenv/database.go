@@ -212,11 +212,16 @@ const servingRole = "tranche_serving"
 
 // grantServing makes the role that serves. PostgreSQL 14 also lets every role create tables.
 func grantServing(ctx context.Context, database string) error {
+	err := execute(ctx, database, `REVOKE CREATE ON SCHEMA public FROM PUBLIC;
+		CREATE ROLE `+servingRole+` LOGIN PASSWORD '`+servingRole+`'`)
+	return errors.Join(err, migrations.Grant(ctx, database, servingRole))
+}
+
+func execute(ctx context.Context, database, sql string) error {
 	admin, err := pgx.Connect(ctx, database)
 	if err != nil {
 		return err
 	}
-	_, err = admin.Exec(ctx, `REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-		CREATE ROLE `+servingRole+` LOGIN PASSWORD '`+servingRole+`'`)
-	return errors.Join(err, admin.Close(ctx), migrations.Grant(ctx, database, servingRole))
+	_, err = admin.Exec(ctx, sql)
+	return errors.Join(err, admin.Close(ctx))
 }

@@ -19,9 +19,9 @@ import (
 // keptFor limits the age of a kept cluster, since its name does not cover the code that made it.
 const keptFor = time.Hour
 
-// newCluster creates a stopped cluster with the migrated database [embedded.DefaultDatabase], and the role that serves
-// in its clones, in dir. It copies one
-// with the same migrations and PostgreSQL from the user's cache, if any, which saves a second or more.
+// newCluster creates a stopped cluster with the migrated databases [embedded.DefaultDatabase] and leaseTemplate, and
+// the role that serves in their clones, in dir. It copies one with the same migrations and PostgreSQL from the user's
+// cache, if any, which saves a second or more.
 func newCluster(ctx context.Context, dir string) error {
 	cache, err := os.UserCacheDir()
 	if err != nil {
@@ -77,7 +77,7 @@ func clusterName(ctx context.Context) (string, error) {
 		return "", err
 	}
 	sum := sha256.New()
-	_, _ = fmt.Fprintln(sum, installs[0].Dir, installs[0].Version, servingRole)
+	_, _ = fmt.Fprintln(sum, installs[0].Dir, installs[0].Version, servingRole, idle, beginLeases)
 	err = fs.WalkDir(migrations.Files, ".", func(path string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -99,6 +99,15 @@ func makeCluster(ctx context.Context, dir string) error {
 	}
 	if _, err = migrations.Up(ctx, server.URL(), nil); err == nil {
 		err = grantServing(ctx, server.URL())
+	}
+	for _, step := range [][2]string{
+		{"postgres", idle},
+		{"postgres", "CREATE DATABASE " + leaseTemplate + " TEMPLATE " + embedded.DefaultDatabase},
+		{leaseTemplate, beginLeases},
+	} {
+		if err == nil {
+			err = execute(ctx, server.URLFor(step[0]), step[1])
+		}
 	}
 	return errors.Join(err, server.Stop(ctx))
 }

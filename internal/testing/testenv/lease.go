@@ -6,23 +6,23 @@ import (
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
-
-	"github.com/tranchehq/tranche/internal/embedded"
 )
 
 // lease is a migrated database with its connections, which tests of the binary use one after another: most of a small
-// test's time went into a clone, and into what new connections of PostgreSQL read and plan first.
+// test's time went into a clone, and into what new connections of PostgreSQL read and plan first. At its end the binary
+// leaves the databases, without connections, to other binaries on the same server.
 type lease struct {
 	name           string
 	admin, serving *pgxpool.Pool
 }
 
 const (
+	// leaseTemplate is the migrated database with what beginLeases adds.
+	leaseTemplate = "tranche_lease"
 	// leaseName is the application name of a lease's connections.
 	leaseName = "testenv"
-	// leaseBytes is the size of its tables beyond which a database is not used again.
-	leaseBytes = 4 << 20
 	// endPatience is how long other sessions on a leased database have to end.
 	endPatience = 10 * time.Second
 
@@ -38,6 +38,12 @@ DO $$ DECLARE t record; BEGIN
         EXECUTE format('CREATE TABLE testenv.%I AS TABLE %s', t.relname, t.name);
     END LOOP;
 END $$;
+CREATE VIEW testenv."tables of public" AS
+    SELECT t.oid::regclass AS name, seed.oid::regclass AS seed, seed.xmin AS copied,
+        pg_relation_size(t.oid) AS size,
+        seed.oid IS NULL AND NOT EXISTS (SELECT FROM pg_constraint WHERE confrelid = t.oid) AS truncatable
+    FROM pg_class t LEFT JOIN pg_class seed ON seed.relnamespace = 'testenv'::regnamespace AND seed.relname = t.relname
+    WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace AND pg_relation_size(t.oid) > 0;
 CREATE SEQUENCE testenv.schema_changes;
 CREATE FUNCTION testenv.schema_changed() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
     IF tg_tag LIKE 'DROP%' OR EXISTS (
@@ -47,34 +53,41 @@ CREATE FUNCTION testenv.schema_changed() RETURNS event_trigger LANGUAGE plpgsql 
 END $$;
 CREATE EVENT TRIGGER testenv_schema_changed ON ddl_command_end EXECUTE FUNCTION testenv.schema_changed()`
 
+	// idle has the leases that no binary uses, in the database postgres.
+	idle       = `CREATE TABLE idle (name text)`
+	takeIdle   = `DELETE FROM idle WHERE name = (SELECT name FROM idle LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING name`
+	returnIdle = `INSERT INTO idle VALUES ($1)`
+
 	// endSessions ends what a test left: a statement of a connection that was cut may still run.
 	endSessions = `
 SELECT coalesce(bool_and(pg_terminate_backend(pid, $1)), true) FROM pg_stat_activity
 WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
     AND (state <> 'idle' OR application_name <> $2)`
 
-	// reusable is whether only rows have changed, and few.
+	// reusable is whether only rows have changed, and there are few to be deleted one by one.
 	reusable = `
 SELECT pg_sequence_last_value('testenv.schema_changes') IS NULL AND NOT EXISTS (
         SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
         WHERE d.datname = current_database())
-    AND (SELECT sum(pg_relation_size(oid)) < $1 FROM pg_class
-        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace)`
+    AND NOT EXISTS (SELECT FROM testenv."tables of public" WHERE size > 4000000 AND NOT truncatable)`
 
-	// empty puts rows, sequences and the clock back.
+	// empty puts rows, sequences, statistics and the clock back. A row that a test wrote is younger than the copy of its
+	// table. An empty table of more than ten pages is planned for like a full one.
 	empty = `
 DO $$ DECLARE t record; changed boolean; BEGIN
     PERFORM set_config('session_replication_role', 'replica', true);
-    FOR t IN SELECT oid::regclass AS name, to_regclass(format('testenv.%I', relname)) AS seed FROM pg_class
-        WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace LOOP
+    DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace);
+    UPDATE pg_class SET relpages = 0, reltuples = -1, relallvisible = 0
+    WHERE relnamespace = 'public'::regnamespace AND reltuples > 0;
+    FOR t IN TABLE testenv."tables of public" LOOP
         IF t.seed IS NOT NULL THEN
-            EXECUTE format('SELECT EXISTS (TABLE %1$s EXCEPT TABLE %2$s) OR EXISTS (TABLE %2$s EXCEPT TABLE %1$s)',
-                t.name, t.seed) INTO changed;
+            EXECUTE format('SELECT count(*) <> (SELECT count(*) FROM %2$s) OR min(age(xmin)) < age($1) FROM %1$s',
+                t.name, t.seed) INTO changed USING t.copied;
             IF changed THEN
                 EXECUTE format('DELETE FROM %1$s; INSERT INTO %1$s OVERRIDING SYSTEM VALUE TABLE %2$s', t.name, t.seed);
             END IF;
-        ELSIF pg_relation_size(t.name) > 0 THEN
-            EXECUTE 'DELETE FROM ' || t.name;
+        ELSE
+            EXECUTE CASE WHEN t.size > 100000 AND t.truncatable THEN 'TRUNCATE ' ELSE 'DELETE FROM ' END || t.name;
         END IF;
     END LOOP;
     PERFORM setval(name, coalesce(last_value, start_value), last_value IS NOT NULL)
@@ -117,15 +130,20 @@ func (s *sharedServer) lease(ctx context.Context) (*lease, error) {
 		return l, nil
 	}
 	s.mu.Unlock()
-	name, url, err := s.clone(ctx, embedded.DefaultDatabase)
+	l, url, err := &lease{}, "", s.open()
 	if err != nil {
 		return nil, err
 	}
-	l := &lease{name: name}
-	if l.admin, err = connect(url, leased); err != nil {
+	err = s.admin.QueryRow(ctx, takeIdle).Scan(&l.name)
+	if err == nil {
+		url, err = withDatabase(s.base, l.name)
+	} else if errors.Is(err, pgx.ErrNoRows) {
+		l.name, url, err = s.clone(ctx, leaseTemplate)
+	}
+	if err != nil {
 		return nil, err
 	}
-	if _, err = l.admin.Exec(ctx, beginLeases); err != nil {
+	if l.admin, err = connect(url, leased); err != nil {
 		return nil, err
 	}
 	if url, err = as(url, servingRole); err != nil {
@@ -156,7 +174,7 @@ func (l *lease) emptied(ctx context.Context) bool {
 	var ended, same bool
 	err := errors.Join(
 		l.admin.QueryRow(ctx, endSessions, endPatience.Milliseconds(), leaseName).Scan(&ended),
-		l.admin.QueryRow(ctx, reusable, leaseBytes).Scan(&same))
+		l.admin.QueryRow(ctx, reusable).Scan(&same))
 	if err != nil || !ended || !same {
 		return false
 	}
@@ -165,7 +183,11 @@ func (l *lease) emptied(ctx context.Context) bool {
 }
 
 func (s *sharedServer) end(ctx context.Context, l *lease) error {
+	l.close()
+	return s.drop(ctx, l.name)
+}
+
+func (l *lease) close() {
 	l.admin.Close()
 	l.serving.Close()
-	return s.drop(ctx, l.name)
 }

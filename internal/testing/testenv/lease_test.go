@@ -21,6 +21,7 @@ func TestATestFindsNothingOfAnother(t *testing.T) {
 			(SELECT count(*) FROM namespace), (SELECT max(max_in_flight) FROM namespace),
 			(SELECT count(*) FROM audit_log), (SELECT count(*) FROM audit_head),
 			(SELECT count(*) FROM pg_sequences WHERE schemaname = 'public' AND last_value IS NOT NULL),
+			(SELECT count(*) FROM pg_stats WHERE schemaname = 'public'),
 			to_regclass('left_behind'), tranche_now() > $1)`, time.Now().Add(time.Minute)).Scan(&name, &found))
 		return name, found, pool
 	}
@@ -51,7 +52,9 @@ func TestATestFindsNothingOfAnother(t *testing.T) {
 		"a schema": {sql(`CREATE TABLE left_behind ()`), false},
 		"a setting": {sql(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET work_mem = 64', current_database());
 			END $$`), false},
-		"many rows": {sql(`INSERT INTO schema_object SELECT n || repeat('x', 1000) FROM generate_series(1, 9000) n`), false},
+		"many rows": {sql(`INSERT INTO audit_log (actor, action, subject, detail)
+			SELECT 'a', 'b', 'c', '{}' FROM generate_series(1, 5000); ANALYZE`), true},
+		"many names": {sql(`INSERT INTO schema_object SELECT n || repeat('x', 1000) FROM generate_series(1, 9000) n`), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			before, after, found := "", "", ""

@@ -51,6 +51,7 @@ type natsServer struct {
 	err    error
 	dir    string
 	server *server.Server
+	stop   func() error // nil: not started. Programs that start none do not link the server.
 }
 
 func (n *natsServer) account() (*server.Account, error) {
@@ -82,6 +83,11 @@ func (n *natsServer) start() (err error) {
 	if err != nil {
 		return err
 	}
+	n.stop = func() error {
+		n.server.Shutdown()
+		n.server.WaitForShutdown()
+		return os.RemoveAll(n.dir)
+	}
 	n.server.Start()
 	if !n.server.ReadyForConnections(stopTimeout) || !n.server.JetStreamEnabled() {
 		return errors.New("the NATS server does not start")
@@ -96,14 +102,6 @@ func (n *natsServer) Check(c server.ClientAuthentication) bool {
 		c.RegisterUser(&server.User{Username: account.Name, Account: account})
 	}
 	return err == nil
-}
-
-func (n *natsServer) stop() error {
-	if n.server != nil {
-		n.server.Shutdown()
-		n.server.WaitForShutdown()
-	}
-	return os.RemoveAll(n.dir)
 }
 
 // OwnNATS runs a server with JetStream for one test. StoreDir and Listen have defaults.

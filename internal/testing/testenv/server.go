@@ -100,7 +100,7 @@ func (s *sharedServer) checkVersion(ctx context.Context) error {
 
 // reckless settings are for data not needed after a crash.
 var reckless = map[string]string{
-	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off", "autovacuum_naptime": "10s",
+	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
 	"max_connections": "600", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",
 	"jit": "off", // as on nodes: compiling takes longer than it saves
 }
@@ -158,7 +158,9 @@ const objectInUse = "55006"
 func (s *sharedServer) stop(ctx context.Context) error {
 	var err error
 	for _, l := range s.leases {
-		err = errors.Join(err, s.end(ctx, l))
+		l.close()
+		_, left := s.admin.Exec(ctx, returnIdle, l.name)
+		err = errors.Join(err, left)
 	}
 	if s.admin != nil {
 		s.admin.Close()

@@ -47,7 +47,11 @@ func run(m *testing.M, ignore []goleak.Option) int {
 	code := m.Run()
 	ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 	defer cancel()
-	if err := errors.Join(shared.stop(ctx), sharedNATS.stop(), os.RemoveAll(program.dir)); err != nil {
+	err := errors.Join(shared.stop(ctx), os.RemoveAll(program.dir))
+	if sharedNATS.stop != nil {
+		err = errors.Join(err, sharedNATS.stop())
+	}
+	if err != nil {
 		fmt.Fprintln(os.Stderr, "testenv:", err)
 		code = max(code, 1)
 	}
