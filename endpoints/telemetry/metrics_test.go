@@ -1,4 +1,4 @@
-package otelmetrics_test
+package telemetry_test
 
 import (
 	"context"
@@ -12,14 +12,14 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
-	"github.com/tranchehq/tranche/endpoints/otelmetrics"
+	"github.com/tranchehq/tranche/endpoints/telemetry"
 )
 
 // What is handled, failed and left out is counted by endpoint, and nothing else tells series apart.
 func TestWhatIsCounted(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
-	wrapper, err := otelmetrics.Wrapper(metric.NewMeterProvider(metric.WithReader(reader)))
+	wrapper, err := telemetry.Metrics(metric.NewMeterProvider(metric.WithReader(reader)))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -42,14 +42,14 @@ func TestWhatIsCounted(t *testing.T) {
 		switch data := m.Data.(type) {
 		case metricdata.Sum[int64]:
 			for _, p := range data.DataPoints {
-				outcome, _ := p.Attributes.Value(otelmetrics.KeyOutcome)
+				outcome, _ := p.Attributes.Value(telemetry.KeyOutcome)
 				items[outcome.AsString()] += p.Value
 				if p.Attributes.Len() != 2 {
 					t.Errorf("attributes %v", p.Attributes)
 				}
 			}
 		case metricdata.Histogram[float64]:
-			want := attribute.NewSet(otelmetrics.KeyEndpoint.String("each"))
+			want := attribute.NewSet(telemetry.KeyEndpoint.String("each"))
 			for _, p := range data.DataPoints {
 				if requests += p.Count; !p.Attributes.Equals(&want) {
 					t.Errorf("attributes %v", p.Attributes)

@@ -1,11 +1,11 @@
-package oteltrace_test
+package telemetry_test
 
 import (
 	"testing"
 
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/endpoints/telemetry"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -16,8 +16,8 @@ func FuzzExtract(f *testing.F) {
 	f.Add("00--", "\x00")
 	f.Fuzz(func(t *testing.T, parent, state string) {
 		given := wire.Trace{Parent: parent, State: state}
-		ctx := oteltrace.Extract(t.Context(), given)
-		got := oteltrace.Inject(ctx)
+		ctx := telemetry.Extract(t.Context(), given)
+		got := telemetry.Inject(ctx)
 		valid := wire.ParseTrace(parent, state)
 		testenv.MustSame(t, got.IsZero(), valid.IsZero(), "%+v is empty", given)
 		if valid.IsZero() {
