@@ -166,12 +166,6 @@ func (s *collectorRoutes) drainCollector(ctx context.Context, in *DocumentChange
 	return out, apicore.Seen(err, seeCollectors)
 }
 
-// OperationPage is a page of a collector's operations.
-type OperationPage struct {
-	Ops  []collector.OpView `json:"ops" nullable:"false"`
-	Next int64              `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
-}
-
 // AddedOperations is the result of adding operations.
 type AddedOperations struct {
 	Collector string `json:"collector"`
@@ -259,34 +253,16 @@ func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsIn
 	return out, apicore.Seen(err, seeCollectors)
 }
 
-type listOperationsInput struct {
-	DocumentPath
-	State string `query:"state" enum:"waiting,backoff,parked" doc:"only those in this state"`
-	Key   string `query:"key" doc:"only those of this key"`
-	ID    string `query:"id" doc:"only those with this ID"`
-	Code  string `query:"code" doc:"only those whose last error had this code"`
-	After int64  `query:"after" minimum:"0" doc:"next of the previous page"`
-	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
-}
-
-func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperationsInput) (OperationPage, error) {
-	for field, value := range map[string]string{"key": in.Key, "id": in.ID, "code": in.Code} {
+func (s *collectorRoutes) listOperations(
+	ctx context.Context, filter *collector.OpsFilter,
+) (page collector.OperationPage, err error) {
+	for field, value := range map[string]string{"key": filter.Key, "id": filter.ID, "code": filter.Code} {
 		if err := apicore.CheckText(field, value, collector.MaxOpKey); err != nil {
-			return OperationPage{}, err
+			return page, err
 		}
 	}
-	ops, err := collector.New(s.Store).Ops(ctx, in.Document, collector.OpsFilter{
-		State: in.State, Key: in.Key, ID: in.ID, Code: in.Code, After: in.After, Limit: in.Limit + 1,
-	})
-	if err != nil {
-		return OperationPage{}, apicore.Seen(err, seeCollectors)
-	}
-	page := OperationPage{Ops: append([]collector.OpView{}, ops...)}
-	if len(page.Ops) > in.Limit {
-		page.Ops = page.Ops[:in.Limit]
-		page.Next = page.Ops[in.Limit-1].Number
-	}
-	return page, nil
+	page, err = collector.New(s.Store).Ops(ctx, *filter)
+	return page, apicore.Seen(err, seeCollectors)
 }
 
 type requeueOperationsInput struct {

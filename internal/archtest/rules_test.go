@@ -244,7 +244,7 @@ func rules() map[string]rule {
 				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
 				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
-				"gather", "gather/fetch/...", "internal/ingest", "internal/trackers", "endpoints",
+				"orchestrator/streams", "gather", "gather/fetch/...", "internal/ingest", "internal/trackers", "endpoints",
 				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
 				"internal/health", "gather/strictyaml", "internal/archive",
 			}, store...),

@@ -98,9 +98,9 @@ func double(in change, key, year string) (out change, err error) {
 
 func (b *bench) stored(id string) string {
 	b.Helper()
-	ops := testenv.Must(collector.New(b.store).Ops(b.Context(), "e", collector.OpsFilter{ID: id}))(b)
-	testenv.MustSame(b, len(ops), 1, "%s", id)
-	return string(ops[0].Payload)
+	page := testenv.Must(collector.New(b.store).Ops(b.Context(), collector.OpsFilter{Collector: "e", ID: id}))(b)
+	testenv.MustSame(b, len(page.Ops), 1, "%s", id)
+	return string(page.Ops[0].Payload)
 }
 
 func (b *bench) add(text string) (collector.AddedOps, error) {

@@ -77,9 +77,9 @@ func (b *bench) apply(name, text string) {
 // keys counts the operations that are stored, by key.
 func (b *bench) keys(name string) map[string]int {
 	b.Helper()
-	ops := testenv.Must(collector.New(b.store).Ops(b.Context(), name, collector.OpsFilter{}))(b)
+	page := testenv.Must(collector.New(b.store).Ops(b.Context(), collector.OpsFilter{Collector: name}))(b)
 	all := map[string]int{}
-	for _, op := range ops {
+	for _, op := range page.Ops {
 		all[op.Key]++
 	}
 	return all

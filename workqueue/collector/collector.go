@@ -193,12 +193,19 @@ const (
 
 // OpsFilter selects operations.
 type OpsFilter struct {
-	State string // one of the states; empty: all
-	Key   string
-	ID    string
-	Code  string // of their last error
-	After int64  // number of the last operation of the previous page
-	Limit int
+	Collector string `path:"name" doc:"its name"`
+	State     string `query:"state" enum:"waiting,backoff,parked" doc:"only those in this state"`
+	Key       string `query:"key" doc:"only those of this key"`
+	ID        string `query:"id" doc:"only those with this ID"`
+	Code      string `query:"code" doc:"only those whose last error had this code"`
+	After     int64  `query:"after" minimum:"0" doc:"next of the previous page"` // the number of its last operation
+	Limit     int    `query:"limit" minimum:"1" maximum:"500" default:"50"`      // 0: as many as there may be
+}
+
+// OperationPage is a page of a collector's operations.
+type OperationPage struct {
+	Ops  []OpView `json:"ops" nullable:"false"`
+	Next int64    `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // OpView is an operation as shown to users.
