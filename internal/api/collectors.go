@@ -2,7 +2,6 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 
@@ -170,17 +169,8 @@ func (s *collectorRoutes) drainCollector(ctx context.Context, in *DocumentChange
 type AddedOperations struct {
 	Collector string `json:"collector"`
 	collector.AddedOps
-	DryRun bool               `json:"dry_run,omitempty" doc:"true: nothing was added, and this is what would have been"`
-	Sample []SampledOperation `json:"sample,omitempty" doc:"of a dry run: the first operations, as they would be stored"`
-}
-
-// SampledOperation is an operation as it would be stored.
-type SampledOperation struct {
-	ID       string          `json:"id,omitempty" doc:"absent: one would be generated"`
-	Key      string          `json:"key"`
-	Fold     string          `json:"fold,omitempty" doc:"what it would be folded by"`
-	Priority int             `json:"priority,omitempty"`
-	Payload  json.RawMessage `json:"payload"`
+	DryRun bool           `json:"dry_run,omitempty" doc:"true: nothing was added, and this is what would have been"`
+	Sample []collector.Op `json:"sample,omitempty" doc:"of a dry run: the first operations, as they would be stored"`
 }
 
 // OperationChoice selects operations. At least one condition is required; all given ones must match.
@@ -244,12 +234,7 @@ func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsIn
 		out.AddedOps, err = s.producers.AddFrom(ctx, in.Document, body)
 		return out, apicore.Seen(err, seeCollectors)
 	}
-	var sample []collector.Op
-	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Document, body)
-	for i := range sample {
-		op := &sample[i]
-		out.Sample = append(out.Sample, SampledOperation{op.ID, op.Key, op.Fold, op.Priority, op.Payload})
-	}
+	out.AddedOps, out.Sample, err = s.producers.TryFrom(ctx, in.Document, body)
 	return out, apicore.Seen(err, seeCollectors)
 }
 

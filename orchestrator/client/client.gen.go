@@ -322,7 +322,7 @@ type AddedOperations struct {
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Sample of a dry run: the first operations, as they would be stored
-	Sample []SampledOperation `json:"sample,omitempty"`
+	Sample []Op `json:"sample,omitempty"`
 }
 
 type Advice struct {
@@ -2739,6 +2739,17 @@ type OccurrenceList struct {
 // OccurrenceState is a text; a newer server may know more values.
 type OccurrenceState string
 
+type Op struct {
+	// ID absent: one is generated, and it is never a duplicate
+	ID       string          `json:"id,omitempty"`
+	Key      string          `json:"key"`
+	Payload  json.RawMessage `json:"payload"`
+	Priority int             `json:"priority,omitempty"`
+
+	// Fold what it is folded by with others of its key; absent: not folded
+	Fold string `json:"fold,omitempty"`
+}
+
 type OpKeying struct {
 	Field string `json:"field"`
 
@@ -4159,17 +4170,6 @@ type RunSummary struct {
 type RunsTopic struct {
 	// Runs the newest 50, and all that have not ended, up to 500; newest first
 	Runs []RunSummary `json:"runs"`
-}
-
-type SampledOperation struct {
-	// ID absent: one would be generated
-	ID  string `json:"id,omitempty"`
-	Key string `json:"key"`
-
-	// Fold what it would be folded by
-	Fold     string          `json:"fold,omitempty"`
-	Priority int             `json:"priority,omitempty"`
-	Payload  json.RawMessage `json:"payload"`
 }
 
 type ScheduleList struct {
@@ -7311,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of af893b79ca522facec5b860ceab010a2, is 07afe1b909a41e8928033e73b7cfe399fd7858f993fce5c2150b873eb7a2fa90.
+// Of 9a20b6316fbd374400afd9114bafedc0, is a1ef55e90acca63cd65b453c0dbe226ed7329aa82c44d9036618e6a4b85b5213.

@@ -149,13 +149,13 @@ func ParseRequestRate(text string) (perSecond float64, err error) {
 
 // Op is an operation to be added to a collector.
 type Op struct {
-	ID       string // empty: one is generated, and the operation is never a duplicate
-	Key      string
-	Payload  json.RawMessage
-	Priority int // 0 to MaxOpPriority; ignored when the order is fifo
+	ID       string          `json:"id,omitempty" doc:"absent: one is generated, and it is never a duplicate"`
+	Key      string          `json:"key"`
+	Payload  json.RawMessage `json:"payload"`
+	Priority int             `json:"priority,omitempty"` // 0 to MaxOpPriority; ignored when the order is fifo
 	// Duplicate: its ID is known, so it is counted and not added.
-	Duplicate bool
-	Fold      string // value by which it is folded with others of its key; empty: not folded
+	Duplicate bool   `json:"-"`
+	Fold      string `json:"fold,omitempty" doc:"what it is folded by with others of its key; absent: not folded"`
 }
 
 // AddedOps is the outcome of an add.

@@ -263,7 +263,7 @@ func addedText(added *client.AddedOperations) string {
 	if !added.DryRun {
 		return text
 	}
-	sample := cli.Each(added.Sample, func(o *client.SampledOperation) string {
+	sample := cli.Each(added.Sample, func(o *client.Op) string {
 		return cli.Text("\n  key %v%v: %v", o.Key, cli.If(o.Fold != "", ", folded by %v", o.Fold), string(o.Payload))
 	})
 	more := added.Added - len(added.Sample)
