@@ -30,12 +30,12 @@ PROOF       := /internal/(systest|embedded)(/|$$)|/cmd/tranche$$|/orchestrator/s
 PROOF_PKG   ?= ./...
 # Packages of make proof at once: they wait for processes more than they calculate.
 PROOF_P     ?= 3
-# Run by make soak only: packages, and tests of the others that one change can hardly break. make proof keeps one fault
-# of each kind, the conformance of Go, and people's main ways through the dashboard.
-SOAK        := /internal/systest/ship$$
+# Run by make soak only: what users install, and tests that one change can hardly break. make proof keeps one fault of
+# each kind, the conformance of Go, and people's main ways through the dashboard.
+SOAK_SHIP   := TestChart|TestCompose|TestImagesAsComposeRunsThem|TestReleaseArtefacts|TestTwoCheckoutsMakeTheSameBytes
 SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(in_4K|a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
 SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestNothingIsLostWithoutAFault
-SOAK_TESTS  := $(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestNodeServicePasses|TestNodePackage|TestProxiesOfTheDocs|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound|TestARunIsArchivedInS3
+SOAK_TESTS  := $(SOAK_SHIP)|$(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestNodeServicePasses|TestNodePackage|TestProxiesOfTheDocs|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound|TestARunIsArchivedInS3
 # Packages whose tests wait much and take long: they begin first, while the others are compiled.
 TEST_LONG   := /orchestrator(/(dispatch|sweep))?$$|/workqueue$$
 # Tests of a package at once. They wait more than they calculate.
@@ -112,13 +112,13 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 
 .PHONY: proof
 proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
-	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)' | except '$(SOAK)'); \
+	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)'); \
 	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(PROOF_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
 	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK_TESTS)'
 
 .PHONY: soak
 soak: soak-deps ## run what a release wants besides: all proofs, measurements, 10,000 simulated histories, every PostgreSQL, fuzzing
-	$(MAKE) proof SOAK='^$$' SOAK_TESTS='^$$'
+	$(MAKE) proof SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
 	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)|OfAnySize$$'
 	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./workqueue/report'

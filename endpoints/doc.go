@@ -18,7 +18,7 @@
 // stages that may query other endpoints; the next stage starts, on any instance, when their answers have arrived. To
 // wait for an answer, for example in an HTTP handler, use [Call] or [CallList].
 //
-// A [Wrapper] runs around handlers: for transactions (package pginbox), spans (package oteltrace) or counters.
+// A [Wrapper] runs around handlers: for transactions (package pginbox), spans and metrics (package telemetry).
 // Package endpointstest runs a service in a unit test. Packages wire and stream implement the protocol and its use of
 // JetStream; services rarely need them.
 //

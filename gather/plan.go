@@ -36,37 +36,36 @@ const (
 
 // Plan is what a run does with each item.
 type Plan struct {
-	Name              string // 1 to 64 of A-Z a-z 0-9 . _ -
-	Priority          int    // runs with a greater number go first
-	MaxFailed         string // failures above which the run pauses: "500", or "1%" of the items; "": never
-	FailFast          string // first failures of a step that pause the run, like "200/400"; "": workqueue.DefaultFailFast
-	Canary            int    // items of a spread sample that runs first, up to 1,000,000; 0: none
-	CanaryAutoApprove bool   // a sample within MaxFailed is approved automatically
-	DoneBy            string // when runs are to have ended, as workqueue.ParseDoneBy returns it; "": no time
-	Gentle            bool   // with no more in flight than that needs
-	Steps             []Step
+	Name              string `json:"name"`                          // 1 to 64 of A-Z a-z 0-9 . _ -
+	Priority          int    `json:"priority,omitempty"`            // runs with a greater number go first
+	DoneBy            string `json:"done_by,omitempty"`             // as workqueue.ParseDoneBy returns it; "": no time
+	Gentle            bool   `json:"gentle,omitempty"`              // with no more in flight than that needs
+	MaxFailed         string `json:"max_failed,omitempty"`          // failures that pause the run: "500", "1%"; "": never
+	FailFast          string `json:"fail_fast,omitempty"`           // first failures of a step that do, like "200/400"
+	Canary            int    `json:"canary,omitempty"`              // items of a spread sample that runs first; 0: none
+	CanaryAutoApprove bool   `json:"canary_auto_approve,omitempty"` // if the sample is within MaxFailed
 
-	Order     order.Rule // items of equal value run one at a time; zero: in any order
-	OnFailure string     // FailureStop, or "": items after a failed one are processed
-
-	Items Items // schema and reading of items
+	Order     order.Rule `json:"-"`                    // items of equal value run one at a time; zero: in any order
+	OnFailure string     `json:"on_failure,omitempty"` // FailureStop, or "": items after a failed one are processed
+	Items     Items      `json:"-"`                    // schema and reading of items
+	Steps     []Step     `json:"-"`
 }
 
 // Step is one unit of work per item. Exactly one of Endpoint, Direct, HTTP, SQL and Local is set.
 type Step struct {
-	Name     string   // 1 to 64 of A-Z a-z 0-9 _ -, unique in the plan
-	Endpoint string   // a list endpoint, over JetStream
-	Needs    []string // steps that an item must complete first
-	workqueue.StepSettings
+	Name                   string   `json:"name"`               // 1 to 64 of A-Z a-z 0-9 _ -, unique in the plan
+	Endpoint               string   `json:"endpoint,omitempty"` // a list endpoint, over JetStream
+	Needs                  []string `json:"needs,omitempty"`    // steps that an item must complete first
+	workqueue.StepSettings `json:"-"`
 
-	Direct   string   // a list endpoint, over core NATS: nothing is persisted
-	HTTP     *HTTP    // an external service
-	SQL      *SQL     // a query
-	Local    string   // a function in a program that embeds a node
-	Inputs   []string // "item" and steps of Needs; nil: the item and all of Needs
-	Optional bool     // steps that need it continue without its part
-	Barrier  bool     // it starts after its needs have ended for all items
-	Approval string   // with a barrier, who must approve it: ApproveAnyone or ApproveOther; "": automatic
+	Direct   string   `json:"direct,omitempty"`    // a list endpoint, over core NATS: nothing is persisted
+	HTTP     *HTTP    `json:"http,omitempty"`      // an external service
+	SQL      *SQL     `json:"sql,omitempty"`       // a query
+	Local    string   `json:"local,omitempty"`     // a function in a program that embeds a node
+	Inputs   []string `json:"inputs,omitzero"`     // "item" and steps of Needs; nil: the item and all of Needs
+	Optional bool     `json:"optional,omitempty"`  // steps that need it continue without its part
+	Barrier  bool     `json:"-"`                   // it starts after its needs have ended for all items
+	Approval string   `json:"approvers,omitempty"` // with a barrier: ApproveAnyone, ApproveOther; "": automatic
 }
 
 // Values of Step.Approval.

@@ -17,7 +17,7 @@ import (
 
 func (b *bench) closeBreaker() {
 	b.Helper()
-	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint, CloseBreaker: true}
+	change := pacestore.EndpointChange{Endpoint: storetest.Endpoint, Breaker: new("closed")}
 	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(b.Context(), change, "ann"))(b)
 }
 

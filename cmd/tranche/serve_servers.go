@@ -29,10 +29,10 @@ import (
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/migrations"
 	"github.com/tranchehq/tranche/orchestrator/core"
+	nodestreams "github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -293,9 +293,9 @@ type streamFlags struct {
 }
 
 func (s *streamFlags) checkStreams() error {
-	return (&session.StreamValues{Replicas: s.StreamReplicas, WorkBytes: int64(s.WorkMaxBytes),
-		ReplyBytes: int64(s.ReplyMaxBytes), EventBytes: int64(s.EventMaxBytes), StageBytes: int64(s.StageMaxBytes),
-		FlowBytes: int64(s.FlowMaxBytes), DeadBytes: int64(s.DeadMaxBytes)}).Validate()
+	config := s.streams()
+	values := nodestreams.StreamValues(&config)
+	return values.Validate()
 }
 
 func (s *streamFlags) streams() stream.Config {

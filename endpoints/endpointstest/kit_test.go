@@ -2,16 +2,15 @@ package endpointstest_test
 
 import (
 	"context"
-	"os"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/endpointstest"
-	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
+	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // patience is that of tests which do not wait in vain: what a crash leaves behind may come after an AckWait only.
 const patience = time.Minute

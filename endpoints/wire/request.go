@@ -246,7 +246,7 @@ const (
 )
 
 // Trace is a W3C trace context (https://www.w3.org/TR/trace-context/); the zero Trace is none. A service passes it on
-// from a request to the reply, the questions of its flow, dead letters and Call. Package oteltrace adds spans.
+// from a request to the reply, the questions of its flow, dead letters and Call. Package telemetry adds spans.
 type Trace struct{ Parent, State string }
 
 const (

@@ -200,9 +200,7 @@ func (b *bench) sendUntil(d *alerts.LeaderTask, lease workqueue.Lease, what stri
 
 func (b *bench) messages(rule string) []alert.AlertMessage {
 	b.Helper()
-	list, _, err := b.store.Messages(b.Context(), rule, nil, 0)
-	testenv.NoError(b, err)
-	return list
+	return testenv.Must(b.store.Messages(b.Context(), alert.MessageFilter{Alert: rule}))(b).Messages
 }
 
 func (b *bench) exec(sql string, args ...any) {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"time"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
@@ -23,19 +22,6 @@ const (
 	// maxAlertBody is how much of a rule is read, to report that it is too large.
 	maxAlertBody = 4 * alerts.MaxBytes
 )
-
-// AlertList is a page of rules.
-type AlertList struct {
-	Alerts []alertstore.AlertSummary `json:"alerts" nullable:"false"`
-
-	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
-}
-
-// AlertMessages is a page of a rule's messages.
-type AlertMessages struct {
-	Messages []alertstore.AlertMessage `json:"messages" nullable:"false"`
-	Next     *time.Time                `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
-}
 
 // TestedAlert is a test message in progress.
 type TestedAlert struct {
@@ -55,7 +41,7 @@ type alertRoutes struct {
 }
 
 func (o *alertRoutes) Register(api huma.API) {
-	registerDocuments(o.Core, api, &documents[AlertList, *alertstore.AlertView]{
+	registerDocuments(o.Core, api, &documents[alertstore.AlertList, *alertstore.AlertView]{
 		noun: "alert", scope: apicore.Anywhere, most: maxAlertBody,
 		lists: "List alerts, with delivery errors", gets: "An alert",
 		applies: documentWords{"Save or change an alert", applyAlertDescription},
@@ -64,11 +50,7 @@ func (o *alertRoutes) Register(api huma.API) {
 			"Events of the meantime, like completions, are not reported."},
 		drops: documentWords{"Delete an alert", "Undelivered messages are dropped. Applied " +
 			"again, it has the next version."},
-		list: func(ctx context.Context, after string, limit int) (AlertList, error) {
-			list, next, err := o.store.List(ctx, after, limit)
-			return AlertList{list, next}, err
-		},
-		get: o.store.Alert, version: func(v **alertstore.AlertView) int { return (*v).Version },
+		list: o.store.List, get: o.store.Alert, version: func(v **alertstore.AlertView) int { return (*v).Version },
 		apply: o.apply, set: o.set, drop: o.set,
 	})
 	apicore.Register(o.Core, api, apicore.Get("list-alert-messages", "/alerts/{name}/messages",
@@ -114,25 +96,13 @@ func (o *alertRoutes) set(ctx context.Context, name, state, actor string) (workq
 	return o.store.Set(ctx, name, state, actor)
 }
 
-func (o *alertRoutes) messages(ctx context.Context, in *struct {
-	DocumentPath
-	Before time.Time `query:"before" doc:"only messages created before"`
-	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
-},
-) (AlertMessages, error) {
-	if _, err := o.store.Alert(ctx, in.Document); err != nil {
-		return AlertMessages{}, apicore.Seen(err, seeAlerts)
+func (o *alertRoutes) messages(
+	ctx context.Context, filter *alertstore.MessageFilter,
+) (alertstore.AlertMessages, error) {
+	if _, err := o.store.Alert(ctx, filter.Alert); err != nil {
+		return alertstore.AlertMessages{}, apicore.Seen(err, seeAlerts)
 	}
-	var before *time.Time
-	if !in.Before.IsZero() {
-		before = &in.Before
-	}
-	list, more, err := o.store.Messages(ctx, in.Document, before, in.Limit)
-	out := AlertMessages{Messages: append([]alertstore.AlertMessage{}, list...)}
-	if more {
-		out.Next = &list[len(list)-1].MadeAt
-	}
-	return out, err
+	return o.store.Messages(ctx, *filter)
 }
 
 func (o *alertRoutes) test(ctx context.Context, in *DocumentChange) (out TestedAlert, err error) {

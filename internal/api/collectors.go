@@ -2,19 +2,17 @@ package api
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"slices"
 
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/workqueue"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 const seeCollectors = "tranche collector list"
@@ -23,7 +21,7 @@ const maxCollectorBody = 1 << 20
 
 // CollectorList lists all collectors.
 type CollectorList struct {
-	Collectors []collectorstore.CollectorView `json:"collectors" nullable:"false"`
+	Collectors []collector.CollectorView `json:"collectors" nullable:"false"`
 }
 
 const applyCollectorDescription = `The body is a collector in YAML, or in JSON. Its name field, or else the query, names
@@ -33,10 +31,10 @@ change, what waits goes under its old keys before anything that is added from th
 // CollectorEngine applies changes of collectors in the node, which may require an immediate flush.
 type CollectorEngine interface {
 	ingest.Adder
-	ApplyCollector(ctx context.Context, c collectorstore.Text, actor string) (workqueue.AppliedDocument, error)
+	ApplyCollector(ctx context.Context, c collector.Text, actor string) (workqueue.AppliedDocument, error)
 	SetCollector(ctx context.Context, name, state string, force bool, actor string) (workqueue.ControlledDocument, error)
-	DrainCollector(ctx context.Context, name, actor string) (collectorstore.Drained, error)
-	RequeueOps(ctx context.Context, name string, sel collectorstore.OpsSelection, actor string) (int64, error)
+	DrainCollector(ctx context.Context, name, actor string) (collector.Drained, error)
+	RequeueOps(ctx context.Context, name string, sel collector.OpsSelection, actor string) (int64, error)
 }
 
 type collectorRoutes struct {
@@ -53,7 +51,7 @@ func newCollectors(
 	k *apicore.Core, engine CollectorEngine, takers *ingest.Producers, sources *connections.Connections,
 ) *collectorRoutes {
 	if takers == nil {
-		takers = ingest.New(collectorstore.New(k.Store), engine, ingest.Sources{NC: k.NC}, k.Log)
+		takers = ingest.New(collector.New(k.Store), engine, ingest.Sources{NC: k.NC}, k.Log)
 	}
 	if sources == nil {
 		sources = &connections.Connections{}
@@ -64,14 +62,14 @@ func newCollectors(
 func (s *collectorRoutes) Register(api huma.API) {
 	apicore.Register(s.Core, api, apicore.In(apicore.Anywhere, apicore.Get("list-collectors", "/collectors",
 		"List collectors, with waiting operations")), s.listCollectors)
-	registerDocuments(s.Core, api, &documents[struct{}, collectorstore.CollectorView]{
+	registerDocuments(s.Core, api, &documents[struct{}, collector.CollectorView]{
 		noun: "collector", scope: apicore.Anywhere, most: maxCollectorBody,
 		gets:    "A collector, and why operations wait",
 		applies: documentWords{"Save or change a collector", applyCollectorDescription},
 		pauses: documentWords{"Pause a collector", "It still takes operations, and " +
 			"flushes in progress end as usual."},
 		resumes: documentWords{"Resume a collector", ""},
-		get:     s.getCollector, version: func(v *collectorstore.CollectorView) int { return v.Version },
+		get:     s.getCollector, version: func(v *collector.CollectorView) int { return v.Version },
 		apply: s.applyCollector, set: s.setCollector,
 	})
 	apicore.Register(s.Core, api, apicore.Delete("delete-collector", "/collectors/{name}",
@@ -85,9 +83,9 @@ func (s *collectorRoutes) Register(api huma.API) {
 }
 
 func (s *collectorRoutes) listCollectors(ctx context.Context, _ *struct{}) (CollectorList, error) {
-	all, err := collectorstore.New(s.Store).Collectors(ctx)
+	all, err := collector.New(s.Store).Collectors(ctx)
 	if all == nil {
-		all = []collectorstore.CollectorView{}
+		all = []collector.CollectorView{}
 	}
 	return CollectorList{Collectors: all}, err
 }
@@ -95,7 +93,7 @@ func (s *collectorRoutes) listCollectors(ctx context.Context, _ *struct{}) (Coll
 func (s *collectorRoutes) applyCollector(
 	ctx context.Context, in *documentText,
 ) (none workqueue.AppliedDocument, err error) {
-	spec, err := collector.Parse(in.Name, in.RawBody)
+	spec, err := ingest.Parse(in.Name, in.RawBody)
 	if err != nil {
 		return none, err
 	}
@@ -103,13 +101,13 @@ func (s *collectorRoutes) applyCollector(
 		return none, err
 	}
 	doc := in.document(spec.Name, nil)
-	return s.engine.ApplyCollector(ctx, collectorstore.Text{Name: doc.Name, Spec: *spec, Source: doc.Source,
+	return s.engine.ApplyCollector(ctx, collector.Text{Name: doc.Name, Spec: *spec, Source: doc.Source,
 		Newest: doc.Newest}, in.Actor.Name)
 }
 
 // checkSource refuses a query of a source that this node lacks: all added operations would be refused.
-func (s *collectorRoutes) checkSource(spec *collectorstore.CollectorSpec) error {
-	query, err := collector.Query(spec.Enrich)
+func (s *collectorRoutes) checkSource(spec *collector.CollectorSpec) error {
+	query, err := ingest.Query(spec.Enrich)
 	if err != nil || query == nil {
 		return err
 	}
@@ -119,8 +117,8 @@ func (s *collectorRoutes) checkSource(spec *collectorstore.CollectorSpec) error 
 	return nil
 }
 
-func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collectorstore.CollectorView, error) {
-	view, err := collectorstore.New(s.Store).Collector(ctx, name)
+func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collector.CollectorView, error) {
+	view, err := collector.New(s.Store).Collector(ctx, name)
 	if err != nil {
 		return view, err
 	}
@@ -128,14 +126,14 @@ func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collec
 		view.Why = append(s.whoIsAway(ctx, view.Spec.Endpoint), view.Why...)
 	}
 	if view.Why == nil {
-		view.Why = []collectorstore.CollectorReason{}
+		view.Why = []collector.CollectorReason{}
 	}
 	return view, nil
 }
 
-func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collectorstore.CollectorReason {
+func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collector.CollectorReason {
 	if !s.NC.IsConnected() {
-		return []collectorstore.CollectorReason{{Code: "nats_unreachable",
+		return []collector.CollectorReason{{Code: "nats_unreachable",
 			Text: "this node cannot reach NATS; it reconnects " +
 				"automatically as soon as NATS answers"}}
 	}
@@ -143,7 +141,7 @@ func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []coll
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {
 		return nil
 	}
-	return []collectorstore.CollectorReason{{Code: "no_listeners", Text: "no service listens on endpoint " + endpoint +
+	return []collector.CollectorReason{{Code: "no_listeners", Text: "no service listens on endpoint " + endpoint +
 		"; start a service that does: it is there when tranche endpoints show " + endpoint + " names it"}}
 }
 
@@ -162,32 +160,17 @@ func (s *collectorRoutes) deleteCollector(ctx context.Context, in *struct {
 	return out, apicore.Seen(err, seeCollectors)
 }
 
-func (s *collectorRoutes) drainCollector(ctx context.Context, in *DocumentChange) (collectorstore.Drained, error) {
+func (s *collectorRoutes) drainCollector(ctx context.Context, in *DocumentChange) (collector.Drained, error) {
 	out, err := s.engine.DrainCollector(ctx, in.Document, in.Name)
 	return out, apicore.Seen(err, seeCollectors)
-}
-
-// OperationPage is a page of a collector's operations.
-type OperationPage struct {
-	Ops  []collectorstore.OpView `json:"ops" nullable:"false"`
-	Next int64                   `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // AddedOperations is the result of adding operations.
 type AddedOperations struct {
 	Collector string `json:"collector"`
-	collectorstore.AddedOps
-	DryRun bool               `json:"dry_run,omitempty" doc:"true: nothing was added, and this is what would have been"`
-	Sample []SampledOperation `json:"sample,omitempty" doc:"of a dry run: the first operations, as they would be stored"`
-}
-
-// SampledOperation is an operation as it would be stored.
-type SampledOperation struct {
-	ID       string          `json:"id,omitempty" doc:"absent: one would be generated"`
-	Key      string          `json:"key"`
-	Fold     string          `json:"fold,omitempty" doc:"what it would be folded by"`
-	Priority int             `json:"priority,omitempty"`
-	Payload  json.RawMessage `json:"payload"`
+	collector.AddedOps
+	DryRun bool           `json:"dry_run,omitempty" doc:"true: nothing was added, and this is what would have been"`
+	Sample []collector.Op `json:"sample,omitempty" doc:"of a dry run: the first operations, as they would be stored"`
 }
 
 // OperationChoice selects operations. At least one condition is required; all given ones must match.
@@ -251,43 +234,20 @@ func (s *collectorRoutes) addOperations(ctx context.Context, in *addOperationsIn
 		out.AddedOps, err = s.producers.AddFrom(ctx, in.Document, body)
 		return out, apicore.Seen(err, seeCollectors)
 	}
-	var sample []collectorstore.Op
-	out.AddedOps, sample, err = s.producers.TryFrom(ctx, in.Document, body)
-	for i := range sample {
-		op := &sample[i]
-		out.Sample = append(out.Sample, SampledOperation{op.ID, op.Key, op.Fold, op.Priority, op.Payload})
-	}
+	out.AddedOps, out.Sample, err = s.producers.TryFrom(ctx, in.Document, body)
 	return out, apicore.Seen(err, seeCollectors)
 }
 
-type listOperationsInput struct {
-	DocumentPath
-	State string `query:"state" enum:"waiting,backoff,parked" doc:"only those in this state"`
-	Key   string `query:"key" doc:"only those of this key"`
-	ID    string `query:"id" doc:"only those with this ID"`
-	Code  string `query:"code" doc:"only those whose last error had this code"`
-	After int64  `query:"after" minimum:"0" doc:"next of the previous page"`
-	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
-}
-
-func (s *collectorRoutes) listOperations(ctx context.Context, in *listOperationsInput) (OperationPage, error) {
-	for field, value := range map[string]string{"key": in.Key, "id": in.ID, "code": in.Code} {
-		if err := apicore.CheckText(field, value, collectorstore.MaxOpKey); err != nil {
-			return OperationPage{}, err
+func (s *collectorRoutes) listOperations(
+	ctx context.Context, filter *collector.OpsFilter,
+) (page collector.OperationPage, err error) {
+	for field, value := range map[string]string{"key": filter.Key, "id": filter.ID, "code": filter.Code} {
+		if err := apicore.CheckText(field, value, collector.MaxOpKey); err != nil {
+			return page, err
 		}
 	}
-	ops, err := collectorstore.New(s.Store).Ops(ctx, in.Document, collectorstore.OpsFilter{
-		State: in.State, Key: in.Key, ID: in.ID, Code: in.Code, After: in.After, Limit: in.Limit + 1,
-	})
-	if err != nil {
-		return OperationPage{}, apicore.Seen(err, seeCollectors)
-	}
-	page := OperationPage{Ops: append([]collectorstore.OpView{}, ops...)}
-	if len(page.Ops) > in.Limit {
-		page.Ops = page.Ops[:in.Limit]
-		page.Next = page.Ops[in.Limit-1].Number
-	}
-	return page, nil
+	page, err = collector.New(s.Store).Ops(ctx, *filter)
+	return page, apicore.Seen(err, seeCollectors)
 }
 
 type requeueOperationsInput struct {
@@ -319,13 +279,13 @@ func (s *collectorRoutes) dropOperations(ctx context.Context, in *dropOperations
 		return DroppedOperations{}, err
 	}
 	sel.Waiting = in.Body.Waiting
-	n, err := collectorstore.New(s.Store).DropOps(ctx, in.Document, sel, in.Name)
+	n, err := collector.New(s.Store).DropOps(ctx, in.Document, sel, in.Name)
 	return DroppedOperations{Dropped: n}, apicore.Seen(err, seeCollectors)
 }
 
 // Selection validates a choice.
-func (c *OperationChoice) Selection(actor string) (collectorstore.OpsSelection, error) {
-	sel := collectorstore.OpsSelection{All: c.All, IDs: c.IDs, Keys: c.Keys, Code: c.Code}
+func (c *OperationChoice) Selection(actor string) (collector.OpsSelection, error) {
+	sel := collector.OpsSelection{All: c.All, IDs: c.IDs, Keys: c.Keys, Code: c.Code}
 	narrowed := len(c.IDs) > 0 || len(c.Keys) > 0 || c.Code != ""
 	switch {
 	case c.All && narrowed:
@@ -336,10 +296,10 @@ func (c *OperationChoice) Selection(actor string) (collectorstore.OpsSelection, 
 	err := errors.Join(apicore.CheckText("header "+apicore.ActorHeader, actor, apicore.MaxActorBytes),
 		apicore.CheckText("code", c.Code, apicore.MaxCodeBytes))
 	for _, id := range c.IDs {
-		err = errors.Join(err, apicore.CheckText("ids", id, collectorstore.MaxOpID))
+		err = errors.Join(err, apicore.CheckText("ids", id, collector.MaxOpID))
 	}
 	for _, key := range c.Keys {
-		err = errors.Join(err, apicore.CheckText("keys", key, collectorstore.MaxOpKey))
+		err = errors.Join(err, apicore.CheckText("keys", key, collector.MaxOpKey))
 	}
 	return sel, err
 }

@@ -56,12 +56,12 @@ func TestTheWayOfACollector(t *testing.T) {
 	if len(list.Collectors) != 1 || list.Collectors[0].Waiting != 3 || list.Collectors[0].Source != "" {
 		t.Errorf("the list: %+v", list)
 	}
-	var page api.OperationPage
+	var page collector.OperationPage
 	b.Read("/collectors/notify/ops?limit=2", &page)
 	if len(page.Ops) != 2 || page.Next != page.Ops[1].Number || string(page.Ops[0].Payload) != `{"n":1}` {
 		t.Errorf("the first page: %+v", page)
 	}
-	var rest api.OperationPage
+	var rest collector.OperationPage
 	b.Read(fmt.Sprintf("/collectors/notify/ops?limit=2&after=%d", page.Next), &rest)
 	if len(rest.Ops) != 1 || rest.Next != 0 || rest.Ops[0].ID != "2" {
 		t.Errorf("the last page: %+v", rest)
@@ -78,7 +78,7 @@ func TestParkedOperationsAreLookedAfter(t *testing.T) {
 	}
 	b.Park("notify", "a", "GONE")
 	b.Park("notify", "b", "BUSY")
-	var page api.OperationPage
+	var page collector.OperationPage
 	b.Read("/collectors/notify/ops?state=parked&code=BUSY", &page)
 	if len(page.Ops) != 1 || page.Ops[0].Key != "b" || page.Ops[0].Attempts != 5 {
 		t.Errorf("parked: %+v", page)

@@ -13,11 +13,11 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 
 	"github.com/tranchehq/tranche/gather"
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/strictyaml"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
 )
@@ -153,7 +153,7 @@ func Schemas() map[string]any {
 		return strictyaml.Schema(func(doc *strictyaml.Document) error { return doc.Root.Decode(into) })
 	}
 	return map[string]any{
-		"alert": of(&alerts.Spec{}), "collector": collector.Schema(), "connections": of(&connections.Connections{}),
+		"alert": of(&alerts.Spec{}), "collector": ingest.Schema(), "connections": of(&connections.Connections{}),
 		"plan": gather.PlanSchema(), "schedule": of(&schedule.Spec{}),
 	}
 }

@@ -18,15 +18,9 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// EndpointCanary is the share of an endpoint's requests that goes to a new version of its service.
-type EndpointCanary struct {
-	Endpoint string  `json:"endpoint,omitempty" doc:"endpoint of the new version; absent: the current canary"`
-	Share    float64 `json:"share" minimum:"0" maximum:"100" doc:"percent of runs' requests, 0 to 100; 0 ends it"`
-}
-
 // EndpointCanaryView is an endpoint's canary, with figures of both versions.
 type EndpointCanaryView struct {
-	EndpointCanary
+	pace.Canary
 
 	Since    time.Time              `json:"since" doc:"start of the comparison"`
 	State    string                 `json:"state" doc:"human-readable: where requests go now"`
@@ -37,8 +31,8 @@ func addCanaries(byName map[string]*Endpoint, settings []pace.EndpointSetting) {
 	for i := range settings {
 		set := &settings[i]
 		if e := byName[set.Endpoint]; e != nil && set.Canary != "" {
-			e.Canary = &EndpointCanaryView{EndpointCanary: EndpointCanary{set.Canary, set.CanaryShare}, Since: set.CanarySince,
-				State: canaryState(set, byName[set.Canary])}
+			e.Canary = &EndpointCanaryView{Canary: pace.Canary{Endpoint: set.Canary, Share: set.CanaryShare},
+				Since: set.CanarySince, State: canaryState(set, byName[set.Canary])}
 		}
 	}
 }
@@ -74,7 +68,7 @@ func (s *endpointRoutes) compare(ctx context.Context, e *Endpoint) {
 
 // checkCanary refuses a canary on which no service listens, or whose services read or answer otherwise than those of
 // the endpoint. What services do not announce is not compared.
-func (s *endpointRoutes) checkCanary(ctx context.Context, name string, c *EndpointCanary) error {
+func (s *endpointRoutes) checkCanary(ctx context.Context, name string, c *pace.Canary) error {
 	if c == nil || c.Share == 0 || c.Endpoint == name {
 		return nil // nothing to ask about
 	}

@@ -85,20 +85,6 @@ type EndpointList struct {
 	Endpoints []Endpoint `json:"endpoints"`
 }
 
-// EndpointSettings changes an endpoint while its services run. Absent members stay unchanged.
-type EndpointSettings struct {
-	Concurrency *int            `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
-	MaxInFlight *int            `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
-	Rate        *float64        `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
-	RequestRate *float64        `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
-	Namespaces  []string        `json:"namespaces,omitzero" nullable:"false" maxItems:"100" doc:"whose runs and collectors may use it; empty: all"`
-	Canary      *EndpointCanary `json:"canary,omitempty" doc:"sends a share of runs' requests to a new version"`
-	ChunkCap    *int            `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets the size above which chunks fail"`
-	Breaker     *string         `json:"breaker,omitempty" enum:"closed" doc:"keeps the breaker closed for 10 minutes"`
-
-	IfWas map[string]string `json:"if_was,omitempty" doc:"expected current values of the settings in this request, as text (of canary, its share); 409 if one differs"`
-}
-
 // Requeuer requeues dead letters.
 type Requeuer interface {
 	Requeue(ctx context.Context, sel deadletter.DeadSelection, actor string) (deadletter.Requeue, error)
@@ -206,14 +192,10 @@ const shownChanges = 20
 type setEndpointInput struct {
 	apicore.EndpointPath
 	apicore.Changer
-	Body EndpointSettings
+	Body pace.EndpointChange
 }
 
 func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
-	change := pace.EndpointChange{Endpoint: in.Endpoint, Concurrency: in.Body.Concurrency,
-		MaxInFlight: in.Body.MaxInFlight, Rate: in.Body.Rate, RequestRate: in.Body.RequestRate,
-		Namespaces: in.Body.Namespaces, Canary: (*pace.Canary)(in.Body.Canary), ClearChunkCap: in.Body.ChunkCap != nil,
-		CloseBreaker: in.Body.Breaker != nil, IfWas: in.Body.IfWas}
 	if err := apicore.CheckTarget(in.Endpoint); err != nil {
 		return pace.EndpointSetting{}, err
 	}
@@ -227,7 +209,8 @@ func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) 
 	if err := apicore.CheckIfWas(in.Body, in.Body.IfWas); err != nil {
 		return pace.EndpointSetting{}, err
 	}
-	return s.setter.ChangeEndpoint(ctx, change, in.Name)
+	in.Body.Endpoint = in.Endpoint
+	return s.setter.ChangeEndpoint(ctx, in.Body, in.Name)
 }
 
 func (s *endpointRoutes) endpoints(ctx context.Context) (map[string]*Endpoint, error) {

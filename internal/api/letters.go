@@ -57,21 +57,19 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 }
 
 type listLettersInput struct {
-	Endpoint string `query:"endpoint" maxLength:"64" doc:"only those of this endpoint"`
-	State    string `query:"state" enum:"waiting,requeued,reissued,dropped" doc:"only those in this state"`
-	After    string `query:"after" doc:"next of the previous page"`
-	Limit    int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+	deadletter.DeadFilter
+
+	After string `query:"after" doc:"next of the previous page"`
 }
 
 func (s *endpointRoutes) listLetters(ctx context.Context, in *listLettersInput) (deadletter.DeadLetterPage, error) {
-	filter := deadletter.DeadFilter{Endpoint: in.Endpoint, State: deadletter.LetterState(in.State), Limit: in.Limit}
 	if in.After != "" {
-		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
+		if err := in.DeadFilter.After.UnmarshalText([]byte(in.After)); err != nil {
 			return deadletter.DeadLetterPage{}, apicore.BadInput(
 				"after is not the id of a dead letter; use the value of next of the page before")
 		}
 	}
-	page, err := deadletter.New(s.Store).DeadLetters(ctx, filter)
+	page, err := deadletter.New(s.Store).DeadLetters(ctx, in.DeadFilter)
 	for i := range page.Letters {
 		page.Letters[i].Headers = nil // only in the letter itself
 	}
@@ -184,23 +182,17 @@ func (s *endpointRoutes) registerQuarantine(api huma.API) {
 }
 
 type listQuarantinedInput struct {
-	Run   string `query:"run" doc:"only those about this run: ID, part of an ID, name, or last"`
-	After int64  `query:"after" minimum:"0" doc:"next of the previous page"`
-	Limit int    `query:"limit" minimum:"1" maximum:"500" default:"50"`
+	Run string `query:"run" doc:"only those about this run: ID, part of an ID, name, or last"`
+	deadletter.QuarantineFilter
 }
 
 func (s *endpointRoutes) listQuarantined(
 	ctx context.Context, in *listQuarantinedInput,
-) (deadletter.QuarantinePage, error) {
-	run, err := s.FindRun(ctx, in.Run)
-	if err != nil {
-		return deadletter.QuarantinePage{}, err
+) (page deadletter.QuarantinePage, err error) {
+	if in.QuarantineFilter.Run, err = s.FindRun(ctx, in.Run); err != nil {
+		return page, err
 	}
-	filter := deadletter.QuarantineFilter{Limit: in.Limit, After: in.After, Run: run}
-	page, err := deadletter.New(s.Store).QuarantinedMessages(ctx, filter)
-	if page.Messages == nil {
-		page.Messages = []deadletter.QuarantinedView{}
-	}
+	page, err = deadletter.New(s.Store).QuarantinedMessages(ctx, in.QuarantineFilter)
 	for i := range page.Messages {
 		page.Messages[i].Headers = nil // only in the message itself
 	}

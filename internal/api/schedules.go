@@ -31,13 +31,6 @@ const (
 	maxScheduleBody = 4 * schedule.MaxBytes
 )
 
-// ScheduleList is a page of schedules.
-type ScheduleList struct {
-	Schedules []schedulestore.ScheduleSummary `json:"schedules" nullable:"false"`
-
-	Next string `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
-}
-
 // ScheduleTimes lists the next due times of a schedule.
 type ScheduleTimes struct {
 	Name     string            `json:"name"`
@@ -45,13 +38,6 @@ type ScheduleTimes struct {
 	Now      time.Time         `json:"now" doc:"the database's time, after which they follow"`
 	Times    []schedule.Firing `json:"times" nullable:"false"`
 	Warnings []string          `json:"warnings" nullable:"false"`
-}
-
-// OccurrenceList is a page of a schedule's past due times.
-type OccurrenceList struct {
-	Occurrences []schedulestore.Occurrence `json:"occurrences" nullable:"false"`
-
-	Next *time.Time `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
 const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. Its name field, or else the query, names
@@ -68,7 +54,7 @@ type scheduleRoutes struct {
 
 func (s *scheduleRoutes) Register(api huma.API) {
 	store := schedulestore.New(s.Store)
-	registerDocuments(s.Core, api, &documents[ScheduleList, *schedulestore.ScheduleView]{
+	registerDocuments(s.Core, api, &documents[schedulestore.ScheduleList, *schedulestore.ScheduleView]{
 		noun: "schedule", scope: apicore.Anywhere, most: maxScheduleBody,
 		lists: "List schedules by name", gets: "A schedule",
 		applies: documentWords{"Save or change a schedule", applyScheduleDescription},
@@ -78,11 +64,7 @@ func (s *scheduleRoutes) Register(api huma.API) {
 			"were waiting to be started."},
 		drops: documentWords{"Delete a schedule", "Runs continue, and its history stays. Applied " +
 			"again, it has the next version."},
-		list: func(ctx context.Context, after string, limit int) (ScheduleList, error) {
-			list, next, err := store.Schedules(ctx, after, limit)
-			return ScheduleList{list, next}, err
-		},
-		get: store.Schedule, version: func(v **schedulestore.ScheduleView) int { return (*v).Version },
+		list: store.Schedules, get: store.Schedule, version: func(v **schedulestore.ScheduleView) int { return (*v).Version },
 		apply: s.applySchedule, set: s.set, drop: s.set,
 	})
 	apicore.Register(s.Core, api, apicore.In(apicore.Into, apicore.ByOperator(huma.Operation{
@@ -197,25 +179,11 @@ func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
 	return out, err
 }
 
-func (s *scheduleRoutes) listOccurrences(ctx context.Context, in *struct {
-	DocumentPath
-	State string `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
-
-	Before time.Time `query:"before" doc:"only due times before this one"`
-	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"100"`
-},
-) (OccurrenceList, error) {
-	occurrences, more, err := schedulestore.New(s.Store).Occurrences(ctx, schedulestore.OccurrenceFilter{
-		Schedule: in.Document, State: schedulestore.OccurrenceState(in.State), Before: in.Before, Limit: in.Limit,
-	})
-	if err != nil {
-		return OccurrenceList{}, apicore.Seen(err, seeSchedules)
-	}
-	out := OccurrenceList{Occurrences: append([]schedulestore.Occurrence{}, occurrences...)}
-	if more {
-		out.Next = &occurrences[len(occurrences)-1].Due
-	}
-	return out, nil
+func (s *scheduleRoutes) listOccurrences(
+	ctx context.Context, filter *schedulestore.OccurrenceFilter,
+) (schedulestore.OccurrenceList, error) {
+	list, err := schedulestore.New(s.Store).Occurrences(ctx, *filter)
+	return list, apicore.Seen(err, seeSchedules)
 }
 
 func (s *scheduleRoutes) runScheduleNow(ctx context.Context, in *DocumentChange) (schedulestore.Occurrence, error) {

@@ -98,21 +98,15 @@ func (s *adminRoutes) registerAudit(api huma.API) {
 }
 
 type auditInput struct {
-	Run    string    `query:"run" doc:"only actions on this run: ID, part of an ID, name, or last"`
-	Actor  string    `query:"actor" maxLength:"200" doc:"only actions of this actor; tranche: those of nodes"`
-	Action string    `query:"action" maxLength:"64" doc:"only actions of this name" example:"rerun"`
-	Since  time.Time `query:"since" doc:"only actions then or later"`
-	Before int64     `query:"before" minimum:"0" doc:"next of the previous page"`
-	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"`
+	Run string `query:"run" doc:"only actions on this run: ID, part of an ID, name, or last"`
+	inspect.AuditFilter
 }
 
-func (s *adminRoutes) listAudit(ctx context.Context, in *auditInput) (inspect.AuditPage, error) {
-	run, err := s.FindRun(ctx, in.Run)
-	if err != nil {
-		return inspect.AuditPage{}, err
+func (s *adminRoutes) listAudit(ctx context.Context, in *auditInput) (page inspect.AuditPage, err error) {
+	if in.AuditFilter.Run, err = s.FindRun(ctx, in.Run); err != nil {
+		return page, err
 	}
-	return inspect.New(s.Store).Audit(ctx, inspect.AuditFilter{Run: run, Actor: in.Actor, Action: in.Action,
-		Since: in.Since, Before: in.Before, Limit: in.Limit})
+	return inspect.New(s.Store).Audit(ctx, in.AuditFilter)
 }
 
 // StreamTrouble is why the streams cannot be configured as set.
@@ -125,16 +119,11 @@ type StreamTrouble struct {
 
 // Streams is the configuration of the streams, for all nodes, and their actual state.
 type Streams struct {
-	Auto       bool               `json:"auto" doc:"replicas is not set: three in a cluster, else one"`
-	Replicas   int                `json:"replicas" doc:"wanted; with auto, the result; 0: not known without NATS"`
-	WorkBytes  int64              `json:"work_bytes"`
-	ReplyBytes int64              `json:"reply_bytes"`
-	StageBytes int64              `json:"stage_bytes"`
-	FlowBytes  int64              `json:"flow_bytes"`
-	EventBytes int64              `json:"event_bytes"`
-	DeadBytes  int64              `json:"dead_bytes"`
-	EventAge   workqueue.Duration `json:"event_age"`
-	Bytes      int64              `json:"bytes" doc:"of all streams together, on each server that keeps them"`
+	Auto     bool `json:"auto" doc:"replicas is not set: three in a cluster, else one"`
+	Replicas int  `json:"replicas" doc:"wanted; with auto, the result; 0: not known without NATS"`
+	session.StreamValues
+	EventAge workqueue.Duration `json:"event_age"`
+	Bytes    int64              `json:"bytes" doc:"of all streams together, on each server that keeps them"`
 
 	ChangedBy string         `json:"changed_by"`
 	ChangedAt time.Time      `json:"changed_at"`
@@ -210,10 +199,9 @@ func (s *adminRoutes) setStreams(ctx context.Context, in *changeStreamsInput) (S
 // streamsAre compares the streams with their settings and returns what applying these would lose.
 func (s *adminRoutes) streamsAre(ctx context.Context, set session.StreamSettings) (view Streams, loses string) {
 	cfg := nodestreams.StreamConfig(&set.StreamValues)
-	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, WorkBytes: cfg.WorkMaxBytes,
-		ReplyBytes: cfg.ReplyMaxBytes, StageBytes: cfg.StageMaxBytes, FlowBytes: cfg.FlowMaxBytes,
-		EventBytes: cfg.EventMaxBytes, DeadBytes: cfg.DeadMaxBytes, EventAge: workqueue.Duration(cfg.EventMaxAge),
-		Bytes: cfg.Bytes(), ChangedBy: set.ChangedBy, ChangedAt: set.ChangedAt,
+	view = Streams{Auto: set.Replicas == 0, Replicas: set.Replicas, StreamValues: nodestreams.StreamValues(&cfg),
+		EventAge: workqueue.Duration(cfg.EventMaxAge),
+		Bytes:    cfg.Bytes(), ChangedBy: set.ChangedBy, ChangedAt: set.ChangedAt,
 		Applied: set.AppliedRevision == set.Revision, AppliedAt: set.AppliedAt, Streams: []StreamView{}}
 	if set.Trouble != "" {
 		view.Trouble = &StreamTrouble{Error: set.Trouble, Since: *set.Since, Tries: set.Tries, NextTry: set.NextTry}

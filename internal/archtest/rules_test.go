@@ -42,12 +42,6 @@ func rules() map[string]rule {
 		"gather/itemschema": {},
 		// YAML that people write, with the place of what is wrong in it.
 		"gather/strictyaml": {own: []string{"internal/intake/row"}, tests: []string{"workqueue"}},
-		"gather/collector": {
-			own: []string{
-				"gather", "gather/template", "gather/strictyaml", "workqueue", "workqueue/collector", "workqueue/pace",
-				"workqueue/order", "endpoints/wire",
-			}, tests: servers,
-		},
 		// What fetches a chunk, beside endpoints: Go code of programs that embed a node may be such, so it knows no store.
 		"gather/fetch": {own: []string{"endpoints/wire"}, tests: append([]string{"endpoints"}, servers...)},
 		// Their settings come from the plan, and what they may reach from the operator's file.
@@ -81,8 +75,7 @@ func rules() map[string]rule {
 		// What services may use beside the SDK. The SDK imports none of it.
 		"endpoints/endpointstest": {own: append([]string{"internal/embedded"}, sdk...), tests: servers},
 		"endpoints/pginbox":       {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
-		"endpoints/oteltrace":     {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
-		"endpoints/otelmetrics":   {own: []string{"endpoints"}, tests: kit},
+		"endpoints/telemetry":     {own: []string{"endpoints", "endpoints/wire"}, tests: kit},
 		// A client of the tracker service, and what goes to and fro.
 		"endpoints/trackerclient": {own: []string{"bitfield"}, tests: servers},
 		// A node: its life, leadership and periodic work. What it does is in packages beside it, which know no node.
@@ -145,19 +138,17 @@ func rules() map[string]rule {
 		"internal/intake/parquet": {own: []string{"internal/intake/row"},
 			tests: append([]string{"internal/intake"}, servers...)},
 		"internal/embedded": {own: []string{"internal/backoff"},
-			tests: []string{"internal/testing/testenv", "internal/testing/testenv/leak"}},
+			tests: []string{"internal/testing/testenv"}},
 		// What tests share, of the store, of nodes and of the API; it is linked by nothing else.
 		"internal/testing/...": {own: []string{"bitfield/...", "endpoints/...", "gather/...", "internal/...", "migrations",
 			"orchestrator/...", "workqueue/..."}},
-		"internal/testing/testenv": {own: []string{"internal/embedded", "internal/testing/testenv/leak",
-			"migrations"}},
-		"internal/testing/testenv/leak": {own: []string{}, others: []string{"go.uber.org/goleak"}},
+		"internal/testing/testenv": {own: []string{"internal/embedded", "migrations"}},
 		// The suite plays the node, and starts services as processes: it needs no store.
 		"tools/conformance": {own: append([]string{"internal/embedded", "internal/backoff", "gather/itemschema"}, sdk...),
 			tests: servers},
 		// A node's spans: it implements an interface of the orchestrator's, which links no OpenTelemetry.
 		"internal/tracing": {
-			own:   append([]string{"orchestrator/core", "endpoints/wire", "endpoints/oteltrace"}, store...),
+			own:   append([]string{"orchestrator/core", "endpoints/wire", "endpoints/telemetry"}, store...),
 			tests: append([]string{"orchestrator", "endpoints", "workqueue/..."}, servers...),
 		},
 		// What is measured of a node: it implements interfaces of the orchestrator's and the API's, which link no
@@ -193,8 +184,8 @@ func rules() map[string]rule {
 		// What collectors are given, over NATS and by the API.
 		"internal/ingest": {
 			own: append([]string{
-				"gather/collector", "gather/template", "gather/fetch", "gather/fetch/sqlfetch", "workqueue/order",
-				"endpoints", "endpoints/wire", "internal/intake/row",
+				"gather", "gather/strictyaml", "gather/template", "gather/fetch", "gather/fetch/sqlfetch",
+				"workqueue/order", "endpoints", "endpoints/wire", "internal/intake/row",
 			}, store...),
 			tests: append([]string{"internal/connections"}, servers...),
 		},
@@ -253,7 +244,7 @@ func rules() map[string]rule {
 				"internal/cli/...", "internal/startup", "internal/access/...", "orchestrator/client", "internal/api/...",
 				"internal/embedded", "internal/dashboard", "internal/tracing", "internal/metrics",
 				"internal/buildinfo", "internal/connections", "orchestrator", "orchestrator/fetch", "orchestrator/core",
-				"gather", "gather/fetch/...", "gather/collector", "internal/ingest", "internal/trackers", "endpoints",
+				"orchestrator/streams", "gather", "gather/fetch/...", "internal/ingest", "internal/trackers", "endpoints",
 				"endpoints/wire", "endpoints/stream", "orchestrator/schedule", "internal/alerts",
 				"internal/health", "gather/strictyaml", "internal/archive",
 			}, store...),
@@ -285,7 +276,7 @@ func commands(servers, store []string) map[string]rule {
 		shared + "/runs": {own: append([]string{shared, "bitfield", "endpoints/wire"}, own...), tests: servers},
 		shared + "/admin": {own: slices.Concat([]string{shared, "internal/access/natsaccess", "internal/alerts",
 			"internal/buildinfo", "tools/conformance", "tools/demo", "internal/embedded",
-			"bitfield", "endpoints/wire", "gather/collector", "orchestrator/schedule"}, own, store), tests: servers},
+			"bitfield", "endpoints/wire", "internal/ingest", "orchestrator/schedule"}, own, store), tests: servers},
 	}
 }
 
@@ -297,7 +288,7 @@ func api(servers, store []string) map[string]rule {
 		"internal/health", "internal/live", "orchestrator", "orchestrator/streams", "gather", "endpoints/wire",
 		"endpoints/stream", "internal/access", "internal/buildinfo", "internal/intake/...", "internal/connections",
 		"gather/strictyaml", "gather/itemschema",
-		"gather/collector", "internal/ingest", "internal/trackers", "endpoints/trackerclient",
+		"internal/ingest", "internal/trackers", "endpoints/trackerclient",
 		"orchestrator/schedule", "internal/alerts",
 	}, store...)
 	tests := append([]string{"gather/fetch/httpfetch", "endpoints", "internal/startup", root + "/..."}, servers...)

@@ -30,7 +30,7 @@ const (
 // totals are what the whole may have. They may only go down: lower them with what a change removes; who raises one
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
-	packages: 113, // those with files that are not tests
+	packages: 109, // those with files that are not tests
 	files:    635, // without tests and generated code, as are lines
 	lines:    152190,
 	tests:    79799, // lines of them

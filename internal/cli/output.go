@@ -19,6 +19,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
 )
 
 // Document prints a JSON document.
@@ -150,16 +151,7 @@ func Pace(rate float64) string {
 }
 
 // Count formats a number with separators: 1,234,567.
-func Count(n int64) string {
-	digits, first := strconv.FormatInt(n, 10), 0
-	if n < 0 {
-		first = len("-")
-	}
-	for i := len(digits) - 3; i > first; i -= 3 {
-		digits = digits[:i] + "," + digits[i:]
-	}
-	return digits
-}
+func Count(n int64) string { return control.Grouped(n) }
 
 // Span formats a duration: 0.8s, 12s, 3m05s, 2h10m.
 func Span(d time.Duration) string {

@@ -11,12 +11,11 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/gather/template"
 	"github.com/tranchehq/tranche/internal/intake/row"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -51,9 +50,9 @@ func (e *EnrichError) Unwrap() error { return e.Err }
 type enriching struct {
 	of    *Producers
 	name  string
-	spec  *collectorstore.CollectorSpec
+	spec  *collector.CollectorSpec
 	body  *template.Body
-	part  string                // what is asked, see collector.Part
+	part  string                // what is asked, see partOf
 	rows  map[int]template.Part // by the operation that was asked for; nothing for values without a row
 	asked []int                 // by operation, that which was asked for
 	held  int                   // bytes reserved in the node's room
@@ -69,13 +68,13 @@ type question struct {
 // enrich gives operations the payloads that their collector stores. Operations with known IDs are marked and skipped,
 // so nothing is queried again. sent are the operations as sent. Without an error, held is the reserved room in bytes,
 // which the caller must release.
-func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, sent, ops []collectorstore.Op) (
+func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, sent, ops []collector.Op) (
 	held int, err error,
 ) {
 	if known.spec.Enrich == nil {
 		return 0, nil
 	}
-	e := &enriching{of: p, name: name, spec: &known.spec, body: known.body, part: collector.Part(known.spec.Enrich)}
+	e := &enriching{of: p, name: name, spec: &known.spec, body: known.body, part: partOf(known.spec.Enrich)}
 	if err = e.markKnown(ctx, ops); err == nil {
 		err = e.ask(ctx, sent, ops)
 	}
@@ -89,7 +88,7 @@ func (p *Producers) enrich(ctx context.Context, name string, known *knownSpec, s
 	return e.held, nil
 }
 
-func (e *enriching) markKnown(ctx context.Context, ops []collectorstore.Op) error {
+func (e *enriching) markKnown(ctx context.Context, ops []collector.Op) error {
 	var ids []string
 	for i := range ops {
 		if ops[i].ID != "" {
@@ -110,7 +109,7 @@ func (e *enriching) markKnown(ctx context.Context, ops []collectorstore.Op) erro
 	return nil
 }
 
-func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) error {
+func (e *enriching) ask(ctx context.Context, sent, ops []collector.Op) error {
 	if e.part == "" {
 		return nil
 	}
@@ -121,7 +120,7 @@ func (e *enriching) ask(ctx context.Context, sent, ops []collectorstore.Op) erro
 		if ops[i].Duplicate {
 			continue
 		}
-		value, err := collector.Asked(e.spec, sent[i].Key, sent[i].Payload)
+		value, err := lookedUp(e.spec, sent[i].Key, sent[i].Payload)
 		if bad, ok := errors.AsType[*order.ValueError](err); ok {
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("enrich by %s: %s", bad.Field, bad.Problem)}
 		}
@@ -284,7 +283,7 @@ func (e *enriching) hold(n int) error {
 	return nil
 }
 
-func (e *enriching) fill(sent, ops []collectorstore.Op) error {
+func (e *enriching) fill(sent, ops []collector.Op) error {
 	for i := range ops {
 		if ops[i].Duplicate {
 			continue
@@ -300,9 +299,9 @@ func (e *enriching) fill(sent, ops []collectorstore.Op) error {
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("enrich: %v", err)}
 		}
 		switch {
-		case len(payload) > collectorstore.MaxOpPayload:
+		case len(payload) > collector.MaxOpPayload:
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("with what enrich adds it has %d bytes; at "+
-				"most %d are stored", len(payload), collectorstore.MaxOpPayload)}
+				"most %d are stored", len(payload), collector.MaxOpPayload)}
 		case row.Deeper(payload, wire.DefaultMaxDepth):
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("with what enrich adds it is nested deeper "+
 				"than %d", wire.DefaultMaxDepth)}

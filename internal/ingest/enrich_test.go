@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // counted counts what sources are asked for.
@@ -66,7 +66,7 @@ func withSource(t *testing.T) (*bench, *counted) {
 			return fetch.Part{Data: []byte(`{"a":1,"a":2}`)}, nil
 		}),
 	}
-	b.it = ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{SQL: from, NC: nc, Locals: locals}, nil)
+	b.it = ingest.New(collector.New(b.store), b.adder, ingest.Sources{SQL: from, NC: nc, Locals: locals}, nil)
 	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "test"}))(t)
 	testenv.NoError(t, endpoints.HandleEach(svc, "double", func(ctx context.Context, in change) (change, error) {
 		return double(in, endpoints.ItemOf(ctx).Key, endpoints.ItemOf(ctx).Param("year"))
@@ -98,12 +98,12 @@ func double(in change, key, year string) (out change, err error) {
 
 func (b *bench) stored(id string) string {
 	b.Helper()
-	ops := testenv.Must(collectorstore.New(b.store).Ops(b.Context(), "e", collectorstore.OpsFilter{ID: id}))(b)
-	testenv.MustSame(b, len(ops), 1, "%s", id)
-	return string(ops[0].Payload)
+	page := testenv.Must(collector.New(b.store).Ops(b.Context(), collector.OpsFilter{Collector: "e", ID: id}))(b)
+	testenv.MustSame(b, len(page.Ops), 1, "%s", id)
+	return string(page.Ops[0].Payload)
 }
 
-func (b *bench) add(text string) (collectorstore.AddedOps, error) {
+func (b *bench) add(text string) (collector.AddedOps, error) {
 	b.Helper()
 	return b.it.AddFrom(b.Context(), "e", strings.NewReader(text))
 }
@@ -222,7 +222,7 @@ func TestWhatCannotBeEnrichedIsNotStored(t *testing.T) {
 			t.Errorf("%s: %T", name, err)
 		}
 	}
-	bare := ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{}, nil)
+	bare := ingest.New(collector.New(b.store), b.adder, ingest.Sources{}, nil)
 	for enrich, want := range map[string]string{
 		"{endpoint: double}":                           "this node has no NATS connection to call endpoint double",
 		"{sql: " + query + `, payload: "{parts.sql}"}`: "this node has no sources; start it with --connections FILE",
@@ -245,9 +245,9 @@ func TestRefusalsAreTold(t *testing.T) {
 	t.Parallel()
 	b, from := withSource(t)
 	b.apply("e", enriched)
-	refused := func() *collectorstore.CollectorReason {
+	refused := func() *collector.CollectorReason {
 		t.Helper()
-		view := testenv.Must(collectorstore.New(b.store).Collector(t.Context(), "e"))(t)
+		view := testenv.Must(collector.New(b.store).Collector(t.Context(), "e"))(t)
 		for i := range view.Why {
 			if view.Why[i].Code == "source" {
 				return &view.Why[i]
@@ -255,7 +255,7 @@ func TestRefusalsAreTold(t *testing.T) {
 		}
 		return nil
 	}
-	another := ingest.New(collectorstore.New(b.store), b.adder, ingest.Sources{SQL: from}, nil)
+	another := ingest.New(collector.New(b.store), b.adder, ingest.Sources{SQL: from}, nil)
 	taken := strings.NewReader(`{"payload":{"customer":{"id":6},"n":1}}`)
 	testenv.Must(another.AddFrom(t.Context(), "e", taken))(t)
 	const one = `{"id":"a","payload":{"customer":{"id":7},"n":1}}`

@@ -40,13 +40,13 @@ type lane struct {
 	working bool
 }
 
-func (p *Producers) lane(collector string) *lane {
+func (p *Producers) lane(name string) *lane {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	l := p.lanes[collector]
+	l := p.lanes[name]
 	if l == nil {
-		l = &lane{of: p, collector: collector}
-		p.lanes[collector] = l
+		l = &lane{of: p, collector: name}
+		p.lanes[name] = l
 	}
 	return l
 }

@@ -13,7 +13,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/workqueue"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -39,7 +39,7 @@ func (p *Producers) Listen(nc *nats.Conn) (*Responder, error) {
 		Answer: p.receive,
 		Refuse: func(msg *nats.Msg) {
 			if p.wantsAnswer(msg) {
-				p.answer(msg, collectorstore.AddedOps{}, &OverloadedError{})
+				p.answer(msg, collector.AddedOps{}, &OverloadedError{})
 			}
 		},
 	})
@@ -63,20 +63,20 @@ func (p *Producers) receive(ctx context.Context, msg *nats.Msg) {
 	p.answer(msg, done, err)
 }
 
-func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (collectorstore.AddedOps, error) {
-	collector, err := wire.ParseCollectSubject(msg.Subject)
+func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (collector.AddedOps, error) {
+	name, err := wire.ParseCollectSubject(msg.Subject)
 	if err != nil {
-		return collectorstore.AddedOps{}, &OpError{Problem: err.Error()}
+		return collector.AddedOps{}, &OpError{Problem: err.Error()}
 	}
 	if v := msg.Header.Get(wire.HeaderVersion); v != "" && v != wire.ProtocolVersion {
-		return collectorstore.AddedOps{}, &OpError{Problem: fmt.Sprintf("%s is %.20q; this node speaks %s",
+		return collector.AddedOps{}, &OpError{Problem: fmt.Sprintf("%s is %.20q; this node speaks %s",
 			wire.HeaderVersion, v, wire.ProtocolVersion)}
 	}
-	return p.AddFrom(ctx, collector, bytes.NewReader(msg.Data))
+	return p.AddFrom(ctx, name, bytes.NewReader(msg.Data))
 }
 
 // answer runs after the commit.
-func (p *Producers) answer(msg *nats.Msg, done collectorstore.AddedOps, err error) {
+func (p *Producers) answer(msg *nats.Msg, done collector.AddedOps, err error) {
 	reply := wire.CollectReply{Collected: wire.Collected{Added: done.Added, Duplicates: done.Duplicates}}
 	if err != nil {
 		code, message := p.told(err)
@@ -109,7 +109,7 @@ func (p *Producers) told(err error) (wire.CollectCode, string) {
 		}
 	}
 	switch {
-	case as[*collectorstore.MovedError](err) != nil:
+	case as[*collector.MovedError](err) != nil:
 		return wire.CollectConflict, "the collector was changed meanwhile; add them again"
 	case errors.Is(err, workqueue.ErrNotFound):
 		return wire.CollectUnknown, "there is no such collector; see tranche collector list"

@@ -29,17 +29,17 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 // Adder adds operations in one transaction and schedules their flush. A node implements it.
 type Adder interface {
-	AddOps(ctx context.Context, name string, version int, batches [][]collectorstore.Op) ([]collectorstore.AddedOps, error)
+	AddOps(ctx context.Context, name string, version int, batches [][]collector.Op) ([]collector.AddedOps, error)
 }
 
 // Producers adds operations to collectors.
 type Producers struct {
-	definitions collectorstore.Store
+	definitions collector.Store
 	adder       Adder
 	sources     Sources
 	log         *zap.Logger
@@ -53,7 +53,7 @@ type Producers struct {
 }
 
 // New returns Producers. A nil log means none.
-func New(definitions collectorstore.Store, adder Adder, sources Sources, log *zap.Logger) *Producers {
+func New(definitions collector.Store, adder Adder, sources Sources, log *zap.Logger) *Producers {
 	log = cmp.Or(log, zap.NewNop())
 	return &Producers{definitions: definitions, adder: adder, sources: sources, log: log, lanes: map[string]*lane{},
 		specs: map[string]knownSpec{}, noted: map[string]noted{}}
@@ -61,15 +61,15 @@ func New(definitions collectorstore.Store, adder Adder, sources Sources, log *za
 
 // AddFrom reads operations, see Read, and adds all or none. It returns errors of Read and Add, an *OverloadedError,
 // or the reader's error.
-func (p *Producers) AddFrom(ctx context.Context, collector string, from io.Reader) (collectorstore.AddedOps, error) {
+func (p *Producers) AddFrom(ctx context.Context, name string, from io.Reader) (collector.AddedOps, error) {
 	ops, release, err := p.read(from)
 	if err != nil {
-		return collectorstore.AddedOps{}, err
+		return collector.AddedOps{}, err
 	}
-	return p.add(ctx, collector, ops, release, p.await)
+	return p.add(ctx, name, ops, release, p.await)
 }
 
-func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
+func (p *Producers) read(from io.Reader) ([]collector.Op, func(), error) {
 	b := &body{from: from, room: &p.room}
 	ops, err := Read(b)
 	if err != nil {
@@ -81,94 +81,94 @@ func (p *Producers) read(from io.Reader) ([]collectorstore.Op, func(), error) {
 // Add adds all operations or none, and returns after the commit. If ctx ends before, they may be committed anyway. It
 // returns an *OpError, an *EnrichError, an *OverloadedError, or an error of the Adder.
 func (p *Producers) Add(
-	ctx context.Context, collector string, ops []collectorstore.Op,
-) (collectorstore.AddedOps, error) {
-	return p.add(ctx, collector, ops, func() {}, p.await)
+	ctx context.Context, name string, ops []collector.Op,
+) (collector.AddedOps, error) {
+	return p.add(ctx, name, ops, func() {}, p.await)
 }
 
 const maxSample = 10
 
 // TryFrom is AddFrom as a dry run. sample has the first operations as they would be stored. A collector's query is
 // executed.
-func (p *Producers) TryFrom(ctx context.Context, collector string, from io.Reader) (
-	out collectorstore.AddedOps, sample []collectorstore.Op, err error,
+func (p *Producers) TryFrom(ctx context.Context, name string, from io.Reader) (
+	out collector.AddedOps, sample []collector.Op, err error,
 ) {
 	ops, release, err := p.read(from)
 	if err != nil {
 		return out, nil, err
 	}
-	try := func(ctx context.Context, name string, version int, ops []collectorstore.Op, _ func(),
-	) (collectorstore.AddedOps, bool, error) {
+	try := func(ctx context.Context, name string, version int, ops []collector.Op, _ func(),
+	) (collector.AddedOps, bool, error) {
 		done, taken, err := p.definitions.TryOps(ctx, name, version, ops)
 		sample = taken[:min(len(taken), maxSample)]
 		return done, false, err
 	}
-	out, err = p.add(ctx, collector, ops, release, try)
+	out, err = p.add(ctx, name, ops, release, try)
 	return out, sample, err
 }
 
 // ending adds operations, or not. gone means that release is called later.
-type ending func(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func()) (
-	done collectorstore.AddedOps, gone bool, err error)
+type ending func(ctx context.Context, name string, version int, ops []collector.Op, release func()) (
+	done collector.AddedOps, gone bool, err error)
 
 const moves = 5
 
 // add calls release once nothing of the operations is held any more.
-func (p *Producers) add(ctx context.Context, collector string, ops []collectorstore.Op, release func(), end ending,
-) (collectorstore.AddedOps, error) {
+func (p *Producers) add(ctx context.Context, name string, ops []collector.Op, release func(), end ending,
+) (collector.AddedOps, error) {
 	if len(ops) == 0 {
 		release()
-		_, err := p.spec(ctx, collector) // reports an invalid name
-		return collectorstore.AddedOps{}, err
+		_, err := p.spec(ctx, name) // reports an invalid name
+		return collector.AddedOps{}, err
 	}
 	var err error
 	for range moves {
 		var spec knownSpec
-		if spec, err = p.spec(ctx, collector); err != nil {
+		if spec, err = p.spec(ctx, name); err != nil {
 			break
 		}
-		var keyed []collectorstore.Op
+		var keyed []collector.Op
 		var held int
 		if keyed, err = withKeys(&spec.spec, ops); err == nil {
-			held, err = p.enrich(ctx, collector, &spec, ops, keyed)
+			held, err = p.enrich(ctx, name, &spec, ops, keyed)
 		}
-		if err != nil && p.changed(ctx, collector, spec.version) {
+		if err != nil && p.changed(ctx, name, spec.version) {
 			continue
 		}
 		if err != nil {
 			break
 		}
-		var done collectorstore.AddedOps
+		var done collector.AddedOps
 		var gone bool
 		all := func() { p.room.give(held); release() }
-		if done, gone, err = end(ctx, collector, spec.version, keyed, all); gone {
+		if done, gone, err = end(ctx, name, spec.version, keyed, all); gone {
 			return done, err // the lane releases
 		}
 		p.room.give(held)
-		if moved, ok := errors.AsType[*collectorstore.MovedError](err); ok {
-			p.forget(collector, moved.Wanted)
+		if moved, ok := errors.AsType[*collector.MovedError](err); ok {
+			p.forget(name, moved.Wanted)
 			continue
 		}
 		release()
 		return done, err
 	}
 	release()
-	return collectorstore.AddedOps{}, err
+	return collector.AddedOps{}, err
 }
 
 // await passes operations to the collector's lane. gone means that ctx ended first: the lane still has them, and
 // calls release later.
-func (p *Producers) await(ctx context.Context, collector string, version int, ops []collectorstore.Op, release func(),
-) (done collectorstore.AddedOps, gone bool, err error) {
+func (p *Producers) await(ctx context.Context, name string, version int, ops []collector.Op, release func(),
+) (done collector.AddedOps, gone bool, err error) {
 	a := &add{version: version, scope: workqueue.Scope{Namespaces: workqueue.Namespaces(ctx)}, ops: ops,
 		done: make(chan struct{})}
-	p.lane(collector).push(a)
+	p.lane(name).push(a)
 	select {
 	case <-a.done:
 		return a.out, false, a.err
 	case <-ctx.Done():
 		go func() { <-a.done; release() }()
-		return collectorstore.AddedOps{}, true, fmt.Errorf("add operations to collector %s: %w", collector,
+		return collector.AddedOps{}, true, fmt.Errorf("add operations to collector %s: %w", name,
 			context.Cause(ctx))
 	}
 }
@@ -290,7 +290,7 @@ func (p *Producers) note(name string, refused bool) (now, was bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	last := p.noted[name]
-	if last.refused == refused && time.Since(last.at) < collectorstore.RefusalNoted {
+	if last.refused == refused && time.Since(last.at) < collector.RefusalNoted {
 		return false, last.refused
 	}
 	if len(p.noted) >= maxSpecs {

@@ -13,10 +13,9 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgxpool"
 
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/database"
 )
 
@@ -39,19 +38,19 @@ type bench struct {
 type adder struct {
 	store   *database.DB
 	commits atomic.Int64
-	before  func(batches [][]collectorstore.Op) error // nil: nothing
+	before  func(batches [][]collector.Op) error // nil: nothing
 }
 
 func (a *adder) AddOps(
-	ctx context.Context, name string, version int, batches [][]collectorstore.Op,
-) ([]collectorstore.AddedOps, error) {
+	ctx context.Context, name string, version int, batches [][]collector.Op,
+) ([]collector.AddedOps, error) {
 	a.commits.Add(1)
 	if a.before != nil {
 		if err := a.before(batches); err != nil {
 			return nil, err
 		}
 	}
-	out, _, err := collectorstore.New(a.store).AddOps(ctx, name, version, batches)
+	out, _, err := collector.New(a.store).AddOps(ctx, name, version, batches)
 	return out, err
 }
 
@@ -60,16 +59,16 @@ func setup(t *testing.T) *bench {
 	pool := testenv.Pool(t)
 	store := database.New(pool)
 	b := &bench{T: t, pool: pool, store: store, adder: &adder{store: store}}
-	b.it = ingest.New(collectorstore.New(store), b.adder, ingest.Sources{}, nil)
+	b.it = ingest.New(collector.New(store), b.adder, ingest.Sources{}, nil)
 	b.apply("c", "endpoint: echo\n")
 	return b
 }
 
 func (b *bench) apply(name, text string) {
 	b.Helper()
-	spec, err := collector.Parse(name, []byte(text))
+	spec, err := ingest.Parse(name, []byte(text))
 	if err == nil {
-		_, err = collectorstore.New(b.store).ApplyCollector(b.Context(), collectorstore.Text{Name: name, Spec: *spec,
+		_, err = collector.New(b.store).ApplyCollector(b.Context(), collector.Text{Name: name, Spec: *spec,
 			Source: text}, "test")
 	}
 	testenv.NoError(b, err)
@@ -78,16 +77,16 @@ func (b *bench) apply(name, text string) {
 // keys counts the operations that are stored, by key.
 func (b *bench) keys(name string) map[string]int {
 	b.Helper()
-	ops := testenv.Must(collectorstore.New(b.store).Ops(b.Context(), name, collectorstore.OpsFilter{}))(b)
+	page := testenv.Must(collector.New(b.store).Ops(b.Context(), collector.OpsFilter{Collector: name}))(b)
 	all := map[string]int{}
-	for _, op := range ops {
+	for _, op := range page.Ops {
 		all[op.Key]++
 	}
 	return all
 }
 
-func op(id, key string) []collectorstore.Op {
-	return []collectorstore.Op{{ID: id, Key: key, Payload: []byte(`{"n":1}`)}}
+func op(id, key string) []collector.Op {
+	return []collector.Op{{ID: id, Key: key, Payload: []byte(`{"n":1}`)}}
 }
 
 // Adds that come while a commit is in progress share the next one, and each is told of its own operations.
@@ -96,7 +95,7 @@ func TestAddsShareCommits(t *testing.T) {
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
-	b.adder.before = func([][]collectorstore.Op) error {
+	b.adder.before = func([][]collector.Op) error {
 		first.Do(func() { close(begun); <-gate })
 		return nil
 	}
@@ -133,7 +132,7 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
 	var first sync.Once
-	b.adder.before = func(batches [][]collectorstore.Op) error {
+	b.adder.before = func(batches [][]collector.Op) error {
 		first.Do(func() { close(begun); <-gate })
 		for _, batch := range batches {
 			if batch[0].ID == "bad" {
@@ -166,8 +165,8 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.apply("o", "endpoint: echo\norder_by: n\n")
-	add := func() (collectorstore.AddedOps, error) {
-		return b.it.Add(t.Context(), "o", []collectorstore.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
+	add := func() (collector.AddedOps, error) {
+		return b.it.Add(t.Context(), "o", []collector.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
 	}
 	testenv.MustSame(t, testenv.Must(add())(t).Added, 1, "added")
 	b.apply("o", "endpoint: echo\norder_by: n\npartitions: 100\n")
@@ -183,7 +182,7 @@ func TestLeavingEarly(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	begun, gate := make(chan struct{}), make(chan struct{})
-	b.adder.before = func([][]collectorstore.Op) error { close(begun); <-gate; return nil }
+	b.adder.before = func([][]collector.Op) error { close(begun); <-gate; return nil }
 	ctx, leave := context.WithCancel(t.Context())
 	left := make(chan error)
 	go func() {

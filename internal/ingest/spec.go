@@ -8,10 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/template"
 	"github.com/tranchehq/tranche/workqueue"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -22,7 +21,7 @@ const specAge = time.Second
 const maxSpecs = 1000
 
 type knownSpec struct {
-	spec    collectorstore.CollectorSpec
+	spec    collector.CollectorSpec
 	version int
 
 	namespace string
@@ -47,7 +46,7 @@ func (p *Producers) spec(ctx context.Context, name string) (knownSpec, error) {
 	}
 	known = knownSpec{spec: spec, version: version, namespace: namespace, at: at}
 	if spec.Enrich != nil {
-		if known.body, err = collector.Template(spec.Enrich); err != nil {
+		if known.body, err = bodyOf(spec.Enrich); err != nil {
 			return knownSpec{}, fmt.Errorf("read what collector %s stores: %w", name, err)
 		}
 	}
@@ -75,7 +74,7 @@ func (p *Producers) changed(ctx context.Context, name string, version int) bool 
 	return err == nil && newest.version != version
 }
 
-func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]collectorstore.Op, error) {
+func withKeys(spec *collector.CollectorSpec, ops []collector.Op) ([]collector.Op, error) {
 	ops = slices.Clone(ops) // a retry may set other keys
 	for i := range ops {
 		op := &ops[i]
@@ -83,14 +82,14 @@ func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]co
 			err.Number = i + 1
 			return nil, err
 		}
-		key, err := collector.Key(spec, op.Key, op.Payload)
+		key, err := Key(spec, op.Key, op.Payload)
 		if bad, ok := errors.AsType[*order.ValueError](err); ok {
 			return nil, &OpError{Number: i + 1, Field: "payload", Problem: bad.Error()}
 		}
 		if err != nil {
 			return nil, err
 		}
-		fold, err := collector.Fold(spec, op.Key, op.Payload)
+		fold, err := Fold(spec, op.Key, op.Payload)
 		if bad, ok := errors.AsType[*order.ValueError](err); ok {
 			return nil, &OpError{Number: i + 1, Field: "payload",
 				Problem: fmt.Sprintf("fold by %s: %s", cmp.Or(bad.Field, order.Key), bad.Problem)}
@@ -103,24 +102,24 @@ func withKeys(spec *collectorstore.CollectorSpec, ops []collectorstore.Op) ([]co
 	return ops, nil
 }
 
-func checkOp(spec *collectorstore.CollectorSpec, op *collectorstore.Op) *OpError {
+func checkOp(spec *collector.CollectorSpec, op *collector.Op) *OpError {
 	switch {
-	case len(op.ID) > collectorstore.MaxOpID:
+	case len(op.ID) > collector.MaxOpID:
 		return &OpError{Field: "id", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.ID),
-			collectorstore.MaxOpID)}
+			collector.MaxOpID)}
 	case !isText(op.ID):
 		return &OpError{Field: "id", Problem: "it must be UTF-8 without NUL"}
 	case !isText(op.Key):
 		return &OpError{Field: "key", Problem: "it must be UTF-8 without NUL"}
-	case collector.OwnKey(spec) && op.Key == "":
+	case ownKey(spec) && op.Key == "":
 		return &OpError{Field: "key", Problem: "it is missing; say what the operation belongs to, like a customer's id, or " +
 			"give the collector an order_by"}
-	case !collector.OwnKey(spec) && op.Key != "":
+	case !ownKey(spec) && op.Key != "":
 		return &OpError{Field: "key", Problem: fmt.Sprintf("the collector makes it of the payload's %s; leave it out",
 			spec.OrderBy.Field)}
-	case spec.OrderBy == nil && len(op.Key) > collectorstore.MaxOpKey:
+	case spec.OrderBy == nil && len(op.Key) > collector.MaxOpKey:
 		return &OpError{Field: "key", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.Key),
-			collectorstore.MaxOpKey)}
+			collector.MaxOpKey)}
 	}
 	return nil
 }

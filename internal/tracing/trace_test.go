@@ -16,7 +16,7 @@ import (
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 
 	"github.com/tranchehq/tranche/endpoints"
-	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/endpoints/telemetry"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
@@ -74,7 +74,7 @@ func (w *world) serve(t *testing.T, name string, wrap []endpoints.Wrapper, handl
 // serveAll serves the three endpoints. rates has no wrapper when bare.
 func (w *world) serveAll(t *testing.T, bare bool) {
 	t.Helper()
-	wrap := []endpoints.Wrapper{oteltrace.Wrapper(w.spans)}
+	wrap := []endpoints.Wrapper{telemetry.Spans(w.spans)}
 	w.serve(t, "statement", wrap, func(svc *endpoints.Service) error {
 		return endpoints.HandleFlow(svc, "statement", statementStages())
 	})
@@ -194,12 +194,12 @@ func TestOneTraceFromNodeToNode(t *testing.T) {
 		}
 	}
 	testenv.Same(t, len(w.seen.Ended()), 7, "spans:\n%s", describe(w.seen.Ended()))
-	slice := value(root, oteltrace.KeySlice)
+	slice := value(root, telemetry.KeySlice)
 	for _, name := range []string{"publish statement", "statement", "accounts", "statement stage 1", "record statement"} {
-		testenv.Same(t, value(spans[name], oteltrace.KeyRun), run.String(), "%s: run", name)
+		testenv.Same(t, value(spans[name], telemetry.KeyRun), run.String(), "%s: run", name)
 	}
-	testenv.Same(t, value(spans["accounts"], oteltrace.KeyRoot), slice, "the root of what the flow asked")
-	testenv.Same(t, value(spans["accounts"], oteltrace.KeyItems), "1", "items")
+	testenv.Same(t, value(spans["accounts"], telemetry.KeyRoot), slice, "the root of what the flow asked")
+	testenv.Same(t, value(spans["accounts"], telemetry.KeyItems), "1", "items")
 }
 
 func value(span sdktrace.ReadOnlySpan, key attribute.Key) string {
@@ -245,7 +245,7 @@ func TestNodeWithoutTracerBeginsNoTrace(t *testing.T) {
 func TestFailuresAreSeen(t *testing.T) {
 	t.Parallel()
 	w := setup(t, true)
-	wrap := []endpoints.Wrapper{oteltrace.Wrapper(w.spans)}
+	wrap := []endpoints.Wrapper{telemetry.Spans(w.spans)}
 	for name, fail := range map[string]func() error{
 		"failing":   func() error { return endpoints.Fail("broken", "it is broken: CANARY-4711") },
 		"unknown":   func() error { return errors.New("no account CANARY-4711") },
@@ -265,7 +265,7 @@ func TestFailuresAreSeen(t *testing.T) {
 		})
 	})
 	w.run(t, "slots")
-	testenv.Same(t, value(w.ended(t, "slots")["slots"], oteltrace.KeyErrors), "1", "errors")
+	testenv.Same(t, value(w.ended(t, "slots")["slots"], telemetry.KeyErrors), "1", "errors")
 	_, _, end := tracing.NewTracer(w.spans).Fetching(t.Context(), core.TracedSlice{})
 	end(&pgconn.PgError{Code: "22P02", Message: `invalid input syntax for type uuid: "CANARY-4711"`})
 	for _, span := range w.seen.Ended() {

@@ -9,7 +9,7 @@ import (
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/tranchehq/tranche/endpoints/oteltrace"
+	"github.com/tranchehq/tranche/endpoints/telemetry"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/orchestrator/core"
 )
@@ -17,7 +17,7 @@ import (
 // scope is the instrumentation scope of a node's spans.
 const scope = "github.com/tranchehq/tranche/orchestrator"
 
-// Attributes in addition to those of package oteltrace.
+// Attributes in addition to those of package telemetry.
 const (
 	keyStep    = attribute.Key("tranche.step")
 	keyService = attribute.Key("tranche.service") // name@version instance
@@ -64,10 +64,10 @@ func (t *Tracer) Publishing(
 		trace.WithSpanKind(trace.SpanKindProducer))
 	if span.IsRecording() {
 		span.SetAttributes(common(s.Endpoint, s.Run, s.Slice)...)
-		span.SetAttributes(keyStep.Int(s.Step), oteltrace.KeyAttempt.Int(s.Attempt),
-			oteltrace.KeyGeneration.Int(s.Generation), oteltrace.KeyItems.Int(s.Items))
+		span.SetAttributes(keyStep.Int(s.Step), telemetry.KeyAttempt.Int(s.Attempt),
+			telemetry.KeyGeneration.Int(s.Generation), telemetry.KeyItems.Int(s.Items))
 	}
-	return oteltrace.Inject(ctx), func(err error) { finish(span, err) }
+	return telemetry.Inject(ctx), func(err error) { finish(span, err) }
 }
 
 // Fetching implements orchestrator.Tracer. Its span is the root of a trace.
@@ -77,18 +77,18 @@ func (t *Tracer) Fetching(
 	ctx, span := t.tracer.Start(context.WithValue(ctx, sliceKey{}, s.Slice), "fetch "+s.Endpoint, trace.WithNewRoot(),
 		trace.WithSpanKind(trace.SpanKindClient))
 	if span.IsRecording() {
-		span.SetAttributes(oteltrace.KeyEndpoint.String(s.Endpoint), oteltrace.KeyRun.String(s.Run.String()),
-			oteltrace.KeySlice.String(s.Slice.String()), keyStep.Int(s.Step), oteltrace.KeyAttempt.Int(s.Attempt),
-			oteltrace.KeyGeneration.Int(s.Generation), oteltrace.KeyItems.Int(s.Items))
+		span.SetAttributes(telemetry.KeyEndpoint.String(s.Endpoint), telemetry.KeyRun.String(s.Run.String()),
+			telemetry.KeySlice.String(s.Slice.String()), keyStep.Int(s.Step), telemetry.KeyAttempt.Int(s.Attempt),
+			telemetry.KeyGeneration.Int(s.Generation), telemetry.KeyItems.Int(s.Items))
 	}
-	return ctx, oteltrace.Inject(ctx), func(err error) { finish(span, err) }
+	return ctx, telemetry.Inject(ctx), func(err error) { finish(span, err) }
 }
 
 // Recording implements orchestrator.Tracer. Its span is a child of the one in the reply.
 func (t *Tracer) Recording(
 	ctx context.Context, carried wire.Trace, r core.TracedReply,
 ) (end func(core.TraceOutcome)) {
-	_, recording := t.tracer.Start(oteltrace.Extract(ctx, carried), "record "+r.Endpoint,
+	_, recording := t.tracer.Start(telemetry.Extract(ctx, carried), "record "+r.Endpoint,
 		trace.WithSpanKind(trace.SpanKindConsumer))
 	if recording.IsRecording() {
 		recording.SetAttributes(common(r.Endpoint, r.Run, r.Slice)...)
@@ -103,8 +103,8 @@ func (t *Tracer) Recording(
 }
 
 func common(endpoint string, run, slice uuid.UUID) []attribute.KeyValue {
-	return []attribute.KeyValue{oteltrace.KeySystem.String("nats"), oteltrace.KeyEndpoint.String(endpoint),
-		oteltrace.KeyRun.String(run.String()), oteltrace.KeySlice.String(slice.String())}
+	return []attribute.KeyValue{telemetry.KeySystem.String("nats"), telemetry.KeyEndpoint.String(endpoint),
+		telemetry.KeyRun.String(run.String()), telemetry.KeySlice.String(slice.String())}
 }
 
 func finish(span trace.Span, err error) {

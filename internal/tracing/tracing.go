@@ -2,7 +2,7 @@
 //
 // A node records a span per published slice, the root of a trace that travels with the request, and a span per
 // recorded reply message, in the message's trace. Services record what happens in between, with package
-// endpoints/oteltrace or their own means.
+// endpoints/telemetry or their own means.
 //
 // A slow or unavailable collector costs spans and log lines, never work: spans wait in a bounded queue and are
 // dropped when it is full. Spans carry IDs, names and counts, never keys or payloads. The package defines no metrics

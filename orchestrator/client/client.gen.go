@@ -322,7 +322,7 @@ type AddedOperations struct {
 	DryRun bool `json:"dry_run,omitempty"`
 
 	// Sample of a dry run: the first operations, as they would be stored
-	Sample []SampledOperation `json:"sample,omitempty"`
+	Sample []Op `json:"sample,omitempty"`
 }
 
 type Advice struct {
@@ -767,6 +767,14 @@ type Blocker struct {
 
 // BreakerState is a text; a newer server may know more values.
 type BreakerState string
+
+type Canary struct {
+	// Endpoint endpoint of the new version; absent: the current canary
+	Endpoint string `json:"endpoint,omitempty"`
+
+	// Share percent of runs' requests, 0 to 100; 0 ends it
+	Share float64 `json:"share"`
+}
 
 type CanaryView struct {
 	Items int `json:"items"`
@@ -1515,16 +1523,8 @@ type Endpoint struct {
 	Changes []PastPace `json:"changes,omitempty"`
 }
 
-type EndpointCanary struct {
-	// Endpoint endpoint of the new version; absent: the current canary
-	Endpoint string `json:"endpoint,omitempty"`
-
-	// Share percent of runs' requests, 0 to 100; 0 ends it
-	Share float64 `json:"share"`
-}
-
 type EndpointCanaryView struct {
-	EndpointCanary
+	Canary
 
 	// Since start of the comparison
 	Since time.Time `json:"since"`
@@ -1534,6 +1534,35 @@ type EndpointCanaryView struct {
 
 	// Compared only for one endpoint while the new version gets requests: that, then the old one
 	Compared []VersionStats `json:"compared,omitempty"`
+}
+
+type EndpointChange struct {
+	// Concurrency of each instance; 0: its own
+	Concurrency *int `json:"concurrency,omitempty"`
+
+	// MaxInFlight over all runs; 0: no limit
+	MaxInFlight *int `json:"max_in_flight,omitempty"`
+
+	// Rate items a second over all runs; 0: no limit
+	Rate *float64 `json:"rate,omitempty"`
+
+	// RequestRate requests a second in all; 0: no limit
+	RequestRate *float64 `json:"request_rate,omitempty"`
+
+	// Namespaces whose runs and collectors may use it; empty: all
+	Namespaces []string `json:"namespaces,omitzero"`
+
+	// Canary sends a share of runs' requests to a new version
+	Canary *Canary `json:"canary,omitempty"`
+
+	// ChunkCap 0 forgets the size above which chunks fail
+	ChunkCap *int `json:"chunk_cap,omitempty"`
+
+	// Breaker keeps the breaker closed for 10 minutes; one of closed
+	Breaker *string `json:"breaker,omitempty"`
+
+	// IfWas expected current values of the settings in this request, as text (of canary, its share); 409 if one differs
+	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type EndpointExplanation struct {
@@ -1595,35 +1624,6 @@ type EndpointSetting struct {
 	CanarySince time.Time `json:"canary_since,omitzero"`
 	ChangedBy   string    `json:"changed_by,omitempty"`
 	ChangedAt   time.Time `json:"changed_at"`
-}
-
-type EndpointSettings struct {
-	// Concurrency of each instance; 0: its own
-	Concurrency *int `json:"concurrency,omitempty"`
-
-	// MaxInFlight over all runs; 0: no limit
-	MaxInFlight *int `json:"max_in_flight,omitempty"`
-
-	// Rate items a second over all runs; 0: no limit
-	Rate *float64 `json:"rate,omitempty"`
-
-	// RequestRate requests a second in all; 0: no limit
-	RequestRate *float64 `json:"request_rate,omitempty"`
-
-	// Namespaces whose runs and collectors may use it; empty: all
-	Namespaces []string `json:"namespaces,omitzero"`
-
-	// Canary sends a share of runs' requests to a new version
-	Canary *EndpointCanary `json:"canary,omitempty"`
-
-	// ChunkCap 0 forgets the size above which chunks fail
-	ChunkCap *int `json:"chunk_cap,omitempty"`
-
-	// Breaker keeps the breaker closed for 10 minutes; one of closed
-	Breaker *string `json:"breaker,omitempty"`
-
-	// IfWas expected current values of the settings in this request, as text (of canary, its share); 409 if one differs
-	IfWas map[string]string `json:"if_was,omitempty"`
 }
 
 type Enrichment struct {
@@ -2738,6 +2738,17 @@ type OccurrenceList struct {
 
 // OccurrenceState is a text; a newer server may know more values.
 type OccurrenceState string
+
+type Op struct {
+	// ID absent: one is generated, and it is never a duplicate
+	ID       string          `json:"id,omitempty"`
+	Key      string          `json:"key"`
+	Payload  json.RawMessage `json:"payload"`
+	Priority int             `json:"priority,omitempty"`
+
+	// Fold what it is folded by with others of its key; absent: not folded
+	Fold string `json:"fold,omitempty"`
+}
 
 type OpKeying struct {
 	Field string `json:"field"`
@@ -4161,17 +4172,6 @@ type RunsTopic struct {
 	Runs []RunSummary `json:"runs"`
 }
 
-type SampledOperation struct {
-	// ID absent: one would be generated
-	ID  string `json:"id,omitempty"`
-	Key string `json:"key"`
-
-	// Fold what it would be folded by
-	Fold     string          `json:"fold,omitempty"`
-	Priority int             `json:"priority,omitempty"`
-	Payload  json.RawMessage `json:"payload"`
-}
-
 type ScheduleList struct {
 	Schedules []ScheduleSummary `json:"schedules"`
 
@@ -5121,11 +5121,11 @@ type ListDeadLettersParams struct {
 	// State only those in this state; one of waiting, requeued, reissued, dropped
 	State string `form:"state,omitempty" json:"state,omitempty"`
 
-	// After next of the previous page
-	After string `form:"after,omitempty" json:"after,omitempty"`
-
 	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// After next of the previous page
+	After string `form:"after,omitempty" json:"after,omitempty"`
 }
 
 type GetDeadLetterParams struct {
@@ -5206,21 +5206,6 @@ type ListRunsParams struct {
 	// Result only completed runs, with failures that no one accepted or none; one of failed, ok
 	Result string `form:"result,omitempty" json:"result,omitempty"`
 
-	// Sort name: or plan; items, failed, time: the most first; one of newest, name, items, failed, time
-	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
-
-	// Before only runs that follow this ID in the list
-	Before string `form:"before,omitempty" json:"before,omitempty"`
-
-	// Limit how many at most
-	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
-
-	// Q words in the name, plan, source or starter, or the start of an ID
-	Q string `form:"q,omitempty" json:"q,omitempty"`
-
-	// Plan only runs of this plan, like year-end, or year-end@3
-	Plan string `form:"plan,omitempty" json:"plan,omitempty"`
-
 	// Endpoint only runs with a step that calls this
 	Endpoint string `form:"endpoint,omitempty" json:"endpoint,omitempty"`
 
@@ -5233,11 +5218,26 @@ type ListRunsParams struct {
 	// Schedule only runs that this schedule started
 	Schedule string `form:"schedule,omitempty" json:"schedule,omitempty"`
 
-	// Attention only runs that wait for a person: paused, stalled, at an approval, or late
-	Attention bool `form:"attention,omitempty" json:"attention,omitempty"`
+	// Limit how many at most
+	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// Sort name: or plan; items, failed, time: the most first; one of newest, name, items, failed, time
+	Sort string `form:"sort,omitempty" json:"sort,omitempty"`
 
 	// Fold of each schedule only the newest run, with the last 20 in past; goes with before and limit only
 	Fold bool `form:"fold,omitempty" json:"fold,omitempty"`
+
+	// Before only runs that follow this ID in the list
+	Before string `form:"before,omitempty" json:"before,omitempty"`
+
+	// Q words in the name, plan, source or starter, or the start of an ID
+	Q string `form:"q,omitempty" json:"q,omitempty"`
+
+	// Plan only runs of this plan, like year-end, or year-end@3
+	Plan string `form:"plan,omitempty" json:"plan,omitempty"`
+
+	// Attention only runs that wait for a person: paused, stalled, at an approval, or late
+	Attention bool `form:"attention,omitempty" json:"attention,omitempty"`
 }
 
 type StartRunParams struct {
@@ -5635,11 +5635,11 @@ type ListSlicesParams struct {
 	// State repeatable; absent: all
 	State []string `form:"state,omitempty" json:"state,omitempty"`
 
-	// After the ID of a slice: only those after it
-	After string `form:"after,omitempty" json:"after,omitempty"`
-
 	// Limit how many at most
 	Limit int `form:"limit,omitempty" json:"limit,omitempty"`
+
+	// After the ID of a slice: only those after it
+	After string `form:"after,omitempty" json:"after,omitempty"`
 }
 
 type GetTimelineParams struct {
@@ -6025,8 +6025,8 @@ func (c *Client) ListDeadLetters(ctx context.Context, params ListDeadLettersPara
 	ask := request{operation: "list-dead-letters", method: http.MethodGet, path: path("/dead-letters")}
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("state", params.State, false)
-	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
+	ask.add("after", params.After, false)
 	return exchange[DeadLetterPage](ctx, c, ask, options)
 }
 
@@ -6105,7 +6105,7 @@ func (c *Client) ExplainEndpoint(ctx context.Context, name string, options ...Ca
 // known yet.
 //
 // It is POST /endpoints/{name}/settings, for role operator.
-func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointSettings, options ...CallOption) (EndpointSetting, error) {
+func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointChange, options ...CallOption) (EndpointSetting, error) {
 	return exchange[EndpointSetting](ctx, c, request{operation: "set-endpoint", method: http.MethodPost, path: path("/endpoints/%s/settings", name), document: body}, options)
 
 }
@@ -6380,17 +6380,17 @@ func (c *Client) ListRuns(ctx context.Context, params ListRunsParams, options ..
 	ask := request{operation: "list-runs", method: http.MethodGet, path: path("/runs")}
 	ask.add("state", params.State, false)
 	ask.add("result", params.Result, false)
-	ask.add("sort", params.Sort, false)
-	ask.add("before", params.Before, false)
-	ask.add("limit", params.Limit, false)
-	ask.add("q", params.Q, false)
-	ask.add("plan", params.Plan, false)
 	ask.add("endpoint", params.Endpoint, false)
 	ask.add("since", params.Since, false)
 	ask.add("until", params.Until, false)
 	ask.add("schedule", params.Schedule, false)
-	ask.add("attention", params.Attention, false)
+	ask.add("limit", params.Limit, false)
+	ask.add("sort", params.Sort, false)
 	ask.add("fold", params.Fold, false)
+	ask.add("before", params.Before, false)
+	ask.add("q", params.Q, false)
+	ask.add("plan", params.Plan, false)
+	ask.add("attention", params.Attention, false)
 	return exchange[RunList](ctx, c, ask, options)
 }
 
@@ -6921,8 +6921,8 @@ func (c *Client) SetRun(ctx context.Context, run string, body RunChanges, option
 func (c *Client) ListSlices(ctx context.Context, run string, params ListSlicesParams, options ...CallOption) (LiveSlices, error) {
 	ask := request{operation: "list-slices", method: http.MethodGet, path: path("/runs/%s/slices", run)}
 	ask.add("state", params.State, true)
-	ask.add("after", params.After, false)
 	ask.add("limit", params.Limit, false)
+	ask.add("after", params.After, false)
 	return exchange[LiveSlices](ctx, c, ask, options)
 }
 
@@ -7311,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 3ef74af17d25dd02c306d10357af03e2, is 761aca13ac29e1ff1319020f5687a6181a7a0c66a9b3f081fd3efec100e77403.
+// Of 9a20b6316fbd374400afd9114bafedc0, is a1ef55e90acca63cd65b453c0dbe226ed7329aa82c44d9036618e6a4b85b5213.

@@ -19,11 +19,10 @@ import (
 	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 	"github.com/tranchehq/tranche/orchestrator/client"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 const short = 100 * time.Millisecond
 

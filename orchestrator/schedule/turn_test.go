@@ -194,10 +194,10 @@ func TestAQueueIsBounded(t *testing.T) {
 SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() FROM generate_series(1, 103) n`)
 	w.lead().settle()
 	states := map[store.OccurrenceState]int{}
-	occurrences, _, err := store.New(w.store).Occurrences(t.Context(),
+	list, err := store.New(w.store).Occurrences(t.Context(),
 		store.OccurrenceFilter{Schedule: "s", Limit: store.MaxOccurrences})
 	testenv.NoError(t, err)
-	for _, f := range occurrences {
+	for _, f := range list.Occurrences {
 		states[f.State]++
 	}
 	if states[store.OccurrenceStarted] != 1 || states[store.OccurrenceQueued] != 100 ||

@@ -201,10 +201,10 @@ func (l *leader) settle() (again time.Duration) {
 // occurrences writes what became of due times, the oldest first: when, of what kind but due, state and reason.
 func (w *world) occurrences(name string) string {
 	w.Helper()
-	occurrences, _, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
+	list, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
 	testenv.NoError(w, err)
-	texts := make([]string, len(occurrences))
-	for i, f := range occurrences {
+	texts := make([]string, len(list.Occurrences))
+	for i, f := range list.Occurrences {
 		text := f.Due.UTC().Format("15:04 ") + string(f.State)
 		if f.RunState != "" {
 			text += "/" + f.RunState
@@ -212,7 +212,7 @@ func (w *world) occurrences(name string) string {
 		if f.Kind == store.OccurrenceNow {
 			text = string(f.State) + "/now"
 		}
-		texts[len(occurrences)-1-i] = text
+		texts[len(texts)-1-i] = text
 	}
 	return strings.Join(texts, ", ")
 }
@@ -225,11 +225,11 @@ func (w *world) want(name, occurrences string) {
 // last is the newest occurrence.
 func (w *world) last(name string) store.Occurrence {
 	w.Helper()
-	occurrences, _, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
-	if err != nil || len(occurrences) == 0 {
-		w.Fatalf("%d occurrences, %v", len(occurrences), err)
+	list, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
+	if err != nil || len(list.Occurrences) == 0 {
+		w.Fatalf("no occurrences, %v", err)
 	}
-	return occurrences[0]
+	return list.Occurrences[0]
 }
 
 func (w *world) number(sql string) (n int) {

@@ -35,11 +35,10 @@ type cluster struct {
 	net      string // prefix of the machines' addresses, with the last dot
 	password string // of both roles
 
-	nats       [machines]*natsServer
-	db         databases
-	nodes      [machines]*node
-	services   []*instance
-	prometheus string // URL
+	nats     [machines]*natsServer
+	db       databases
+	nodes    [machines]*node
+	services []*instance
 
 	progress progress
 	faults   []fault
@@ -114,7 +113,7 @@ func (c *cluster) startTranche(ctx context.Context) error {
 		demokit.Stop(c.startInstance(ctx, i, firstVersion))
 		demokit.Stop(c.listens(ctx, i, firstVersion))
 	}
-	return c.startPrometheus(ctx)
+	return nil
 }
 
 func (c *cluster) look(ctx context.Context) error {
@@ -179,8 +178,7 @@ func (c *cluster) prove(ctx context.Context) error {
 		demokit.Stop(c.checkStep(ctx, step.name, step.service))
 	}
 	demokit.Stop(c.shell.Typed(ctx, exitOK, "doctor"))
-	demokit.Stop(c.size(ctx))
-	return c.queryPrometheus(ctx)
+	return c.size(ctx)
 }
 
 func (c *cluster) size(ctx context.Context) error {

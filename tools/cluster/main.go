@@ -5,8 +5,8 @@
 //	cluster service NAME     one of the services, for internal use
 //
 // It uses the commands and files of that page, changing only addresses, paths and passwords: nats-servers with the
-// accounts of tranche nats config, a PostgreSQL primary with a synchronous standby, three nodes, two instances of
-// each of two services, and Prometheus if installed.
+// accounts of tranche nats config, a PostgreSQL primary with a synchronous standby, three nodes, and two instances of
+// each of two services.
 //
 // It succeeds only if each fault occurred during the run, the run continued after it, every item is done with a
 // result that a service recorded in its ledger before answering, and tranche doctor finds nothing. It stops all that
@@ -19,7 +19,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"os/signal"
 	"path/filepath"
 	"runtime"
@@ -54,7 +53,6 @@ func start(ctx context.Context) error {
 		return runService(ctx, os.Args[2], log)
 	}
 	s := settings{self: self}
-	s.prometheus, _ = exec.LookPath("prometheus") // optional
 	flag.IntVar(&s.items, "items", 200_000, "the size of the run")
 	flag.StringVar(&s.dir, "dir", "", "where logs and ledgers go")
 	flag.StringVar(&s.repository, "repository", ".", "where docs and deploy are")
@@ -82,7 +80,6 @@ type settings struct {
 	repository string // with docs and deploy
 	// The current and next version of the program, nats-server, and this program, which also runs the services.
 	tranche, next, nats, self string
-	prometheus                string // empty if not installed
 }
 
 func (s *settings) check() error {

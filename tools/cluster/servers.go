@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -235,69 +234,5 @@ func (c *cluster) typedFrom(ctx context.Context, p page, begin string) error {
 	for _, words := range commands(c.place(block)) {
 		demokit.Stop(c.shell.Typed(ctx, exitOK, words[1:]...))
 	}
-	return nil
-}
-
-// startPrometheus starts Prometheus, if installed, with our rules.
-func (c *cluster) startPrometheus(ctx context.Context) error {
-	if c.settings.prometheus == "" {
-		c.story.Say("Prometheus is not installed (scripts/deps.sh prometheus).")
-		return nil
-	}
-	config := demokit.Must(c.deploy.block("# /etc/prometheus/prometheus.yml"))
-	rules := filepath.Join(c.settings.repository, "deploy", "prometheus", "rules.yml")
-	config = strings.Replace(c.place(config), "/etc/prometheus/rules.yml", rules, 1)
-	file, listen := c.dir.Servers("prometheus.yml"), c.net+"1:9090"
-	demokit.Stop(os.WriteFile(file, []byte(config), 0o600))
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), c.settings.prometheus, "--config.file="+file,
-		"--storage.tsdb.path="+c.dir.Servers("prometheus"), "--web.listen-address="+listen)
-	cmd.Env = demokit.Environment()
-	if _, err := c.story.Start(ctx, "prometheus", c.dir.Log("prometheus"), cmd, nil); err != nil {
-		return err
-	}
-	c.prometheus = "http://" + listen
-	c.story.Say("Prometheus, with the rules of deploy/prometheus: %s", c.story.Paint(demokit.Bold, c.prometheus+"/alerts"))
-	return nil
-}
-
-type series struct {
-	Data struct {
-		Result []struct {
-			Metric map[string]string `json:"metric"`
-		} `json:"result"`
-	} `json:"data"`
-}
-
-func (c *cluster) query(ctx context.Context, text string) (*series, error) {
-	var found series
-	err := demokit.Get(ctx, c.prometheus+"/api/v1/query?query="+url.QueryEscape(text), &found)
-	return &found, err
-}
-
-// queryPrometheus waits until Prometheus has scraped all nodes, and reports what its rules made of the faults.
-func (c *cluster) queryPrometheus(ctx context.Context) error {
-	if c.prometheus == "" {
-		return nil
-	}
-	err := demokit.Await(ctx, "Prometheus", nil, func(ctx context.Context) error {
-		up, err := c.query(ctx, `up{job="tranche"} == 1`)
-		if err == nil && len(up.Data.Result) != machines {
-			err = fmt.Errorf("%d of %d nodes are scraped", len(up.Data.Result), machines)
-		}
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	rung, err := c.query(ctx, `count by (alertname) (max_over_time(ALERTS[10m]))`)
-	if err != nil {
-		return fmt.Errorf("query alerts: %w", err)
-	}
-	var names []string
-	for _, one := range rung.Data.Result {
-		names = append(names, one.Metric["alertname"])
-	}
-	c.story.Say("Prometheus scrapes all three nodes. Pending or firing alerts were: %s.",
-		strings.Join(append(names, "no other"), ", "))
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go"
+	"golang.org/x/time/rate"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -87,10 +88,10 @@ type (
 
 // Service has the faults of its Config.
 type Service struct {
-	cfg    Config
-	svc    *endpoints.Service
-	bucket *bucket
-	outage *outage
+	cfg     Config
+	svc     *endpoints.Service
+	limiter *rate.Limiter // of items; nil: none
+	outage  *outage
 }
 
 // New returns a service on a connection that the caller owns.
@@ -98,7 +99,7 @@ func New(nc *nats.Conn, cfg Config) (*Service, error) {
 	cfg.Ledger = cmp.Or(cfg.Ledger, &Ledger{})
 	s := &Service{cfg: cfg}
 	if cfg.Throttle != nil {
-		s.bucket = &bucket{rate: cfg.Throttle.PerSecond, tokens: cfg.Throttle.PerSecond, asOf: time.Now()}
+		s.limiter = rate.NewLimiter(rate.Limit(cfg.Throttle.PerSecond), int(cfg.Throttle.PerSecond))
 	}
 	if cfg.Outage != nil {
 		s.outage = &outage{Outage: *cfg.Outage}
@@ -170,10 +171,11 @@ func (s *Service) note(c *chunk, fault Fault) {
 }
 
 func (s *Service) throttle(items []*item) (passed int, fault Fault) {
-	if s.bucket == nil {
-		return len(items), FaultNone
+	passed = len(items)
+	for s.limiter != nil && passed > 0 && !s.limiter.AllowN(time.Now(), passed) {
+		passed--
 	}
-	if passed = s.bucket.take(len(items)); passed == len(items) {
+	if passed == len(items) {
 		return passed, FaultNone
 	}
 	for _, i := range items[passed:] {
@@ -215,26 +217,6 @@ func (s *Service) fail(ctx context.Context, c *chunk, way Way, code string, over
 	case WayError:
 	}
 	return endpoints.Retry(code, "the service fails the chunk")
-}
-
-// bucket holds the items of one second.
-type bucket struct {
-	rate float64
-
-	mu     sync.Mutex
-	tokens float64
-	asOf   time.Time
-}
-
-func (b *bucket) take(n int) int {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	now := time.Now()
-	b.tokens = min(b.rate, b.tokens+b.rate*now.Sub(b.asOf).Seconds())
-	b.asOf = now
-	passed := min(n, int(b.tokens))
-	b.tokens -= float64(passed)
-	return passed
 }
 
 type outage struct {

@@ -95,26 +95,29 @@ FROM alert_message WHERE alert = $1 AND made_at < coalesce($2, 'infinity'::times
 ORDER BY made_at DESC, id DESC LIMIT $3`
 )
 
-// List lists rules by name. next is the name to continue after; empty: none.
-func (s Store) List(ctx context.Context, after string, limit int) (list []AlertSummary, next string, err error) {
+// AlertList is a page of rules.
+type AlertList struct {
+	Alerts []AlertSummary `json:"alerts" nullable:"false"`
+	Next   string         `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+}
+
+// List lists rules by name, after one.
+func (s Store) List(ctx context.Context, after string, limit int) (list AlertList, err error) {
 	limit = pg.Limit(limit, DefaultAlerts, MaxAlerts)
 	if !pg.ValidText(after) {
-		return nil, "", fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
+		return list, fmt.Errorf("alert %q: %w", after, workqueue.ErrNotFound)
 	}
 	views, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertView], listAlerts, after, limit+1,
 		workqueue.Namespaces(ctx))
 	if err != nil {
-		return nil, "", fmt.Errorf("list alerts: %w", err)
+		return list, fmt.Errorf("list alerts: %w", err)
 	}
-	if len(views) > limit {
-		views = views[:limit]
-		next = views[limit-1].Name
-	}
-	list = make([]AlertSummary, 0, len(views))
+	views, list.Next = pg.Cut(views, limit, func(v *AlertView) string { return v.Name })
+	list.Alerts = make([]AlertSummary, len(views))
 	for i := range views {
-		list = append(list, views[i].AlertSummary)
+		list.Alerts[i] = views[i].AlertSummary
 	}
-	return list, next, nil
+	return list, nil
 }
 
 // Alert returns a rule. The error wraps ErrNotFound if it does not exist.
@@ -127,14 +130,27 @@ func (s Store) Alert(ctx context.Context, name string) (*AlertView, error) {
 	return &view, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "alert %q", name)
 }
 
-// Messages lists a rule's messages, newest first, made before a time; nil: all. more reports whether more follow.
-func (s Store) Messages(
-	ctx context.Context, name string, before *time.Time, limit int,
-) (list []AlertMessage, more bool, err error) {
-	limit = pg.Limit(limit, DefaultMessages, MaxMessages)
-	if !pg.ValidText(name) {
-		return nil, false, fmt.Errorf("alert %q: %w", name, workqueue.ErrNotFound)
+// MessageFilter selects messages of a rule.
+type MessageFilter struct {
+	Alert  string    `path:"name" doc:"its name"`
+	Before time.Time `query:"before" doc:"only messages created before"`
+	Limit  int       `query:"limit" minimum:"1" maximum:"500" default:"50"` // 0 means DefaultMessages
+}
+
+// AlertMessages is a page of a rule's messages.
+type AlertMessages struct {
+	Messages []AlertMessage `json:"messages" nullable:"false"`
+	Next     *time.Time     `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
+}
+
+// Messages lists a rule's messages, newest first.
+func (s Store) Messages(ctx context.Context, f MessageFilter) (list AlertMessages, err error) {
+	limit := pg.Limit(f.Limit, DefaultMessages, MaxMessages)
+	if !pg.ValidText(f.Alert) {
+		return list, fmt.Errorf("alert %q: %w", f.Alert, workqueue.ErrNotFound)
 	}
-	list, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertMessage], listMessages, name, before, limit+1)
-	return list[:min(len(list), limit)], len(list) > limit, pg.Wrap(err, "list messages of alert %s", name)
+	all, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[AlertMessage], listMessages, f.Alert,
+		pg.UnlessZero(f.Before), limit+1)
+	list.Messages, list.Next = pg.Cut(all, limit, func(m *AlertMessage) *time.Time { return &m.MadeAt })
+	return list, pg.Wrap(err, "list messages of alert %s", f.Alert)
 }

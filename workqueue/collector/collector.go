@@ -149,13 +149,13 @@ func ParseRequestRate(text string) (perSecond float64, err error) {
 
 // Op is an operation to be added to a collector.
 type Op struct {
-	ID       string // empty: one is generated, and the operation is never a duplicate
-	Key      string
-	Payload  json.RawMessage
-	Priority int // 0 to MaxOpPriority; ignored when the order is fifo
+	ID       string          `json:"id,omitempty" doc:"absent: one is generated, and it is never a duplicate"`
+	Key      string          `json:"key"`
+	Payload  json.RawMessage `json:"payload"`
+	Priority int             `json:"priority,omitempty"` // 0 to MaxOpPriority; ignored when the order is fifo
 	// Duplicate: its ID is known, so it is counted and not added.
-	Duplicate bool
-	Fold      string // value by which it is folded with others of its key; empty: not folded
+	Duplicate bool   `json:"-"`
+	Fold      string `json:"fold,omitempty" doc:"what it is folded by with others of its key; absent: not folded"`
 }
 
 // AddedOps is the outcome of an add.
@@ -193,12 +193,19 @@ const (
 
 // OpsFilter selects operations.
 type OpsFilter struct {
-	State string // one of the states; empty: all
-	Key   string
-	ID    string
-	Code  string // of their last error
-	After int64  // number of the last operation of the previous page
-	Limit int
+	Collector string `path:"name" doc:"its name"`
+	State     string `query:"state" enum:"waiting,backoff,parked" doc:"only those in this state"`
+	Key       string `query:"key" doc:"only those of this key"`
+	ID        string `query:"id" doc:"only those with this ID"`
+	Code      string `query:"code" doc:"only those whose last error had this code"`
+	After     int64  `query:"after" minimum:"0" doc:"next of the previous page"` // the number of its last operation
+	Limit     int    `query:"limit" minimum:"1" maximum:"500" default:"50"`      // 0: as many as there may be
+}
+
+// OperationPage is a page of a collector's operations.
+type OperationPage struct {
+	Ops  []OpView `json:"ops" nullable:"false"`
+	Next int64    `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
 }
 
 // OpView is an operation as shown to users.

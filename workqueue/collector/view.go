@@ -213,36 +213,33 @@ WHERE o.collector = $1 AND o.seq > $2 AND ($3 = '' OR o.error_code = $3)`
 )
 
 // Ops returns a page of a collector's operations in the order in which they were added.
-func (s Store) Ops(ctx context.Context, name string, f OpsFilter) ([]OpView, error) {
-	id, err := s.collectorID(ctx, name)
+func (s Store) Ops(ctx context.Context, f OpsFilter) (page OperationPage, err error) {
+	id, err := s.collectorID(ctx, f.Collector)
 	if err != nil {
-		return nil, err
+		return page, err
 	}
 	switch f.State {
 	case "", OpWaiting, OpBackoff, OpParked:
 	default:
-		return nil, workqueue.BadSetting("%.40q is no state of an operation; give %s, %s or %s", f.State, OpWaiting,
+		return page, workqueue.BadSetting("%.40q is no state of an operation; give %s, %s or %s", f.State, OpWaiting,
 			OpBackoff, OpParked)
 	}
-	if f.Limit <= 0 || f.Limit > maxOpsPage {
-		f.Limit = maxOpsPage
-	}
-	statement, args := opsOfAll, []any{id, f.After, f.Code, f.Limit, f.State}
+	limit := pg.Limit(f.Limit, maxOpsPage, maxOpsPage)
+	statement, args := opsOfAll, []any{id, f.After, f.Code, limit + 1, f.State}
 	switch {
 	case f.ID != "":
 		statement, args[4] = opsOfID, f.ID
 	case f.State == OpParked:
 		statement, args[4] = opsParked, f.Key
 	case f.Key != "":
-		statement, args = opsOfKey, []any{id, f.After, f.Code, f.Limit, f.Key, f.State}
+		statement, args = opsOfKey, []any{id, f.After, f.Code, limit + 1, f.Key, f.State}
 	}
 	ops, err := pg.Collect(ctx, s.db.Pool, scanOp, statement, args...)
-	if err != nil {
-		return nil, fmt.Errorf("read operations of collector %s: %w", name, err)
-	}
-	return slices.DeleteFunc(ops, func(v OpView) bool {
+	ops = slices.DeleteFunc(ops, func(v OpView) bool {
 		return f.State != "" && v.State != f.State || f.Key != "" && v.Key != f.Key
-	}), nil
+	})
+	page.Ops, page.Next = pg.Cut(ops, limit, func(v *OpView) int64 { return v.Number })
+	return page, pg.Wrap(err, "read operations of collector %s", f.Collector)
 }
 
 func scanOp(row pgx.CollectableRow) (v OpView, err error) {

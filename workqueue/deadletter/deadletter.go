@@ -185,10 +185,10 @@ func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.Lette
 
 // DeadFilter selects dead letters.
 type DeadFilter struct {
-	Endpoint string             // empty: all
-	State    LetterState        // empty: all
-	Limit    int                // 1 to MaxLetters; 0 means DefaultLetters
-	After    workqueue.LetterID // Next of the previous page; zero: from the newest
+	Endpoint string             `query:"endpoint" maxLength:"64" doc:"only those of this endpoint"`
+	State    LetterState        `query:"state" enum:"waiting,requeued,reissued,dropped" doc:"only those in this state"`
+	Limit    int                `query:"limit" minimum:"1" maximum:"500" default:"50"` // 0 means DefaultLetters
+	After    workqueue.LetterID `json:"-"`                                             // Next of the previous page
 }
 
 // The number of letters on a page.

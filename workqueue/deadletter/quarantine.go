@@ -74,9 +74,9 @@ type QuarantinedView struct {
 
 // QuarantineFilter selects quarantined messages.
 type QuarantineFilter struct {
-	Run   workqueue.RunID // zero: any or none
-	Limit int             // 1 to MaxQuarantined; 0 means DefaultQuarantined
-	After int64           // Next of the previous page; 0: from the newest
+	Run   workqueue.RunID `json:"-"` // zero: any or none
+	After int64           `query:"after" minimum:"0" doc:"next of the previous page"`
+	Limit int             `query:"limit" minimum:"1" maximum:"500" default:"50"` // 0 means DefaultQuarantined
 }
 
 // The number of messages on a page.
@@ -102,21 +102,14 @@ ORDER BY id DESC
 LIMIT $3`
 
 // QuarantinedMessages lists quarantined messages, newest first, without bodies.
-func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (QuarantinePage, error) {
+func (s Store) QuarantinedMessages(ctx context.Context, f QuarantineFilter) (page QuarantinePage, err error) {
 	limit := pg.Limit(f.Limit, DefaultQuarantined, MaxQuarantined)
 	rows := pg.Rows(ctx, s.db.Pool, listQuarantined, pg.UnlessZero(f.Run), f.After, limit+1)
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (QuarantinedView, error) {
 		return scanQuarantined(row)
 	})
-	if err != nil {
-		return QuarantinePage{}, fmt.Errorf("list quarantined messages: %w", err)
-	}
-	page := QuarantinePage{Messages: found}
-	if len(page.Messages) > limit {
-		page.Messages = page.Messages[:limit]
-		page.Next = page.Messages[limit-1].ID
-	}
-	return page, nil
+	page.Messages, page.Next = pg.Cut(found, limit, func(m *QuarantinedView) int64 { return m.ID })
+	return page, pg.Wrap(err, "list quarantined messages")
 }
 
 const oneQuarantined = quarantinedColumns + `, body FROM quarantine WHERE id = $1`

@@ -41,12 +41,12 @@ type AuditEntry struct {
 
 // AuditFilter selects what Audit lists. Zero fields select everything.
 type AuditFilter struct {
-	Run    workqueue.RunID
-	Actor  string
-	Action string
-	Since  time.Time
-	Before int64 // Next of the page before; 0: from the newest
-	Limit  int   // 1 to MaxAudit; 0 means DefaultAudit
+	Run    workqueue.RunID `json:"-"`
+	Actor  string          `query:"actor" maxLength:"200" doc:"only actions of this actor; tranche: those of nodes"`
+	Action string          `query:"action" maxLength:"64" doc:"only actions of this name" example:"rerun"`
+	Since  time.Time       `query:"since" doc:"only actions then or later"`
+	Before int64           `query:"before" minimum:"0" doc:"next of the previous page"` // 0: from the newest
+	Limit  int             `query:"limit" minimum:"1" maximum:"500" default:"50"`       // 0 means DefaultAudit
 }
 
 // The number of entries on a page.

@@ -27,13 +27,13 @@ type ItemRow struct {
 
 // ItemRange selects items; without a step, their state over all steps.
 type ItemRange struct {
-	Run    workqueue.RunID
-	From   workqueue.Ordinal
-	To     workqueue.Ordinal // included
-	Step   string
-	States []string          // as in ItemRow; none: all
-	After  workqueue.Ordinal // only items after this one; -1: from the beginning
-	Limit  int               // 1 to MaxItemRows; 0 means DefaultItemRows
+	Run    workqueue.RunID   `json:"-"`
+	From   workqueue.Ordinal `query:"from" minimum:"0" doc:"the first ordinal"`
+	To     workqueue.Ordinal `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
+	Step   string            `query:"step" doc:"its name; absent: the items over all steps"`
+	States []string          `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"repeatable; absent: all"`
+	After  workqueue.Ordinal `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items after it"`
+	Limit  int               `query:"limit" minimum:"1" maximum:"1000" default:"100"` // 0 means DefaultItemRows
 }
 
 // ItemRows is a page of a range. Next is the After of the next page; nil on the last.
@@ -91,10 +91,7 @@ func (s Store) itemsIn(ctx context.Context, tx pgx.Tx, r *ItemRange, out *ItemRo
 	if err != nil || len(found) == 0 {
 		return err
 	}
-	if len(found) > r.Limit {
-		found = found[:r.Limit]
-		out.Next = &found[r.Limit-1].Ordinal
-	}
+	found, out.Next = pg.Cut(found, r.Limit, func(i *ItemRow) *workqueue.Ordinal { return &i.Ordinal })
 	out.Items = found
 	if err := s.countAttempts(ctx, tx, r, found); err != nil {
 		return err

@@ -13,21 +13,21 @@ import (
 
 // RunFilter selects runs of the context's [workqueue.Scope].
 type RunFilter struct {
-	States   []string        // none: every state
-	Words    []string        // each in the name, plan, source or starter, in any case, or the start of the ID
-	Result   string          // failed: only completed runs with failures not accepted; ok: without; empty: all
-	Plan     string          // only runs of this plan
-	Version  int             // of the plan; 0: any
-	Endpoint string          // only runs with a step that calls this
-	Since    time.Time       // only runs created at this time or later; zero: all
-	Until    time.Time       // only runs created before; zero: all
-	Schedule string          // only runs of this schedule
-	Before   workqueue.RunID // only runs that follow this one in the list; zero: from its first
-	Limit    int             // 1 to MaxRuns; 0 means DefaultRuns
+	States   []string        `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
+	Words    []string        `json:"-"` // each in the name, plan, source or starter, in any case, or the start of the ID
+	Result   string          `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that no one accepted or none"`
+	Plan     string          `json:"-"` // only runs of this plan
+	Version  int             `json:"-"` // of the plan; 0: any
+	Endpoint string          `query:"endpoint" maxLength:"320" doc:"only runs with a step that calls this"`
+	Since    time.Time       `query:"since" doc:"only runs created then or later"`
+	Until    time.Time       `query:"until" doc:"only runs created before"`
+	Schedule string          `query:"schedule" maxLength:"100" doc:"only runs that this schedule started"`
+	Before   workqueue.RunID `json:"-"`                                             // only runs that follow this one in the list; zero: from its first
+	Limit    int             `query:"limit" minimum:"1" maximum:"500" default:"50"` // 0 means DefaultRuns
 
-	Sort      Sort
-	Fold      bool     // of each schedule only its newest run, with Past; without other filters, newest first
-	Attention *Stalled // only runs that wait for a person: paused, at an approval, late, or stalled as it says
+	Sort      Sort     `query:"sort" enum:"newest,name,items,failed,time" default:"newest" doc:"name: or plan; items, failed, time: the most first"`
+	Fold      bool     `query:"fold" doc:"of each schedule only the newest run, with the last 20 in past; goes with before and limit only"`
+	Attention *Stalled `json:"-"` // only runs that wait for a person: paused, at an approval, late, or stalled as it says
 }
 
 // Sort is the order of a list of runs.
@@ -35,7 +35,7 @@ type Sort string
 
 // Sorts. Runs that are equal follow by age, the newest first; by name the oldest.
 const (
-	SortNewest Sort = ""
+	SortNewest Sort = "newest" // also ""
 	SortName   Sort = "name"   // or plan, if the run has no name
 	SortItems  Sort = "items"  // most first
 	SortFailed Sort = "failed" // most failed items first
@@ -191,10 +191,12 @@ func (f *RunFilter) page(limit int, in []string) (sql string, values []any) {
 		return listByFailed, values
 	case SortTime:
 		return listByTime, values
-	case SortNewest:
+	case SortNewest, "":
 	}
 	return listRuns, values
 }
+
+func (f *RunFilter) newest() bool { return f.Sort == "" || f.Sort == SortNewest }
 
 // Runs lists runs.
 func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
@@ -208,7 +210,7 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 	limit := pg.Limit(f.Limit, DefaultRuns, MaxRuns)
 	sql, values := f.page(limit+1, workqueue.Namespaces(ctx))
 	runs, err = pg.Collect(ctx, s.db.Pool, scanSummary, sql, values...)
-	if err == nil && len(runs) == 0 && f.Sort != SortNewest && f.Before != (workqueue.RunID{}) {
+	if err == nil && len(runs) == 0 && !f.newest() && f.Before != (workqueue.RunID{}) {
 		_, err = ReadSummary(ctx, s.db.Pool, f.Before)
 	}
 	if err == nil {

@@ -59,10 +59,10 @@ type LiveSlices struct {
 
 // LiveFilter selects live slices.
 type LiveFilter struct {
-	Run    workqueue.RunID
-	States []string          // scheduled, claimed, sent; none: all
-	After  workqueue.SliceID // of the previous page; zero: from the beginning
-	Limit  int               // 1 to MaxSlices; 0 means DefaultSlices
+	Run    workqueue.RunID   `json:"-"`
+	States []string          `query:"state,explode" enum:"scheduled,claimed,sent" doc:"repeatable; absent: all"`
+	After  workqueue.SliceID `json:"-"`                                               // of the previous page
+	Limit  int               `query:"limit" minimum:"1" maximum:"1000" default:"100"` // 0 means DefaultSlices
 }
 
 // The number of slices on a page.
@@ -125,10 +125,7 @@ func (s Store) LiveSlices(ctx context.Context, f LiveFilter) (*LiveSlices, error
 	if err != nil && !errors.Is(err, workqueue.ErrNotFound) {
 		err = fmt.Errorf("list the slices of run %s: %w", f.Run, err)
 	}
-	if len(out.Slices) > limit {
-		out.Slices = out.Slices[:limit]
-		out.Next = &out.Slices[limit-1].ID
-	}
+	out.Slices, out.Next = pg.Cut(out.Slices, limit, func(v *SliceView) *workqueue.SliceID { return &v.ID })
 	return out, err
 }
 

@@ -17,8 +17,8 @@ const WholeShare = 100
 
 // Canary sends a share of an endpoint's requests to the endpoint of a new version.
 type Canary struct {
-	Endpoint string  // of the new version; "": the one already set
-	Share    float64 // percent; 0: none any more
+	Endpoint string  `json:"endpoint,omitempty" doc:"endpoint of the new version; absent: the current canary"`
+	Share    float64 `json:"share" minimum:"0" maximum:"100" doc:"percent of runs' requests, 0 to 100; 0 ends it"`
 }
 
 func (c *Canary) validate(endpoint string) error {

@@ -41,16 +41,17 @@ type EndpointSetting struct {
 
 // EndpointChange is a change of an endpoint's settings; nil leaves a setting unchanged.
 type EndpointChange struct {
-	Endpoint      string
-	Concurrency   *int
-	MaxInFlight   *int
-	Rate          *float64
-	RequestRate   *float64
-	Namespaces    []string // empty: all
-	Canary        *Canary
-	ClearChunkCap bool              // allow chunks above the size that failed entirely
-	IfWas         map[string]string // expected current values, by setting, as text
-	CloseBreaker  bool              // there is no outage: send again, and keep the breaker closed for ten minutes
+	Endpoint    string   `json:"-"`
+	Concurrency *int     `json:"concurrency,omitempty" minimum:"0" maximum:"1024" doc:"of each instance; 0: its own"`
+	MaxInFlight *int     `json:"max_in_flight,omitempty" minimum:"0" maximum:"10000" doc:"over all runs; 0: no limit"`
+	Rate        *float64 `json:"rate,omitempty" minimum:"0" doc:"items a second over all runs; 0: no limit"`
+	RequestRate *float64 `json:"request_rate,omitempty" minimum:"0" doc:"requests a second in all; 0: no limit"`
+	Namespaces  []string `json:"namespaces,omitzero" nullable:"false" maxItems:"100" doc:"whose runs and collectors may use it; empty: all"`
+	Canary      *Canary  `json:"canary,omitempty" doc:"sends a share of runs' requests to a new version"`
+	ChunkCap    *int     `json:"chunk_cap,omitempty" enum:"0" doc:"0 forgets the size above which chunks fail"`
+	Breaker     *string  `json:"breaker,omitempty" enum:"closed" doc:"keeps the breaker closed for 10 minutes"`
+
+	IfWas map[string]string `json:"if_was,omitempty" doc:"expected current values of the settings in this request, as text (of canary, its share); 409 if one differs"`
 }
 
 func (c *EndpointChange) validate() error {
@@ -168,14 +169,14 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 		return after, err
 	}
 	was, is := before.limits(), after.limits()
-	if change.ClearChunkCap {
+	if change.ChunkCap != nil {
 		limit, err := forgetChunkCap(ctx, tx, change.Endpoint, actor)
 		if err != nil {
 			return after, err
 		}
 		was["chunk_cap"], is["chunk_cap"] = limit, 0
 	}
-	if change.CloseBreaker {
+	if change.Breaker != nil {
 		breaker, until, err := closeByHand(ctx, tx, change.Endpoint, actor)
 		if err != nil {
 			return after, err

@@ -93,10 +93,16 @@ const occurrenceColumns = `schedule_occurrence.schedule, schedule_occurrence.due
 
 // OccurrenceFilter selects occurrences.
 type OccurrenceFilter struct {
-	Schedule string
-	State    OccurrenceState // empty: any
-	Before   time.Time       // only due times before this one; zero: from the newest
-	Limit    int             // 1 to MaxOccurrences; 0 means DefaultOccurrences
+	Schedule string          `path:"name" doc:"its name"`
+	State    OccurrenceState `query:"state" enum:"due,queued,starting,started,skipped,missed,failed" doc:"only those in this state"`
+	Before   time.Time       `query:"before" doc:"only due times before this one"`
+	Limit    int             `query:"limit" minimum:"1" maximum:"500" default:"100"` // 0 means DefaultOccurrences
+}
+
+// OccurrenceList is a page of a schedule's past due times.
+type OccurrenceList struct {
+	Occurrences []Occurrence `json:"occurrences" nullable:"false"`
+	Next        *time.Time   `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
 // The number of occurrences in one list.
@@ -114,30 +120,28 @@ WHERE schedule = $1 AND ($2 = '' OR state = $2) AND ($3::timestamptz IS NULL OR 
 ORDER BY due_at DESC, kind
 LIMIT $4`
 
-// Occurrences lists a schedule's due times, newest first, also of a deleted schedule. more reports whether more follow.
-func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (found []Occurrence, more bool, err error) {
+// Occurrences lists a schedule's due times, newest first, also of a deleted schedule.
+func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (list OccurrenceList, err error) {
 	limit := pg.Limit(f.Limit, DefaultOccurrences, MaxOccurrences)
 	if !pg.ValidText(f.Schedule) {
-		return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
+		return list, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
 	}
 	names := workqueue.Namespaces(ctx)
-	found, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Occurrence], listOccurrences,
+	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Occurrence], listOccurrences,
 		f.Schedule, string(f.State), pg.UnlessZero(f.Before), limit+1, names)
-	switch {
-	case err != nil:
-		return nil, false, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)
-	case len(found) == 0:
-		var known bool
+	if err != nil {
+		return list, fmt.Errorf("list what schedule %s did: %w", f.Schedule, err)
+	}
+	if known := len(found) > 0; !known {
 		if err := s.db.Pool.QueryRow(ctx, scheduleTrace, f.Schedule, names).Scan(&known); err != nil {
-			return nil, false, fmt.Errorf("look for schedule %s: %w", f.Schedule, err)
+			return list, fmt.Errorf("look for schedule %s: %w", f.Schedule, err)
 		}
 		if !known {
-			return nil, false, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
+			return list, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)
 		}
-	case len(found) > limit:
-		return found[:limit], true, nil
 	}
-	return found, false, nil
+	list.Occurrences, list.Next = pg.Cut(found, limit, func(o *Occurrence) *time.Time { return &o.Due })
+	return list, nil
 }
 
 // OccurrenceClaim is the right to start an occurrence's run in one attempt of a leader.

@@ -40,9 +40,9 @@ func takeAt(name string, due time.Time) schedule.Taking {
 // occurrences returns the states of the occurrences of schedule night, the newest first.
 func (b *bench) occurrences() (states string) {
 	b.Helper()
-	occurrences, _, err := schedule.New(b.Store).Occurrences(b.Context(), schedule.OccurrenceFilter{Schedule: "night"})
+	list, err := schedule.New(b.Store).Occurrences(b.Context(), schedule.OccurrenceFilter{Schedule: "night"})
 	testenv.NoError(b, err)
-	for _, f := range occurrences {
+	for _, f := range list.Occurrences {
 		states += string(f.State) + " "
 	}
 	return strings.TrimSpace(states)
@@ -134,10 +134,10 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left of starts that were fenced off")
 	loaded := testenv.Must(load(claim, 3))(t)
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE schedule = 'night'`), 1, "runs that name their schedule")
-	occurrences, _, err := schedule.New(b.Store).Occurrences(t.Context(), schedule.OccurrenceFilter{Schedule: "night"})
-	if err != nil || len(occurrences) != 1 || occurrences[0].State != schedule.OccurrenceStarted ||
-		*occurrences[0].Run != loaded.Run || occurrences[0].RunState != "running" {
-		t.Errorf("occurrences are %+v, %v", occurrences, err)
+	list, err := schedule.New(b.Store).Occurrences(t.Context(), schedule.OccurrenceFilter{Schedule: "night"})
+	if err != nil || len(list.Occurrences) != 1 || list.Occurrences[0].State != schedule.OccurrenceStarted ||
+		*list.Occurrences[0].Run != loaded.Run || list.Occurrences[0].RunState != "running" {
+		t.Errorf("occurrences are %+v, %v", list, err)
 	}
 	if again, err := load(claim, 3); err != nil || !again.Existing || again.Run != loaded.Run {
 		t.Errorf("the same start again: %+v, %v", again, err)

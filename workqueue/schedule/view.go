@@ -75,27 +75,28 @@ CROSS JOIN LATERAL (SELECT * FROM schedule_occurrence f WHERE f.schedule = n.nam
 ) schedule_occurrence`
 )
 
-// Schedules lists schedules by name. next is the name to continue after; empty: none.
-func (s Store) Schedules(
-	ctx context.Context, after string, limit int,
-) (list []ScheduleSummary, next string, err error) {
+// ScheduleList is a page of schedules.
+type ScheduleList struct {
+	Schedules []ScheduleSummary `json:"schedules" nullable:"false"`
+	Next      string            `json:"next,omitempty" doc:"value of after for the next page; absent on the last"`
+}
+
+// Schedules lists schedules by name, after one.
+func (s Store) Schedules(ctx context.Context, after string, limit int) (list ScheduleList, err error) {
 	limit = pg.Limit(limit, DefaultSchedules, MaxSchedules)
 	if !pg.ValidText(after) {
-		return nil, "", fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
+		return list, fmt.Errorf("schedule %q: %w", after, workqueue.ErrNotFound)
 	}
 	views, err := pg.Collect(ctx, s.db.Pool, scanSchedule, listSchedules, after, limit+1, workqueue.Namespaces(ctx))
 	if err != nil {
-		return nil, "", fmt.Errorf("list schedules: %w", err)
+		return list, fmt.Errorf("list schedules: %w", err)
 	}
-	if len(views) > limit {
-		views = views[:limit]
-		next = views[limit-1].Name
-	}
-	list = make([]ScheduleSummary, 0, len(views))
+	views, list.Next = pg.Cut(views, limit, func(v *ScheduleView) string { return v.Name })
+	list.Schedules = make([]ScheduleSummary, len(views))
 	for i := range views {
-		list = append(list, views[i].ScheduleSummary)
+		list.Schedules[i] = views[i].ScheduleSummary
 	}
-	return list, next, s.addLast(ctx, list)
+	return list, s.addLast(ctx, list.Schedules)
 }
 
 // Schedule returns a schedule. The error wraps ErrNotFound if it does not exist.

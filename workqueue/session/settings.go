@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -209,7 +210,8 @@ func (s Store) UnsetStreams(ctx context.Context) (taken bool, err error) {
 	return taken, pg.Wrap(err, "take the first settings of the streams back")
 }
 
-// StreamChanges is changes of the streams' settings; nil leaves one unchanged, zero resets it to the default.
+// StreamChanges is changes of [StreamValues], by the same names; nil leaves one unchanged, zero resets it to the
+// default.
 type StreamChanges struct {
 	Replicas   *int                `json:"replicas,omitempty" enum:"0,1,3,5" doc:"copies of each stream; 0: auto, three in a cluster, else one"`
 	WorkBytes  *int64              `json:"work_bytes,omitempty" minimum:"0" doc:"room for requests; 0: the default"`
@@ -223,21 +225,13 @@ type StreamChanges struct {
 
 // On returns the values with the changes.
 func (c *StreamChanges) On(v StreamValues) StreamValues {
-	lay(&v.Replicas, c.Replicas)
-	lay(&v.WorkBytes, c.WorkBytes)
-	lay(&v.ReplyBytes, c.ReplyBytes)
-	lay(&v.StageBytes, c.StageBytes)
-	lay(&v.FlowBytes, c.FlowBytes)
-	lay(&v.EventBytes, c.EventBytes)
-	lay(&v.DeadBytes, c.DeadBytes)
-	lay(&v.EventAge, (*time.Duration)(c.EventAge))
-	return v
-}
-
-func lay[T any](over *T, given *T) {
-	if given != nil {
-		*over = *given
+	to := reflect.ValueOf(&v).Elem()
+	for field, given := range reflect.ValueOf(c).Elem().Fields() {
+		if into := to.FieldByName(field.Name); !given.IsNil() {
+			into.Set(given.Elem().Convert(into.Type()))
+		}
 	}
+	return v
 }
 
 var errNoStreamSettings = workqueue.BadSetting("no node has started on this database yet; give the first one its " +

@@ -299,18 +299,18 @@ const maxTriedFirst = 10
 
 // Tried is what a load would do.
 type Tried struct {
-	Loaded             // Run is set only when Existing
-	Bytes  int64       // of the payloads
-	First  []TriedItem // the first items, at most ten
-	Steps  []TriedStep // in the order of the request; none when Existing
-	Held   int64       // items that a canary would hold at first
+	Loaded              // Run is set only when Existing
+	Bytes  int64        // of the payloads
+	First  []PreviewRow // the first items, at most ten
+	Steps  []TriedStep  // in the order of the request; none when Existing
+	Held   int64        // items that a canary would hold at first
 }
 
-// TriedItem is one item.
-type TriedItem struct {
-	Key     string
-	Payload []byte
-	Line    int
+// PreviewRow is one item.
+type PreviewRow struct {
+	Line    int             `json:"line" doc:"its place: a line, or the number of a row"`
+	Key     string          `json:"key"`
+	Payload json.RawMessage `json:"payload"`
 }
 
 // TriedStep is what a step would do for the run.
@@ -378,12 +378,12 @@ func (t *trial) read() error {
 
 func (t *trial) show(batch *itemBatch, row itemRow) {
 	key := string(batch.key(row))
-	known := func(i TriedItem) bool { return i.Key == key }
+	known := func(i PreviewRow) bool { return i.Key == key }
 	if len(t.out.First) == maxTriedFirst ||
 		t.req.OnDuplicate == DuplicateSkip && slices.ContainsFunc(t.out.First, known) {
 		return
 	}
-	t.out.First = append(t.out.First, TriedItem{key, slices.Clone(batch.payload(row)), row.line})
+	t.out.First = append(t.out.First, PreviewRow{row.line, key, slices.Clone(batch.payload(row))})
 }
 
 func (t *trial) settle(items int64) error {

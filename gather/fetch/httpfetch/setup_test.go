@@ -22,11 +22,10 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch/httpfetch"
 	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
-	"github.com/tranchehq/tranche/internal/testing/testenv/leak"
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-func TestMain(m *testing.M) { os.Exit(leak.Check(m.Run())) }
+func TestMain(m *testing.M) { testenv.Main(m) }
 
 // canary is a secret that must not be seen anywhere but in requests to its host.
 const canary = "CANARY-7d2f\"quoted&more"

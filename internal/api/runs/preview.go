@@ -38,20 +38,13 @@ const (
 
 // Preview is the beginning of a file of items, as a run would read it.
 type Preview struct {
-	Format    intake.Format   `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
-	Columns   []string        `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
-	KeyColumn string          `json:"key_column" doc:"that the items' keys come from"`
-	Rows      []PreviewRow    `json:"rows" nullable:"false" doc:"the first ones, 20 at most"`
-	Read      int             `json:"read" doc:"rows read without a problem"`
-	Schema    json.RawMessage `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
-	Warnings  []string        `json:"warnings" nullable:"false"`
-}
-
-// PreviewRow is one item.
-type PreviewRow struct {
-	Line    int             `json:"line" doc:"its place: a line, or the number of a row"`
-	Key     string          `json:"key"`
-	Payload json.RawMessage `json:"payload"`
+	Format    intake.Format      `json:"format" enum:"csv,ndjson,parquet" doc:"that it was read as"`
+	Columns   []string           `json:"columns" nullable:"false" doc:"columns or fields, in their order"`
+	KeyColumn string             `json:"key_column" doc:"that the items' keys come from"`
+	Rows      []start.PreviewRow `json:"rows" nullable:"false" doc:"the first ones, 20 at most"`
+	Read      int                `json:"read" doc:"rows read without a problem"`
+	Schema    json.RawMessage    `json:"schema" doc:"a JSON Schema that these rows fit, as a proposal"`
+	Warnings  []string           `json:"warnings" nullable:"false"`
 }
 
 const previewDescription = `The body is a file of items, or its first 256 KiB, as it is or as the part called items of
@@ -151,7 +144,7 @@ func (b *previewBody) Read(p []byte) (int, error) {
 }
 
 func preview(rows *intake.Reader, key string) (Preview, error) {
-	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []PreviewRow{}, Warnings: []string{}}
+	out := Preview{Format: rows.Format(), Columns: []string{}, Rows: []start.PreviewRow{}, Warnings: []string{}}
 	twins := duplicateFinder{first: map[string]int{}}
 	var guess itemschema.Guess
 	unit := cmp.Or(rows.Unit(), "line")
@@ -176,7 +169,8 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			out.Warnings = append(out.Warnings, twins.warning(&item, unit))
 		}
 		if len(out.Rows) < maxPreviewRows {
-			out.Rows = append(out.Rows, PreviewRow{item.Line, item.Key, slices.Clone(item.Payload)})
+			out.Rows = append(out.Rows, start.PreviewRow{Line: item.Line, Key: item.Key,
+				Payload: slices.Clone(item.Payload)})
 			out.Columns = addColumns(out.Columns, item.Payload)
 		}
 	}
@@ -238,20 +232,20 @@ func explainCut(err error) error {
 
 // DryRun is the result a start would have. Nothing was stored.
 type DryRun struct {
-	DryRun      bool             `json:"dry_run" enum:"true"`
-	Name        string           `json:"name,omitempty"`
-	Plan        string           `json:"plan"`
-	PlanVersion int              `json:"plan_version,omitempty" doc:"of a saved plan"`
-	Existing    *workqueue.RunID `json:"existing,omitempty" doc:"the run that the idempotency key has started"`
-	Items       int64            `json:"items"`
-	Skipped     int64            `json:"skipped" doc:"duplicates that would be left out"`
-	Invalid     int64            `json:"invalid,omitempty" doc:"items that do not fit the schema, so would fail"`
-	Bytes       int64            `json:"bytes" doc:"of the items' payloads"`
-	Held        int64            `json:"held,omitempty" doc:"items that would wait for the canary"`
-	Key         string           `json:"key,omitempty" doc:"the column or field that the keys come from"`
-	Steps       []DryRunStep     `json:"steps" nullable:"false"`
-	First       []PreviewRow     `json:"first" nullable:"false" doc:"the first items, ten at most"`
-	Warnings    []string         `json:"warnings" nullable:"false"`
+	DryRun      bool               `json:"dry_run" enum:"true"`
+	Name        string             `json:"name,omitempty"`
+	Plan        string             `json:"plan"`
+	PlanVersion int                `json:"plan_version,omitempty" doc:"of a saved plan"`
+	Existing    *workqueue.RunID   `json:"existing,omitempty" doc:"the run that the idempotency key has started"`
+	Items       int64              `json:"items"`
+	Skipped     int64              `json:"skipped" doc:"duplicates that would be left out"`
+	Invalid     int64              `json:"invalid,omitempty" doc:"items that do not fit the schema, so would fail"`
+	Bytes       int64              `json:"bytes" doc:"of the items' payloads"`
+	Held        int64              `json:"held,omitempty" doc:"items that would wait for the canary"`
+	Key         string             `json:"key,omitempty" doc:"the column or field that the keys come from"`
+	Steps       []DryRunStep       `json:"steps" nullable:"false"`
+	First       []start.PreviewRow `json:"first" nullable:"false" doc:"the first items, ten at most"`
+	Warnings    []string           `json:"warnings" nullable:"false"`
 
 	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"if it started now; absent: the run exists already"`
 }
@@ -283,12 +277,9 @@ func (s *Starts) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	}
 	out := DryRun{DryRun: true, Name: req.Name, Plan: req.Plan, PlanVersion: req.PlanVersion, Items: tried.Items,
 		Skipped: tried.Skipped, Invalid: tried.Invalid, Bytes: tried.Bytes, Held: tried.Held,
-		Key: intent.rows.Key(), First: []PreviewRow{}}
+		Key: intent.rows.Key(), First: append([]start.PreviewRow{}, tried.First...)}
 	if tried.Existing {
 		out.Existing = &tried.Run
-	}
-	for _, item := range tried.First {
-		out.First = append(out.First, PreviewRow{item.Line, item.Key, item.Payload})
 	}
 	if out.Steps, err = s.drySteps(r.Context(), req.Steps, &tried); err != nil {
 		return DryRun{}, err

@@ -179,24 +179,14 @@ type Forecasts struct {
 }
 
 type listInput struct {
-	State  []string `query:"state" enum:"loading,running,paused,completed,cancelled" doc:"only runs in one of these"`
-	Result string   `query:"result" enum:"failed,ok" doc:"only completed runs, with failures that no one accepted or none"`
-	Sort   string   `query:"sort" enum:"newest,name,items,failed,time" default:"newest" doc:"name: or plan; items, failed, time: the most first"`
-	Before string   `query:"before" doc:"only runs that follow this ID in the list"`
-	Limit  int      `query:"limit" minimum:"1" maximum:"500" default:"50"`
+	inspect.RunFilter
 
-	Search   string    `query:"q" doc:"words in the name, plan, source or starter, or the start of an ID"`
-	Plan     string    `query:"plan" maxLength:"200" doc:"only runs of this plan, like year-end, or year-end@3"`
-	Endpoint string    `query:"endpoint" maxLength:"320" doc:"only runs with a step that calls this"`
-	Since    time.Time `query:"since" doc:"only runs created then or later"`
-	Until    time.Time `query:"until" doc:"only runs created before"`
-	Schedule string    `query:"schedule" maxLength:"100" doc:"only runs that this schedule started"`
-
-	Attention bool `query:"attention" doc:"only runs that wait for a person: paused, stalled, at an approval, or late"`
-	Fold      bool `query:"fold" doc:"of each schedule only the newest run, with the last 20 in past; goes with before and limit only"`
+	Before    string `query:"before" doc:"only runs that follow this ID in the list"`
+	Search    string `query:"q" doc:"words in the name, plan, source or starter, or the start of an ID"`
+	Plan      string `query:"plan" maxLength:"200" doc:"only runs of this plan, like year-end, or year-end@3"`
+	Attention bool   `query:"attention" doc:"only runs that wait for a person: paused, stalled, at an approval, or late"`
 }
 
-// Resolve refuses the zero time, which would mean none.
 func (in *listInput) Resolve(ctx huma.Context) []error {
 	return apicore.ZeroTimes(ctx, "since", "until")
 }
@@ -208,16 +198,13 @@ const (
 )
 
 func (in *listInput) filter() (inspect.RunFilter, error) {
-	filter := inspect.RunFilter{States: in.State, Limit: in.Limit, Words: strings.Fields(in.Search), Plan: in.Plan,
-		Endpoint: in.Endpoint, Since: in.Since, Until: in.Until, Result: in.Result, Schedule: in.Schedule, Fold: in.Fold}
-	if in.Sort != "newest" {
-		filter.Sort = inspect.Sort(in.Sort)
-	}
-	if filter.Sort != inspect.SortNewest && (in.Attention || in.Fold) {
+	filter := in.RunFilter
+	filter.Words, filter.Plan = strings.Fields(in.Search), in.Plan
+	if in.Sort != inspect.SortNewest && (in.Attention || in.Fold) {
 		return filter, apicore.BadInput("sort does not go with attention or fold: both are newest first; leave it out")
 	}
-	if plain := (listInput{Fold: true, Sort: in.Sort, Before: in.Before, Limit: in.Limit}); in.Fold &&
-		!reflect.DeepEqual(*in, plain) {
+	plain := listInput{RunFilter: inspect.RunFilter{Fold: true, Sort: in.Sort, Limit: in.Limit}, Before: in.Before}
+	if in.Fold && !reflect.DeepEqual(*in, plain) {
 		return filter, apicore.BadInput("fold goes with before and limit only; leave out fold, or the rest")
 	}
 	if err := in.checkTexts(len(filter.Words)); err != nil {
@@ -352,12 +339,7 @@ func (s *Routes) note(ctx context.Context, in *runChange[RunNote]) (RunHistory, 
 
 type itemsInput struct {
 	apicore.RunPath
-	From  int32    `query:"from" minimum:"0" doc:"the first ordinal"`
-	To    int32    `query:"to" minimum:"0" default:"2147483647" doc:"the last ordinal, included; absent: to the end"`
-	Step  string   `query:"step" doc:"its name; absent: the items over all steps"`
-	State []string `query:"state,explode" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale" doc:"repeatable; absent: all"`
-	After int32    `query:"after" minimum:"-1" default:"-1" doc:"an ordinal: only items after it"`
-	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+	inspect.ItemRange
 }
 
 // Resolve refuses values beyond all ordinals, which would be truncated to 32 bits.
@@ -401,29 +383,26 @@ func (s *Routes) listItems(ctx context.Context, in *itemsInput) (*inspect.ItemRo
 	if in.To < in.From {
 		return nil, apicore.BadInput("to lies before from; both are ordinals, and both are included")
 	}
-	rows, err := inspect.New(s.Store).ItemsIn(ctx, inspect.ItemRange{
-		Run: in.ID, From: workqueue.Ordinal(in.From), To: workqueue.Ordinal(in.To), Step: in.Step,
-		States: in.State, After: workqueue.Ordinal(in.After), Limit: in.Limit,
-	})
+	in.ItemRange.Run = in.ID
+	rows, err := inspect.New(s.Store).ItemsIn(ctx, in.ItemRange)
 	return rows, apicore.Seen(err, "tranche run show "+in.ID.String())
 }
 
 type slicesInput struct {
 	apicore.RunPath
-	State []string `query:"state,explode" enum:"scheduled,claimed,sent" doc:"repeatable; absent: all"`
-	After string   `query:"after" doc:"the ID of a slice: only those after it"`
-	Limit int      `query:"limit" minimum:"1" maximum:"1000" default:"100"`
+	inspect.LiveFilter
+
+	After string `query:"after" doc:"the ID of a slice: only those after it"`
 }
 
 func (s *Routes) listSlices(ctx context.Context, in *slicesInput) (*inspect.LiveSlices, error) {
-	filter := inspect.LiveFilter{States: in.State, Limit: in.Limit}
 	if in.After != "" {
-		if err := filter.After.UnmarshalText([]byte(in.After)); err != nil {
+		if err := in.LiveFilter.After.UnmarshalText([]byte(in.After)); err != nil {
 			return nil, apicore.BadInput("after is not the id of a slice; use the value of next of the page before")
 		}
 	}
-	filter.Run = in.ID
-	return inspect.New(s.Store).LiveSlices(ctx, filter)
+	in.LiveFilter.Run = in.ID
+	return inspect.New(s.Store).LiveSlices(ctx, in.LiveFilter)
 }
 
 // runTag returns a weak ETag, without what only the clock changes.

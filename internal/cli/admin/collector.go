@@ -14,10 +14,10 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/internal/ingest"
 	"github.com/tranchehq/tranche/orchestrator/client"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -39,8 +39,8 @@ type collectorKind struct{}
 
 func (collectorKind) documents() *documents {
 	return &documents{
-		noun: "collector", most: collector.MaxBytes, waits: "operation",
-		parse: func(name string, text []byte) error { _, err := collector.Parse(name, text); return err },
+		noun: "collector", most: ingest.MaxDefinition, waits: "operation",
+		parse: func(name string, text []byte) error { _, err := ingest.Parse(name, text); return err },
 		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
 			return cl.ApplyCollector(ctx, client.ApplyCollectorParams{Name: name}, cli.YAML, text)
 		},
@@ -170,7 +170,7 @@ func foldText(p *client.CollectorSpec) string {
 		by = "payload's " + p.OrderBy.Field
 	}
 	how := "the last"
-	if p.Fold == collectorstore.FoldMerge {
+	if p.Fold == collector.FoldMerge {
 		how = "with their payloads merged"
 	}
 	return "those of the same " + by + " go as one, " + how
@@ -263,7 +263,7 @@ func addedText(added *client.AddedOperations) string {
 	if !added.DryRun {
 		return text
 	}
-	sample := cli.Each(added.Sample, func(o *client.SampledOperation) string {
+	sample := cli.Each(added.Sample, func(o *client.Op) string {
 		return cli.Text("\n  key %v%v: %v", o.Key, cli.If(o.Fold != "", ", folded by %v", o.Fold), string(o.Payload))
 	})
 	more := added.Added - len(added.Sample)
@@ -305,7 +305,7 @@ func opText(o *client.OpView, room int) string {
 	t.Row("operation", o.ID)
 	t.Row("number", strconv.FormatInt(o.Number, 10))
 	t.Row("key", o.Key)
-	backoff := o.NotBefore != nil && o.State == collectorstore.OpBackoff
+	backoff := o.NotBefore != nil && o.State == collector.OpBackoff
 	t.Row("state", o.State+cli.If(backoff, " until %v", o.NotBefore)+
 		cli.If(!backoff && o.Flushing, "; its key is being flushed"))
 	t.If(o.Fold != "", "folded", "with those of its key that have %v", o.Fold)

@@ -19,8 +19,8 @@ import (
 type dlqList struct {
 	Endpoint string `help:"Only those of this endpoint." placeholder:"NAME"`
 	State    string `enum:",waiting,requeued,reissued,dropped" default:"" help:"Only those in this state: waiting, requeued, reissued or dropped." placeholder:"STATE"`
-	After    string `help:"Only those older than this one, by its whole ID." placeholder:"ID"`
 	Limit    int    `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
+	After    string `help:"Only those older than this one, by its whole ID." placeholder:"ID"`
 }
 
 func (l *dlqList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

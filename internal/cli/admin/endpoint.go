@@ -284,7 +284,7 @@ func (e *endpointsSet) Validate() error {
 }
 
 func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	set := client.EndpointSettings{Concurrency: e.Concurrency, MaxInFlight: e.MaxInFlight, Rate: e.Rate,
+	set := client.EndpointChange{Concurrency: e.Concurrency, MaxInFlight: e.MaxInFlight, Rate: e.Rate,
 		RequestRate: (*float64)(e.RequestRate), IfWas: e.IfWas}
 	if len(e.Namespaces) > 0 {
 		if set.Namespaces = e.Namespaces; slices.Equal(set.Namespaces, []string{"all"}) {
@@ -375,14 +375,14 @@ func (e *endpointsCanary) Run(ctx context.Context, term *cli.Console, cl *client
 	if e.All {
 		share = wholeShare
 	}
-	to := client.EndpointCanary{Endpoint: e.To, Share: share}
+	to := client.Canary{Endpoint: e.To, Share: share}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
 		if set.CanaryShare == 0 {
 			return cli.Text("no requests of %v go to %v any more", e.Name, set.Canary)
 		}
 		return cli.Text("%v%% of the requests of %v go to %v; compare: tranche endpoints show %v", set.CanaryShare, e.Name,
 			set.Canary, e.Name)
-	})(cl.SetEndpoint(ctx, e.Name, client.EndpointSettings{Canary: &to}))
+	})(cl.SetEndpoint(ctx, e.Name, client.EndpointChange{Canary: &to}))
 }
 
 func canaryText(c *client.EndpointCanaryView, room int) string {

@@ -18,20 +18,19 @@ import (
 )
 
 type runList struct {
-	State    []string  `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; repeatable." placeholder:"STATE"`
-	Result   string    `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
-	Sort     string    `enum:"newest,name,items,failed,time" default:"newest" help:"Order: newest, name, items, failed or time; items, failed and time have the most first." placeholder:"ORDER"`
-	Before   string    `help:"Only runs that follow this one in the list, by its whole ID." placeholder:"ID"`
-	Limit    int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
-	Q        string    `name:"search" help:"Only runs with these words in their name, plan, source or starter, or the start of an ID." placeholder:"WORDS"`
-	Plan     string    `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
-	Endpoint string    `help:"Only runs with a step that calls this endpoint." placeholder:"NAME"`
-	Since    time.Time `help:"Only runs created since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Until    time.Time `help:"Only runs created before." placeholder:"TIME"`
-	Schedule string    `help:"Only runs that this schedule started." placeholder:"NAME"`
-
-	Attention bool `help:"Only runs that wait for a person: paused, stalled, at an approval, or late."`
-	Fold      bool `help:"Of each schedule only the newest run."`
+	State     []string  `enum:"loading,running,paused,completed,cancelled" help:"Only runs in this state; repeatable." placeholder:"STATE"`
+	Result    string    `enum:",failed,ok" default:"" help:"Only completed runs: with failures that no one accepted (failed), or without (ok)." placeholder:"RESULT"`
+	Endpoint  string    `help:"Only runs with a step that calls this endpoint." placeholder:"NAME"`
+	Since     time.Time `help:"Only runs created since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until     time.Time `help:"Only runs created before." placeholder:"TIME"`
+	Schedule  string    `help:"Only runs that this schedule started." placeholder:"NAME"`
+	Limit     int       `default:"20" within:"1,500" help:"How many, at most 500." placeholder:"N"`
+	Sort      string    `enum:"newest,name,items,failed,time" default:"newest" help:"Order: newest, name, items, failed or time; items, failed and time have the most first." placeholder:"ORDER"`
+	Fold      bool      `help:"Of each schedule only the newest run."`
+	Before    string    `help:"Only runs that follow this one in the list, by its whole ID." placeholder:"ID"`
+	Q         string    `name:"search" help:"Only runs with these words in their name, plan, source or starter, or the start of an ID." placeholder:"WORDS"`
+	Plan      string    `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
+	Attention bool      `help:"Only runs that wait for a person: paused, stalled, at an approval, or late."`
 }
 
 func (r *runList) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

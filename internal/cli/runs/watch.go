@@ -292,8 +292,8 @@ type runRequests struct {
 
 type slicesPage struct {
 	State []string `enum:"scheduled,claimed,sent" help:"Only those in this state; repeatable." placeholder:"STATE"`
-	After string   `help:"Only those after this one, by its whole ID." placeholder:"ID"`
 	Limit int      `default:"20" within:"1,1000" help:"How many, at most 1000." placeholder:"N"`
+	After string   `help:"Only those after this one, by its whole ID." placeholder:"ID"`
 }
 
 func (r *runRequests) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -297,7 +297,7 @@ func (s *storm) operators() {
 func (s *storm) setEndpoint(ctx context.Context, r *rand.Rand) error {
 	rate, budget := float64(r.IntN(2)*5000), stormBudget
 	_, err := pacestore.New(s.Store).ChangeEndpoint(ctx, pacestore.EndpointChange{Endpoint: storetest.Endpoint,
-		Rate: &rate, MaxInFlight: &budget, ClearChunkCap: true}, "ann")
+		Rate: &rate, MaxInFlight: &budget, ChunkCap: new(int)}, "ann")
 	return err
 }
 

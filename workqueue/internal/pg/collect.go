@@ -70,6 +70,14 @@ func Limit(asked, usual, most int) int {
 	return min(asked, most)
 }
 
+// Cut returns the first rows of a page, never nil, and where the next one begins, if limit+1 rows were there.
+func Cut[T, N any](rows []T, limit int, at func(*T) N) (page []T, next N) {
+	if page = append([]T{}, rows[:min(len(rows), limit)]...); len(rows) > limit {
+		next = at(&page[limit-1])
+	}
+	return page, next
+}
+
 // Arena keeps copies of bytes in a few reused pieces of memory. Most bounds a piece, unless one copy is larger.
 type Arena struct {
 	piece []byte

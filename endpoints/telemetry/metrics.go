@@ -1,17 +1,4 @@
-// Package otelmetrics measures a service with OpenTelemetry:
-//
-//	svc, err := endpoints.New(nc, endpoints.Config{
-//		Name: "statements", Wrap: []endpoints.Wrapper{otelmetrics.Wrapper(provider)},
-//	})
-//
-// For Prometheus, use a provider with go.opentelemetry.io/otel/exporters/prometheus.
-//
-// There is one series per endpoint and outcome; attributes contain no runs, keys or messages. The wrapper changes no
-// answers. It exports nothing and sets no globals: the provider and its readers belong to the service. A service that
-// does not import this package does not link OpenTelemetry.
-//
-// A wrapper is safe for concurrent use if the provider is.
-package otelmetrics
+package telemetry
 
 import (
 	"context"
@@ -23,22 +10,18 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 )
 
-// Name is the instrumentation scope.
-const Name = "github.com/tranchehq/tranche/endpoints/otelmetrics"
-
-// Names of the instruments and their attributes.
+// Names of the instruments and an attribute.
 const (
 	Requests = "tranche.service.request.duration" // histogram, seconds: a chunk or flow stage in the handler
 	Items    = "tranche.service.items"            // counter: items handled
 
-	KeyEndpoint = attribute.Key("tranche.endpoint")
 	// KeyOutcome is done, failed (an error slot) or open (left out, or moved to a later stage).
 	KeyOutcome = attribute.Key("tranche.outcome")
 )
 
-// Wrapper returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers. It returns an error if
+// Metrics returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers. It returns an error if
 // the provider rejects the instruments.
-func Wrapper(provider metric.MeterProvider) (endpoints.Wrapper, error) {
+func Metrics(provider metric.MeterProvider) (endpoints.Wrapper, error) {
 	meter := provider.Meter(Name)
 	took, err := meter.Float64Histogram(Requests, metric.WithUnit("s"),
 		metric.WithDescription("Time of a request in the handler"),

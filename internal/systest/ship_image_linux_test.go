@@ -1,4 +1,4 @@
-package ship
+package systest
 
 import (
 	"context"
@@ -47,7 +47,7 @@ func containers(t *testing.T) *engine {
 	cmd := command(t.Context(), "scripts/image.sh", "dev", runtime.GOARCH)
 	cmd.Env = append(os.Environ(), "PODMAN_FLAGS="+strings.Join(e.flags, " "))
 	cmd.Env = append(cmd.Env, version...)
-	run(t, cmd)
+	output(t, cmd)
 	return e
 }
 
@@ -57,7 +57,7 @@ func (e *engine) command(ctx context.Context, args ...string) *exec.Cmd {
 
 func (e *engine) run(t *testing.T, args ...string) string {
 	t.Helper()
-	return strings.TrimSpace(run(t, e.command(t.Context(), args...)))
+	return strings.TrimSpace(output(t, e.command(t.Context(), args...)))
 }
 
 // start runs a service of the Compose file, in the machine's network, where names of other services are what at says.
@@ -123,7 +123,7 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 	client := func(args ...string) string {
 		cmd := command(t.Context(), "dist/image/"+runtime.GOARCH+"/tranche", args...)
 		cmd.Env = append(os.Environ(), "TRANCHE_URL=http://127.0.0.1:"+port, "TRANCHE_TOKEN="+lastWord(token))
-		return run(t, cmd)
+		return output(t, cmd)
 	}
 	items := filepath.Join(t.TempDir(), "accounts.csv")
 	testenv.NoError(t, os.WriteFile(items, []byte("id,balance\nC-1,100.00\nC-2,7.50\nC-3,2000.00\n"), 0o600))

@@ -1,4 +1,4 @@
-package ship
+package systest
 
 import (
 	"crypto/sha256"
@@ -23,7 +23,7 @@ func release(t *testing.T) string {
 	t.Helper()
 	cmd := command(t.Context(), tool(t, goreleaser), "release", "--snapshot", "--clean")
 	cmd.Env = append(append(os.Environ(), "RELEASE_ONE=1"), version...)
-	run(t, cmd)
+	output(t, cmd)
 	return absolute(t, "dist")
 }
 
@@ -48,7 +48,7 @@ func checkSums(t *testing.T, dist string) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), "sha256sum", "--check", "--strict", "checksums.txt")
 	cmd.Dir = dist
-	if out := run(t, cmd); strings.Count(out, ": OK") < 3 {
+	if out := output(t, cmd); strings.Count(out, ": OK") < 3 {
 		t.Errorf("checksums.txt names too little:\n%s", out)
 	}
 }
@@ -57,8 +57,8 @@ func checkSums(t *testing.T, dist string) {
 func checkArchive(t *testing.T, dist string) {
 	t.Helper()
 	dir := t.TempDir()
-	run(t, command(t.Context(), "tar", "-xzf", one(t, dist, "tranche_*_linux_amd64.tar.gz"), "-C", dir))
-	said := run(t, command(t.Context(), filepath.Join(dir, "tranche"), "version", "--json"))
+	output(t, command(t.Context(), "tar", "-xzf", one(t, dist, "tranche_*_linux_amd64.tar.gz"), "-C", dir))
+	said := output(t, command(t.Context(), filepath.Join(dir, "tranche"), "version", "--json"))
 	var is struct{ Version, Commit, Date string }
 	if err := json.Unmarshal([]byte(said), &is); err != nil || !strings.HasPrefix(is.Version, "v") ||
 		len(is.Commit) != 40 || is.Date == "" {
@@ -71,7 +71,7 @@ func checkArchive(t *testing.T, dist string) {
 		}
 	}
 	script := "source " + filepath.Join(dir, "completions", "tranche.bash") + " && complete -p tranche"
-	testenv.Has(t, run(t, command(t.Context(), "bash", "-c", script)), "tranche", "bash completes nothing")
+	testenv.Has(t, output(t, command(t.Context(), "bash", "-c", script)), "tranche", "bash completes nothing")
 	for page, want := range map[string]string{"tranche.1": "tranche-run(1)", "tranche-serve.1": "--stream-replicas"} {
 		cmd := command(t.Context(), installed(t, "man"), "--local-file", "--warnings", filepath.Join(dir, "man", page))
 		cmd.Env = append(os.Environ(), "MANWIDTH=200", "MAN_KEEP_FORMATTING=", "LC_ALL=C.UTF-8")
@@ -109,7 +109,7 @@ func checkPackage(t *testing.T, dist string) {
 	dpkg := func(args ...string) {
 		t.Helper()
 		// The scripts run outside of the root, which has no shell, and what it depends on is not there.
-		run(t, command(t.Context(), "dpkg", append([]string{"--root=" + dir, "--force-script-chrootless",
+		output(t, command(t.Context(), "dpkg", append([]string{"--root=" + dir, "--force-script-chrootless",
 			"--force-depends"}, args...)...))
 	}
 	dpkg("--install", one(t, dist, "tranche_*_amd64.deb"))
@@ -120,7 +120,7 @@ func checkPackage(t *testing.T, dist string) {
 		"usr/share/bash-completion/completions/tranche", "usr/share/tranche/prometheus-rules.yml"} {
 		testenv.Must(os.Stat(filepath.Join(dir, name)))(t)
 	}
-	run(t, command(t.Context(), filepath.Join(dir, "usr/bin/tranche"), "--version"))
+	output(t, command(t.Context(), filepath.Join(dir, "usr/bin/tranche"), "--version"))
 	checkUnit(t, dir)
 	dpkg("--remove", "tranche")
 	_, err := os.Stat(filepath.Join(dir, "usr/bin/tranche"))
@@ -136,12 +136,12 @@ func checkPackage(t *testing.T, dist string) {
 func checkUnit(t *testing.T, dir string) {
 	t.Helper()
 	analyze := installed(t, "systemd-analyze")
-	run(t, command(t.Context(), "cp", "-rn", "/lib/systemd/system", filepath.Join(dir, "lib/systemd/")))
+	output(t, command(t.Context(), "cp", "-rn", "/lib/systemd/system", filepath.Join(dir, "lib/systemd/")))
 	verify := command(t.Context(), analyze, "--root="+dir, "--man=no", "verify", "tranche.service")
 	if out, err := verify.CombinedOutput(); err != nil || strings.Contains(string(out), "tranche.service:") {
 		t.Errorf("systemd-analyze verify: %v\n%s", err, out)
 	}
-	said := run(t, command(t.Context(), analyze, "--root="+dir, "--offline=true", "--no-pager", "security",
+	said := output(t, command(t.Context(), analyze, "--root="+dir, "--offline=true", "--no-pager", "security",
 		"tranche.service"))
 	found := regexp.MustCompile(`exposure level for tranche.service: ([0-9.]+)`).FindStringSubmatch(said)
 	if found == nil {
@@ -173,7 +173,7 @@ func TestTwoCheckoutsMakeTheSameBytes(t *testing.T) {
 		t.Errorf("it needs %v (%v)", needs, err)
 	}
 	const want = "tranche v0.1.0-test (0123456789ab, 2026-01-02T03:04:05Z)\n"
-	testenv.Same(t, run(t, command(t.Context(), first, "version")), want, "it says")
+	testenv.Same(t, output(t, command(t.Context(), first, "version")), want, "it says")
 }
 
 func build(t *testing.T, from, out string) string {
@@ -181,7 +181,7 @@ func build(t *testing.T, from, out string) string {
 	cmd := command(t.Context(), filepath.Join(from, "scripts", "build.sh"), out)
 	cmd.Dir = from
 	cmd.Env = append(os.Environ(), version...)
-	run(t, cmd)
+	output(t, cmd)
 	return out
 }
 
@@ -189,7 +189,7 @@ func build(t *testing.T, from, out string) string {
 func checkout(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "a", "longer", "path")
-	files := run(t, command(t.Context(), "git", "ls-files", "-z", "--", "*.go", "go.mod", "go.sum", "scripts", "internal",
+	files := output(t, command(t.Context(), "git", "ls-files", "-z", "--", "*.go", "go.mod", "go.sum", "scripts", "internal",
 		"migrations", "examples", "docs/openapi.json"))
 	for name := range strings.SplitSeq(strings.TrimSuffix(files, "\x00"), "\x00") {
 		to := filepath.Join(dir, name)

@@ -1,4 +1,4 @@
-package ship
+package systest
 
 import (
 	"encoding/json"
@@ -9,7 +9,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/nats-io/nats-server/v2/server"
+	natsserver "github.com/nats-io/nats-server/v2/server"
 
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -26,11 +26,11 @@ func TestChart(t *testing.T) {
 		values := filepath.Join("testdata", name+".yaml")
 		lint := exec.CommandContext(t.Context(), program, "lint", "tranche", "--strict", "--values", values)
 		lint.Dir = dir
-		run(t, lint)
+		output(t, lint)
 		template := exec.CommandContext(t.Context(), program, "template", "batch", "tranche", "--kube-version", "1.31.0",
 			"--namespace", "jobs", "--values", values)
 		template.Dir = dir
-		if got, want := run(t, template), read(t, filepath.Join(dir, "testdata", name+".golden.yaml")); got != want {
+		if got, want := output(t, template), read(t, filepath.Join(dir, "testdata", name+".golden.yaml")); got != want {
 			t.Errorf("%s: the chart makes something else than is on record; see what, with: make chart && git diff deploy/helm",
 				name)
 		}
@@ -92,7 +92,7 @@ func compose(t *testing.T) map[string]composeService {
 	var file struct {
 		Services map[string]composeService `json:"services"`
 	}
-	testenv.MustSame(t, json.Unmarshal([]byte(run(t, cmd)), &file), nil, "Compose's parser")
+	testenv.MustSame(t, json.Unmarshal([]byte(output(t, cmd)), &file), nil, "Compose's parser")
 	return file.Services
 }
 
@@ -131,7 +131,7 @@ func TestComposeFile(t *testing.T) {
 func TestComposeConfigurations(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("NAME", "nats-1")
-	options := testenv.Must(server.ProcessConfigFile(filepath.Join(root, "deploy", "compose", "nats.conf")))(t)
+	options := testenv.Must(natsserver.ProcessConfigFile(filepath.Join(root, "deploy", "compose", "nats.conf")))(t)
 	if options.ServerName != "nats-1" || !options.JetStream || options.StoreDir != "/data" || len(options.Routes) != 3 {
 		t.Errorf("nats.conf makes a server %s of %d routes, JetStream %v in %s", options.ServerName, len(options.Routes),
 			options.JetStream, options.StoreDir)
@@ -142,6 +142,6 @@ func TestComposeConfigurations(t *testing.T) {
 		text := strings.ReplaceAll(read(t, filepath.Join(root, "deploy", file)), "/etc/prometheus/", "")
 		testenv.NoError(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	run(t, command(t.Context(), installed(t, "promtool"), "check", "config", filepath.Join(dir, "prometheus.yml")))
-	run(t, command(t.Context(), installed(t, "amtool"), "check-config", "deploy/compose/alertmanager.yml"))
+	output(t, command(t.Context(), installed(t, "promtool"), "check", "config", filepath.Join(dir, "prometheus.yml")))
+	output(t, command(t.Context(), installed(t, "amtool"), "check-config", "deploy/compose/alertmanager.yml"))
 }

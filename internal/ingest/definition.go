@@ -1,9 +1,4 @@
-// Package collector parses the definitions of collectors, which gather operations by key and flush them to an
-// endpoint in lists.
-//
-// [Parse] reads a collector from YAML or JSON into its stored form with all defaults, and locates errors. [Key]
-// returns the key of an operation. The package uses no database and has no state.
-package collector
+package ingest
 
 import (
 	"bytes"
@@ -24,8 +19,8 @@ import (
 )
 
 const (
-	// MaxBytes bounds the YAML of a collector.
-	MaxBytes = 64 << 10
+	// MaxDefinition bounds the YAML of a collector.
+	MaxDefinition = 64 << 10
 
 	maxParamsBytes = 16 << 10
 )
@@ -59,7 +54,7 @@ const (
 //
 // Only the endpoint is required. Errors are *strictyaml.Error.
 func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
-	doc, err := strictyaml.Open("collector", name, text, MaxBytes)
+	doc, err := strictyaml.Open("collector", name, text, MaxDefinition)
 	if err != nil {
 		return nil, err
 	}
@@ -75,7 +70,7 @@ func Parse(name string, text []byte) (*collector.CollectorSpec, error) {
 	}
 	if e := d.Enrich; e != nil {
 		spec.Enrich = &e.Enrichment
-		if part := Part(spec.Enrich); part != "" && part != partSQL && e.Payload == nil {
+		if part := partOf(spec.Enrich); part != "" && part != partSQL && e.Payload == nil {
 			spec.Enrich.Payload = fmt.Appendf(nil, `"{parts.%s}"`, part)
 		}
 		if e.SQL != nil {
@@ -244,8 +239,8 @@ func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, err
 	return value, nil
 }
 
-// OwnKey reports whether operations must have a key.
-func OwnKey(spec *collector.CollectorSpec) bool {
+// ownKey reports whether operations must have a key.
+func ownKey(spec *collector.CollectorSpec) bool {
 	return spec.OrderBy == nil || spec.OrderBy.Field == order.Key
 }
 
@@ -280,8 +275,8 @@ func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (str
 
 const partSQL, partEndpoint, partLocal = "sql", "endpoint", "local"
 
-// Part returns the name of what an enrichment asks for in templates, as in {parts.sql.name}; empty: nothing.
-func Part(e *collector.Enrichment) string {
+// partOf returns the name of what an enrichment asks for in templates, as in {parts.sql.name}; empty: nothing.
+func partOf(e *collector.Enrichment) string {
 	switch {
 	case e.Endpoint != "":
 		return partEndpoint
@@ -305,10 +300,10 @@ func Query(e *collector.Enrichment) (*gather.SQL, error) {
 	return q, nil
 }
 
-// Template returns the payload template of an enrichment.
-func Template(e *collector.Enrichment) (*template.Body, error) {
+// bodyOf returns the payload template of an enrichment.
+func bodyOf(e *collector.Enrichment) (*template.Body, error) {
 	of := template.Variables{Item: true, Alone: true}
-	if part := Part(e); part != "" {
+	if part := partOf(e); part != "" {
 		of.Parts = []string{part}
 	}
 	return template.ParseBody(e.Payload, of)
@@ -320,7 +315,7 @@ func checkAsked(doc *strictyaml.Document, e *collector.Enrichment) error {
 	case e.Endpoint != "" && (e.SQL != nil || e.Local != ""), e.SQL != nil && e.Local != "":
 		return doc.Fail("enrich", "give only one of sql, endpoint and local")
 	case wire.ValidateName(cmp.Or(e.Endpoint, e.Local, partLocal)) != nil:
-		return doc.Fail("enrich."+Part(e), "invalid name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", e.Endpoint+e.Local,
+		return doc.Fail("enrich."+partOf(e), "invalid name %.80q; use 1 to %d of A-Z a-z 0-9 _ -", e.Endpoint+e.Local,
 			wire.MaxNameLength)
 	}
 	return nil
@@ -338,7 +333,7 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 	switch {
 	case e.Payload == nil:
 		return doc.Fail("enrich", "payload is missing; say what to store, for example {change: \"{item}\"}")
-	case Part(e) == "" && e.By != "":
+	case partOf(e) == "" && e.By != "":
 		return doc.Fail("enrich.by", "by needs sql, endpoint or local")
 	case query == nil && e.Optional:
 		return doc.Fail("enrich.optional", "optional needs sql")
@@ -354,14 +349,14 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 			return doc.Fail("enrich.by", "%s", wrong.Problem)
 		}
 	}
-	if _, err := Template(e); err != nil {
+	if _, err := bodyOf(e); err != nil {
 		return doc.Fail("enrich.payload", "%v", err)
 	}
 	return nil
 }
 
-// Asked returns the value that an enrichment looks up for an operation: that of by, else of order_by, else
+// lookedUp returns the value that an enrichment looks up for an operation: that of by, else of order_by, else
 // the operation's own key. The error is an *order.ValueError.
-func Asked(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
+func lookedUp(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	return valueOf(spec, spec.Enrich.By, own, payload)
 }

@@ -1,4 +1,4 @@
-package collector_test
+package ingest_test
 
 import (
 	"errors"
@@ -9,19 +9,19 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tranchehq/tranche/gather/collector"
 	"github.com/tranchehq/tranche/gather/strictyaml"
-	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
+	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
 func TestParseFillsInDefaults(t *testing.T) {
 	t.Parallel()
-	got, err := collector.Parse("mail", []byte("endpoint: notify\n"))
-	want := &collectorstore.CollectorSpec{
-		Name: "mail", Endpoint: "notify", MinSize: 100, MaxSize: 500, MaxAge: collectorstore.Span(
+	got, err := ingest.Parse("mail", []byte("endpoint: notify\n"))
+	want := &collector.CollectorSpec{
+		Name: "mail", Endpoint: "notify", MinSize: 100, MaxSize: 500, MaxAge: collector.Span(
 			10 * time.Second), InFlight: 16,
-		MaxAttempts: 5, Backoff: collectorstore.Span(time.Second), MaxBackoff: collectorstore.Span(5 * time.Minute),
-		Timeout: collectorstore.Span(time.Minute), Dedupe: collectorstore.Span(24 * time.Hour), Order: "fifo",
+		MaxAttempts: 5, Backoff: collector.Span(time.Second), MaxBackoff: collector.Span(5 * time.Minute),
+		Timeout: collector.Span(time.Minute), Dedupe: collector.Span(24 * time.Hour), Order: "fifo",
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
 		t.Errorf("got %+v, %v; want %+v", got, err, want)
@@ -30,7 +30,7 @@ func TestParseFillsInDefaults(t *testing.T) {
 
 func TestParseReadsEveryField(t *testing.T) {
 	t.Parallel()
-	got, err := collector.Parse("f", []byte(`
+	got, err := ingest.Parse("f", []byte(`
 name: crm
 endpoint: crm-update
 params: {year: 2026, mode: "x"}
@@ -58,15 +58,15 @@ enrich:
 retry_codes: [BUSY, net.down]
 no_retry_codes: [GONE]
 `))
-	want := &collectorstore.CollectorSpec{
+	want := &collector.CollectorSpec{
 		Name: "crm", Endpoint: "crm-update", Params: map[string]string{"year": "2026", "mode": "x"}, MinSize: 5, MaxSize: 10,
-		MaxAge: collectorstore.Span(time.Minute), InFlight: 3, Rate: "50/m", MaxAttempts: 7,
-		Backoff: collectorstore.Span(2 * time.Second), MaxBackoff: collectorstore.Span(time.Hour),
-		Timeout: collectorstore.Span(90 * time.Second), Order: "fifo", Strict: true, Fold: "merge", FoldBy: "customer.name",
-		Enrich: &collectorstore.Enrichment{SQL: []byte(`{"source":"crm","query":"SELECT id FROM c WHERE id = ANY($1)",` +
+		MaxAge: collector.Span(time.Minute), InFlight: 3, Rate: "50/m", MaxAttempts: 7,
+		Backoff: collector.Span(2 * time.Second), MaxBackoff: collector.Span(time.Hour),
+		Timeout: collector.Span(90 * time.Second), Order: "fifo", Strict: true, Fold: "merge", FoldBy: "customer.name",
+		Enrich: &collector.Enrichment{SQL: []byte(`{"source":"crm","query":"SELECT id FROM c WHERE id = ANY($1)",` +
 			`"rows":"one","timeout":"2s","max_rows":100000,"max_bytes":4194304}`), By: "customer.no", Optional: true,
 			Payload: []byte(`{"row":"{parts.sql}","was":"{item}"}`)},
-		OrderBy: &collectorstore.OpKeying{Field: "customer.id", Partitions: 8}, RetryCodes: []string{"BUSY", "net.down"},
+		OrderBy: &collector.OpKeying{Field: "customer.id", Partitions: 8}, RetryCodes: []string{"BUSY", "net.down"},
 		NoRetryCodes: []string{"GONE"},
 	}
 	if err != nil || !reflect.DeepEqual(got, want) {
@@ -149,10 +149,10 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 			"it has 80000 bytes; a collector has at most 65536"},
 	} {
 		text, want := tc.text, tc.want
-		_, err := collector.Parse("f.yaml", []byte(text))
+		_, err := ingest.Parse("f.yaml", []byte(text))
 		if want == "" || strings.HasPrefix(text, "endpoint: e\n") && !strings.Contains(text, "name:") {
 			// The file's name is no collector's: give it one, below what is wrong.
-			_, err = collector.Parse("f.yaml", []byte(text+"name: c\n"))
+			_, err = ingest.Parse("f.yaml", []byte(text+"name: c\n"))
 		}
 		bad, ok := errors.AsType[*strictyaml.Error](err)
 		if want == "" && err == nil {
@@ -167,20 +167,20 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 func TestKey(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		keying       *collectorstore.OpKeying
+		keying       *collector.OpKeying
 		payload      string
 		want, refuse string
 	}{
 		{nil, `{}`, "own", ""},
-		{&collectorstore.OpKeying{Field: "a.b"}, `{"a":{"b":7}}`, "7", ""},
-		{&collectorstore.OpKeying{Field: "a"}, `{"a":null}`, "", `field "a" is null`},
-		{&collectorstore.OpKeying{Field: "a", Values: []string{"x"}}, `{"a":"y"}`, "",
+		{&collector.OpKeying{Field: "a.b"}, `{"a":{"b":7}}`, "7", ""},
+		{&collector.OpKeying{Field: "a"}, `{"a":null}`, "", `field "a" is null`},
+		{&collector.OpKeying{Field: "a", Values: []string{"x"}}, `{"a":"y"}`, "",
 			"none of the values that are listed: x"},
-		{&collectorstore.OpKeying{Field: "a", Partitions: 100}, `{"a":"customer-7"}`, "97/100", ""},
-		{&collectorstore.OpKeying{Field: "key", Partitions: 100}, `{}`, "", ""},
-		{&collectorstore.OpKeying{Field: "a"}, `{"a":"` + strings.Repeat("x", 600) + `"}`, "", "the value has 600 bytes"},
+		{&collector.OpKeying{Field: "a", Partitions: 100}, `{"a":"customer-7"}`, "97/100", ""},
+		{&collector.OpKeying{Field: "key", Partitions: 100}, `{}`, "", ""},
+		{&collector.OpKeying{Field: "a"}, `{"a":"` + strings.Repeat("x", 600) + `"}`, "", "the value has 600 bytes"},
 	} {
-		got, err := collector.Key(&collectorstore.CollectorSpec{OrderBy: tc.keying}, "own", []byte(tc.payload))
+		got, err := ingest.Key(&collector.CollectorSpec{OrderBy: tc.keying}, "own", []byte(tc.payload))
 		if (tc.refuse == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.refuse) ||
 			tc.want != "" && got != tc.want {
 			t.Errorf("%+v of %.40s: %q, %v; want %q, %q", tc.keying, tc.payload, got, err, tc.want, tc.refuse)
@@ -190,20 +190,20 @@ func TestKey(t *testing.T) {
 
 func TestFold(t *testing.T) {
 	t.Parallel()
-	by := &collectorstore.OpKeying{Field: "a", Partitions: 4}
+	by := &collector.OpKeying{Field: "a", Partitions: 4}
 	for _, tc := range []struct {
-		spec            collectorstore.CollectorSpec
+		spec            collector.CollectorSpec
 		payload         string
 		want, wrongWith string
 	}{
-		{collectorstore.CollectorSpec{}, `{}`, "", ""},
-		{collectorstore.CollectorSpec{Fold: "last"}, `{}`, "own", ""},
-		{collectorstore.CollectorSpec{Fold: "last", OrderBy: by}, `{"a":7}`, "7", ""}, // and not its partition
-		{collectorstore.CollectorSpec{Fold: "last", OrderBy: by, FoldBy: "b"}, `{"a":7,"b":"x"}`, "x", ""},
-		{collectorstore.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"a":7}`, "", `no field "b"`},
-		{collectorstore.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"b":""}`, "", `field "b" is empty`},
+		{collector.CollectorSpec{}, `{}`, "", ""},
+		{collector.CollectorSpec{Fold: "last"}, `{}`, "own", ""},
+		{collector.CollectorSpec{Fold: "last", OrderBy: by}, `{"a":7}`, "7", ""}, // and not its partition
+		{collector.CollectorSpec{Fold: "last", OrderBy: by, FoldBy: "b"}, `{"a":7,"b":"x"}`, "x", ""},
+		{collector.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"a":7}`, "", `no field "b"`},
+		{collector.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"b":""}`, "", `field "b" is empty`},
 	} {
-		got, err := collector.Fold(&tc.spec, "own", []byte(tc.payload))
+		got, err := ingest.Fold(&tc.spec, "own", []byte(tc.payload))
 		if got != tc.want || (tc.wrongWith == "") != (err == nil) || err != nil && !strings.Contains(err.Error(),
 			tc.wrongWith) {
 			t.Errorf("%+v of %s: %q, %v", tc.spec, tc.payload, got, err)
@@ -224,7 +224,7 @@ func TestExamplesAreCollectors(t *testing.T) {
 			t.Fatal(err)
 		}
 		name := strings.TrimSuffix(filepath.Base(file), ".yaml")
-		if spec, err := collector.Parse(file, text); err != nil || spec.Name != name {
+		if spec, err := ingest.Parse(file, text); err != nil || spec.Name != name {
 			t.Errorf("%s is %+v, %v", file, spec, err)
 		}
 	}

@@ -1,19 +1,22 @@
-// Package oteltrace records an OpenTelemetry span for each chunk that a service handles, and each stage of a flow:
+// Package telemetry records OpenTelemetry spans and metrics of a service:
 //
 //	svc, err := endpoints.New(nc, endpoints.Config{
-//		Name: "statements", Wrap: []endpoints.Wrapper{oteltrace.Wrapper(provider)},
+//		Name: "statements", Wrap: []endpoints.Wrapper{telemetry.Spans(tracers), metrics},
 //	})
 //
-// The span's parent is in the request's traceparent header: a span of the node, flow or caller. The handler's context
-// carries the span, so the handler's own spans are its children, and endpoints.Call and a flow's requests continue
-// the trace. The reply carries the span to the node that records it. Spans contain names, IDs and counts, never keys
-// or payloads. The wrapper changes no answers.
+// [Spans] records a span for each chunk that a service handles, and each stage of a flow. The span's parent is in the
+// request's traceparent header: a span of the node, flow or caller. The handler's context carries the span, so the
+// handler's own spans are its children, and endpoints.Call and a flow's requests continue the trace. The reply carries
+// the span to the node that records it. Spans contain names, IDs and counts, never keys or payloads.
 //
-// It exports nothing and sets no globals: provider, sampler and exporter belong to the service. A service that does
-// not import this package does not link OpenTelemetry, but still passes on trace contexts.
+// [Metrics] has one series per endpoint and outcome; attributes contain no runs, keys or messages. For Prometheus, use
+// a provider with go.opentelemetry.io/otel/exporters/prometheus.
 //
-// A wrapper is safe for concurrent use if the provider is.
-package oteltrace
+// The wrappers change no answers, export nothing and set no globals: providers, samplers and exporters belong to the
+// service. A service that does not import this package does not link OpenTelemetry, but still passes on trace contexts.
+//
+// A wrapper is safe for concurrent use if its provider is.
+package telemetry
 
 import (
 	"context"
@@ -30,7 +33,7 @@ import (
 )
 
 // Name is the instrumentation scope.
-const Name = "github.com/tranchehq/tranche/endpoints/oteltrace"
+const Name = "github.com/tranchehq/tranche/endpoints/telemetry"
 
 // Attributes of a span.
 const (
@@ -56,8 +59,8 @@ func reason(err error) string {
 	return "the handler failed"
 }
 
-// Wrapper returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers.
-func Wrapper(provider trace.TracerProvider) endpoints.Wrapper {
+// Spans returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers.
+func Spans(provider trace.TracerProvider) endpoints.Wrapper {
 	tracer := provider.Tracer(Name)
 	return func(ctx context.Context, w *endpoints.Work, next func(context.Context) error) error {
 		header := w.Header()

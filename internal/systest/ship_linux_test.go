@@ -1,4 +1,4 @@
-package ship
+package systest
 
 import (
 	"bytes"
@@ -12,11 +12,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-func TestMain(m *testing.M) { testenv.Main(m) }
-
-// root is the repository.
-const root = "../../.."
-
 // command is a program that is started in the repository.
 func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, name, args...)
@@ -24,8 +19,8 @@ func command(ctx context.Context, name string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// run runs it, and returns what it said on standard output.
-func run(t *testing.T, cmd *exec.Cmd) string {
+// output runs it, and returns what it said on standard output.
+func output(t *testing.T, cmd *exec.Cmd) string {
 	t.Helper()
 	var said bytes.Buffer
 	cmd.Stderr = &said
@@ -37,7 +32,7 @@ func run(t *testing.T, cmd *exec.Cmd) string {
 // tool is a program of Go's, built into .tools.
 func tool(t *testing.T, module string) string {
 	t.Helper()
-	return strings.TrimSpace(run(t, command(t.Context(), "scripts/tool.sh", module)))
+	return strings.TrimSpace(output(t, command(t.Context(), "scripts/tool.sh", module)))
 }
 
 // installed finds a program of the machine's.
