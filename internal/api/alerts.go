@@ -11,6 +11,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
@@ -90,13 +91,17 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 	if o.receivers == nil {
 		return none, apicore.BadInput("this server sends no alerts; tranche serve does")
 	}
-	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
-		return none, spec.Wrong(bad.Field, bad.Why)
-	}
 	mine, owner := workqueue.Namespaces(ctx), alertstore.Owner(spec.Namespaces)
 	if !workqueue.Sees(ctx, owner) {
 		return none, apicore.Denied(http.StatusForbidden, fmt.Sprintf("namespaces: want one of your own, such as [%s]; "+
 			"without --namespace, operators of the whole installation may give others, or none", mine[0]))
+	}
+	if spec.To.Kind == "command" && !apicore.Allows(ctx, access.Operator) {
+		return none, apicore.Denied(http.StatusForbidden,
+			"to.command: only an operator of the whole installation may have a program run; want another receiver")
+	}
+	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
+		return none, spec.Wrong(bad.Field, bad.Why)
 	}
 	doc, err := json.Marshal(spec)
 	if err != nil {
@@ -105,8 +110,8 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 	defer o.Wake(alerts.LookTask)
 	applied, err := o.store.Apply(workqueue.InScope(ctx, workqueue.Scope{Namespaces: mine, Into: owner}),
 		in.document(spec.Name, doc), in.Actor.Name)
-	if _, taken := errors.AsType[*workqueue.ElsewhereError](err); taken { // its messages are about others
-		err = spec.Wrong("namespaces", "the alert of this name has others, or none; want those, or another name")
+	if _, taken := errors.AsType[*workqueue.ElsewhereError](err); taken {
+		err = spec.Wrong("name", "it is taken, maybe by a deleted alert; use another name")
 	}
 	return applied, err
 }
