@@ -48,7 +48,7 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5/pgxpool"
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
 )
@@ -104,7 +104,11 @@ func Parse(path string, text []byte) (*Connections, error) {
 const readServer = `SELECT session_user, system_identifier FROM pg_catalog.pg_control_system()`
 
 // Serve names the node's own database, before sources are used: those in its cluster must not have its role.
-func (c *Connections) Serve(ctx context.Context, own *pgxpool.Pool) error {
+func (c *Connections) Serve(
+	ctx context.Context, own interface {
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	},
+) error {
 	var by server
 	if err := own.QueryRow(ctx, readServer).Scan(&by.role, &by.cluster); err != nil {
 		return fmt.Errorf("read the role that serves: %w", err)

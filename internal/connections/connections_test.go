@@ -257,9 +257,8 @@ func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	defer func() { _ = admin.Close(context.Background()) }()
 	serving, url := testenv.Role(t, database, "")
 	source := &Source{Name: "a"}
-	own := testenv.Must(pgxpool.New(t.Context(), url))(t)
-	testenv.NoError(t, (&Connections{Sources: map[string]*Source{"a": source}}).Serve(t.Context(), own))
-	own.Close()
+	all := &Connections{Sources: map[string]*Source{"a": source}}
+	testenv.NoError(t, all.Serve(t.Context(), testenv.Connect(t, url)))
 	other, _ := testenv.Role(t, database, "")
 	for role, want := range map[string]bool{
 		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,
