@@ -453,8 +453,8 @@ func TestAStartEndsWithTheRemedy(t *testing.T) {
 	}
 }
 
-// A run whose key is lost keeps each node from starting, until it is cancelled, or its load discarded. It is not resumed
-// without its key, and stays if its key is given.
+// A run whose key is lost keeps each node from starting, until it is cancelled, or its load discarded. It is not
+// resumed without its key, and stays if its key is given.
 func TestRunsWithoutTheirKeyAreCancelled(t *testing.T) {
 	t.Parallel()
 	b := storetest.Setup(t)

@@ -34,8 +34,8 @@ func expectedScope(pattern string) apicore.RoleScope {
 		"/schedules/preview", "/collectors", "/trackers", "/alerts"}, path):
 		return apicore.Into
 	case method == http.MethodGet && slices.Contains([]string{"/runs", "/plans", "/schedules", "/collectors", "/trackers",
-		"/alerts", "/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces", "/schemas/{schema}"},
-		path), strings.HasPrefix(path, "/openapi"),
+		"/alerts", "/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces",
+		"/schemas/{schema}"}, path), strings.HasPrefix(path, "/openapi"),
 		method == http.MethodPost && slices.Contains([]string{"/items/preview", "/runs/pause", "/runs/resume", "/runs/cancel",
 			"/runs/approve"}, path), path == "/tokens", strings.HasPrefix(path, "/tokens/"):
 		return apicore.Anywhere

@@ -177,7 +177,8 @@ func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var role string
 	var super bool
-	if err := conn.QueryRow(ctx, readRole, pgx.QueryExecModeExec, s.server.role, s.server.cluster).Scan(&role, &super); err != nil {
+	err := conn.QueryRow(ctx, readRole, pgx.QueryExecModeExec, s.server.role, s.server.cluster).Scan(&role, &super)
+	if err != nil {
 		return fmt.Errorf("source %s: look at its role: %w", s.Name, err)
 	}
 	if super {

@@ -249,7 +249,7 @@ type runKey struct {
 	Wrapped []byte
 }
 
-// CheckKeys returns an error with the runs in progress that the keys do not decrypt, if any. It holds one key at a time.
+// CheckKeys returns an error with the runs in progress that no key decrypts, if any. It holds one data key at a time.
 func (s *DB) CheckKeys(ctx context.Context) error {
 	var of runKey
 	var lost []workqueue.RunID
@@ -270,7 +270,8 @@ func (s *DB) CheckKeys(ctx context.Context) error {
 
 const (
 	aliveNode = `
-SELECT format('%s (pid %s)', host, pid) FROM node_session WHERE ended_at IS NULL AND expires_at > tranche_now() AND NOT `
+SELECT format('%s (pid %s)', host, pid) FROM node_session
+WHERE ended_at IS NULL AND expires_at > tranche_now() AND NOT `
 
 	nodeWithout = aliveNode + `$1 = ANY (keys) LIMIT 1`
 	nodeWith    = aliveNode + `keys <@ $1 LIMIT 1`
