@@ -152,6 +152,12 @@ func TestEncryptedRunsAreUnreadable(t *testing.T) {
 	testenv.NoError(t, b.Store.SetKeys([][]byte{newer, old}))
 	_, _, err = b.Store.RotateKeys(t.Context())
 	b.WantSaid(err, "does not have the first one") // the session has the old one only
+	again := redo.Selection{Step: "fetch", Keys: []string{"K-0"}}
+	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: again})
+	b.WantSaid(err, "re-run items of", "has another key, or none")
+	none := workqueue.NewRunID()
+	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: none, Select: again})
+	b.WantSaid(err, "rerun: run "+none.String()+": not found")
 	b.Expire(b.Session)
 	rotated, lost, err := b.Store.RotateKeys(t.Context())
 	testenv.NoError(t, err)
@@ -159,7 +165,6 @@ func TestEncryptedRunsAreUnreadable(t *testing.T) {
 	other := database.New(b.Pool)
 	testenv.NoError(t, other.SetKeys([][]byte{old}))
 	b.WantSaid(other.CheckKeys(t.Context()), "does not have")
-	again := redo.Selection{Step: "fetch", Keys: []string{"K-0"}}
 	_, err = redo.New(other).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: again})
 	b.WantSaid(err, "does not have")
 	_, err = redo.New(other).Reset(t.Context(), redo.ResetRequest{Run: run, Select: again, Reason: "r"})

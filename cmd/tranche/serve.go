@@ -60,7 +60,7 @@ type serveCommand struct {
 	Archive string `env:"TRANCHE_ARCHIVE" help:"Store runs and the audit log at s3://BUCKET/FOLDER before retention deletes them; other servers than Amazon's: ?endpoint=https://HOST:PORT&region=REGION. AWS_ variables and files have the credentials. The same on all nodes." placeholder:"URL"`
 
 	EncryptionKey []string          `env:"TRANCHE_ENCRYPTION_KEY" sep:";" help:"Encrypt payloads and results of new runs: file:PATH, env:NAME or exec:PROGRAM ARGUMENTS with 32 bytes in base64; earlier keys after it. The same on all nodes." placeholder:"KEY;OLD"`
-	CancelRun     []workqueue.RunID `env:"TRANCHE_CANCEL_RUN" help:"First cancel this run, if its key is not given, or discard its load: no node starts while a run in progress has a lost key. Repeatable." placeholder:"ID"`
+	CancelRun     []workqueue.RunID `help:"Cancel this run before starting, if its key is not given; a load is discarded. Repeatable." placeholder:"ID"`
 
 	Link map[string]string `env:"TRANCHE_LINK" help:"Add a link NAME from each request in the dashboard to its logs or trace, with IDs for {run}, {slice} and {trace}; repeatable." placeholder:"NAME=URL"`
 

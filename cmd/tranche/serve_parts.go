@@ -113,6 +113,9 @@ func (s *serveCommand) assemble(ctx context.Context, p *parts, log *zap.Logger) 
 	if err := s.openDatabase(ctx, p, log); err != nil {
 		return err
 	}
+	if err := p.connections.Serve(ctx, p.store.Pool); err != nil {
+		return err
+	}
 	if s.bucket != nil {
 		p.archive = archive.New(p.store, s.bucket, runs.WriteItems)
 	}

@@ -230,7 +230,7 @@ func (s *serveCommand) openStore(
 func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) error {
 	err := p.store.SetKeys(p.keys)
 	if err == nil {
-		err = s.cancelUnreadable(ctx, p.store)
+		err = s.cancelRuns(ctx, p.store, log)
 	}
 	if err == nil {
 		err = p.store.CheckKeys(ctx)
@@ -246,25 +246,42 @@ func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) e
 	return err
 }
 
-// cancelUnreadable cancels the runs of --cancel-run whose key is not given, or discards their loads. Ended runs stay.
-func (s *serveCommand) cancelUnreadable(ctx context.Context, store *database.DB) error {
+// cancelRuns cancels the runs of --cancel-run.
+func (s *serveCommand) cancelRuns(ctx context.Context, store *database.DB, log *zap.Logger) error {
+	for _, run := range s.CancelRun {
+		done, err := cancelUnreadable(ctx, store, run)
+		if err != nil {
+			return fmt.Errorf("--cancel-run %s: %w", run, err)
+		}
+		log.Warn("--cancel-run: "+done, zap.Stringer("run", run))
+	}
+	return nil
+}
+
+// cancelUnreadable cancels a run whose key is lost, or discards its load. It returns what it has done.
+func cancelUnreadable(ctx context.Context, store *database.DB, run workqueue.RunID) (done string, err error) {
 	refused := func(err error) bool {
 		_, ok := errors.AsType[*workqueue.StateError](err)
 		return ok
 	}
-	for _, run := range s.CancelRun {
-		_, err := store.Seal(ctx, store.Pool, run)
-		if refused(err) {
-			by := control.Control{Run: run, Actor: cli.OSUser(), Reason: "serve --cancel-run: its key is not given"}
-			if _, err = control.New(store).Cancel(ctx, by); refused(err) {
-				_, err = start.New(store).ClearLoad(ctx, run)
-			}
+	if _, err := store.Seal(ctx, store.Pool, run); !refused(err) {
+		if errors.Is(err, workqueue.ErrNotFound) {
+			err = errors.New("there is no such run; leave this ID out, or correct it")
 		}
-		if err != nil && !errors.Is(err, workqueue.ErrNotFound) {
-			return fmt.Errorf("--cancel-run: %w", err)
-		}
+		return "its key is given: the run stays", err
 	}
-	return nil
+	if err := store.CheckLost(ctx); err != nil {
+		return "", err
+	}
+	by := control.Control{Run: run, Actor: cli.OSUser(), Reason: "serve --cancel-run: its key is not given"}
+	if _, err := control.New(store).Cancel(ctx, by); !refused(err) {
+		return "the run is cancelled; services may still do what was sent", err
+	}
+	ended, err := start.New(store).ClearLoad(ctx, run)
+	if ended {
+		return "the run has ended, and stays", err
+	}
+	return "the load is discarded", err
 }
 
 // Limits of --nats-max-payload.

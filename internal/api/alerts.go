@@ -10,6 +10,7 @@ import (
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/google/uuid"
 
+	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/internal/alerts"
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/workqueue"
@@ -72,12 +73,16 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 	if o.receivers == nil {
 		return none, apicore.BadInput("this server sends no alerts; tranche serve does")
 	}
-	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
-		return none, spec.Wrong(bad.Field, bad.Why)
-	}
 	if !workqueue.Sees(ctx, alertstore.Owner(spec.Namespaces)) {
 		return none, apicore.Denied(http.StatusForbidden, fmt.Sprintf("namespaces: want one of your own, such as [%s]; "+
 			"without --namespace, operators of the whole installation may give others, or none", workqueue.Namespaces(ctx)[0]))
+	}
+	if spec.To.Kind == "command" && !apicore.Allows(ctx, access.Operator) {
+		return none, apicore.Denied(http.StatusForbidden,
+			"to.command: only an operator of the whole installation may have a program run; want another receiver")
+	}
+	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
+		return none, spec.Wrong(bad.Field, bad.Why)
 	}
 	doc, err := json.Marshal(spec)
 	if err != nil {
@@ -85,8 +90,8 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 	}
 	defer o.Wake(alerts.LookTask)
 	applied, err := o.store.Apply(ctx, in.document(spec.Name, doc), in.Actor.Name)
-	if _, taken := errors.AsType[*workqueue.ElsewhereError](err); taken { // its messages are about others
-		err = spec.Wrong("namespaces", "the alert of this name has others, or none; want those, or another name")
+	if _, taken := errors.AsType[*workqueue.ElsewhereError](err); taken {
+		err = spec.Wrong("name", "it is taken, maybe by a deleted alert; use another name")
 	}
 	return applied, err
 }

@@ -35,8 +35,7 @@ func expectedScope(pattern string) apicore.RoleScope {
 		return apicore.Into
 	case method == http.MethodGet && slices.Contains([]string{"/runs", "/plans", "/schedules", "/collectors", "/trackers",
 		"/alerts", "/dead-letters", "/dead-letters/{id}", "/audit", "/events", "/health", "/info", "/namespaces",
-		"/schemas/{schema}"},
-		path), strings.HasPrefix(path, "/openapi"),
+		"/schemas/{schema}"}, path), strings.HasPrefix(path, "/openapi"),
 		method == http.MethodPost && slices.Contains([]string{"/items/preview", "/runs/pause", "/runs/resume", "/runs/cancel",
 			"/runs/approve"}, path), path == "/tokens", strings.HasPrefix(path, "/tokens/"):
 		return apicore.Anywhere
@@ -145,7 +144,7 @@ func alertOf(namespaces string) string {
 	if namespaces != "" {
 		namespaces = "\nnamespaces: [" + namespaces + "]"
 	}
-	return "when: {health: warning}\nto: {command: page}" + namespaces
+	return "when: {health: warning}\nto: {email: {to: [a@bank.example]}}" + namespaces
 }
 
 // PROOF: who may do what, 25.
@@ -226,18 +225,24 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{lead, "POST", api.Prefix + "/tokens", `{"name":"Spare","role":"none","grants":{"team-a":"viewer"}}`, 409,
 			"is that of another token", ""},
 		{who, "POST", api.Prefix + "/alerts?name=ours", alertOf("team-a"), 200, `"version":2`, ""},
-		{who, "POST", api.Prefix + "/alerts?name=theirs", alertOf("team-a"), 422, "want those, or another name", ""},
+		{who, "POST", api.Prefix + "/alerts?name=theirs", alertOf("team-a"), 422, "taken, maybe by a deleted", ""},
 		{who, "POST", api.Prefix + "/alerts?name=new", alertOf("team-b"), 403, "such as [team-a]", ""},
 		{who, "POST", api.Prefix + "/alerts?name=new", alertOf("team-a,team-b"), 403, "such as [team-a]", ""},
 		{who, "POST", api.Prefix + "/alerts?name=new", alertOf(""), 403, "such as [team-a]", ""},
 		{admin, "POST", api.Prefix + "/alerts?name=all", alertOf(""), 200, `"version":1`, ""},
-		{admin, "POST", api.Prefix + "/alerts?name=all", alertOf("team-a"), 422, "has others, or none", ""},
+		{admin, "POST", api.Prefix + "/alerts?name=new", alertOf("team-a,team-x"), 422, "is no namespace", ""},
+		{who, "POST", api.Prefix + "/alerts?name=new", "when: {health: info}\nto: {command: no}\nnamespaces: [team-a]", 403,
+			"to.command: only an operator of the whole", ""},
+		{admin, "POST", api.Prefix + "/alerts/all/test", "", 202, `"message"`, ""},
 		{who, "DELETE", api.Prefix + "/alerts/all", "", 404, "not found", ""},
 		{lead, "GET", api.Prefix + "/alerts/all", "", 200, "", ""},
 		{lead, "DELETE", api.Prefix + "/alerts/all", "", 403, "needs the role operator", ""},
+		{admin, "POST", api.Prefix + "/alerts?name=all", alertOf("team-a"), 200, `"version":2`, ""},
+		{who, "GET", api.Prefix + "/alerts/all/messages", "", 200, `"messages":[]`, ""},
 		{who, "POST", api.Prefix + "/alerts/ours/test", "", 202, `"message"`, ""},
 		{who, "DELETE", api.Prefix + "/alerts/ours", "", 200, "", ""},
-		{admin, "POST", api.Prefix + "/alerts?name=ours", alertOf("team-b"), 422, "want those, or another name", ""},
+		{both, "POST", api.Prefix + "/alerts?name=ours&namespace=team-b", alertOf("team-b"), 422, "by a deleted", ""},
+		{admin, "POST", api.Prefix + "/alerts?name=ours", alertOf("team-b"), 200, `"version":3`, ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/team-b", "", 409, "still has runs", ""},
 		{admin, "DELETE", api.Prefix + "/namespaces/%00", "", 422, "invalid name", ""},
 		{admin, "POST", api.Prefix + "/tokens", `{"name":"x","role":"none","grants":{"team-x":"viewer"}}`, 422,

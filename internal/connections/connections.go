@@ -36,6 +36,7 @@ package connections
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"io"
 	"maps"
@@ -46,6 +47,8 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
 )
@@ -96,6 +99,27 @@ func Parse(path string, text []byte) (*Connections, error) {
 		}
 	}
 	return c, cmp.Or(r.http(&c.HTTP), r.smtp(c.SMTP))
+}
+
+const readServer = `SELECT session_user, system_identifier FROM pg_catalog.pg_control_system()`
+
+// Serve names the node's own database, before sources are used: those in its cluster must not have its role.
+func (c *Connections) Serve(
+	ctx context.Context, own interface {
+		QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+	},
+) error {
+	if len(c.Sources) == 0 {
+		return nil
+	}
+	var by server
+	if err := own.QueryRow(ctx, readServer).Scan(&by.role, &by.cluster); err != nil {
+		return fmt.Errorf("read the role that serves: %w", err)
+	}
+	for _, s := range c.Sources {
+		s.server = by
+	}
+	return nil
 }
 
 type reader struct {

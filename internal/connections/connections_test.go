@@ -256,7 +256,9 @@ func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	admin := testenv.Must(pgx.Connect(t.Context(), database))(t)
 	defer func() { _ = admin.Close(context.Background()) }()
 	serving, url := testenv.Role(t, database, "")
-	testenv.Must(testenv.Connect(t, url).Exec(t.Context(), "SET application_name = tranche"))(t)
+	source := &Source{Name: "a"}
+	all := &Connections{Sources: map[string]*Source{"a": source}}
+	testenv.NoError(t, all.Serve(t.Context(), testenv.Connect(t, url)))
 	other, _ := testenv.Role(t, database, "")
 	for role, want := range map[string]bool{
 		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,
@@ -266,7 +268,7 @@ func TestMembersOfSuperusersAreRefused(t *testing.T) {
 		of := strings.Replace(strings.TrimPrefix(role, strings.Fields(role)[0]), "CURRENT_USER", admin.Config().User, 1)
 		testenv.Must(admin.Exec(t.Context(), "CREATE ROLE "+name+of))(t)
 		testenv.Must(admin.Exec(t.Context(), "SET SESSION AUTHORIZATION "+name))(t)
-		err := (&Source{Name: "a"}).CheckRole(t.Context(), admin)
+		err := source.CheckRole(t.Context(), admin)
 		if _, refused := errors.AsType[*RoleError](err); refused != want || err != nil && !refused {
 			t.Errorf("%s: %v", role, err)
 		}

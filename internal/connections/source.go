@@ -34,6 +34,14 @@ type Source struct {
 	// TransactionPooler means that connections go through a pooler in transaction mode.
 	TransactionPooler bool `json:"transaction_pooler"`
 	AllowSuperuser    bool `json:"allow_superuser"`
+
+	server server
+}
+
+// server is the role of a node, and its database's cluster; empty: unknown.
+type server struct {
+	role    string
+	cluster int64
 }
 
 var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like " +
@@ -153,13 +161,13 @@ func (e *RoleError) Error() string {
 		"may only read, or say allow_superuser: true", e.Source, e.Role)
 }
 
-// A query can call set_config('role', …), so memberships and the session user count. Nodes' sessions are named tranche.
+// A query can call set_config('role', …), so memberships and the session user count.
 const readRole = `
 SELECT session_user, EXISTS (SELECT FROM pg_catalog.pg_roles
     WHERE (rolsuper OR rolname IN ('pg_execute_server_program', 'pg_read_server_files', 'pg_signal_backend',
-        'pg_write_server_files')) AND pg_catalog.pg_has_role(session_user, oid, 'MEMBER'))
-  OR EXISTS (SELECT FROM pg_catalog.pg_stat_activity
-    WHERE application_name = 'tranche' AND pg_catalog.pg_has_role(session_user, usesysid, 'MEMBER'))`
+        'pg_write_server_files')
+        OR rolname = $1 AND $2::bigint = (SELECT system_identifier FROM pg_catalog.pg_control_system()))
+      AND pg_catalog.pg_has_role(session_user, oid, 'MEMBER'))`
 
 // CheckRole refuses a superuser and roles that can become one, and those that may end the sessions of nodes: despite a
 // read-only transaction they can run programs, read files and call pg_terminate_backend.
@@ -169,7 +177,8 @@ func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	}
 	var role string
 	var super bool
-	if err := conn.QueryRow(ctx, readRole, pgx.QueryExecModeExec).Scan(&role, &super); err != nil {
+	err := conn.QueryRow(ctx, readRole, pgx.QueryExecModeExec, s.server.role, s.server.cluster).Scan(&role, &super)
+	if err != nil {
 		return fmt.Errorf("source %s: look at its role: %w", s.Name, err)
 	}
 	if super {

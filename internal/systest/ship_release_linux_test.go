@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -86,9 +87,19 @@ func checkArchive(t *testing.T, dist string) {
 // without one of these.
 func checkSBOM(t *testing.T, dist string) {
 	t.Helper()
-	bill := read(t, one(t, dist, "*linux_amd64*.cdx.json"))
-	for _, want := range []string{`"name": "github.com/nats-io/nats.go"`, `"alg": "SHA-256"`, `"id": "Apache-2.0"`} {
-		testenv.Has(t, bill, want, "the bill of materials")
+	type component struct {
+		Name, Version string
+		Hashes        []struct{ Alg, Content string }
+		Licenses      []struct{ License struct{ ID string } }
+	}
+	var bill struct{ Components []component }
+	testenv.NoError(t, json.Unmarshal([]byte(read(t, one(t, dist, "*linux_amd64*.cdx.json"))), &bill))
+	at := slices.IndexFunc(bill.Components, func(c component) bool { return c.Name == "github.com/nats-io/nats.go" })
+	testenv.MustSame(t, at >= 0, true, "the bill of materials has nats.go")
+	c := bill.Components[at]
+	if c.Version == "" || len(c.Hashes) == 0 || len(c.Hashes[0].Content) != 64 || c.Hashes[0].Alg != "SHA-256" ||
+		len(c.Licenses) == 0 || c.Licenses[0].License.ID != "Apache-2.0" {
+		t.Errorf("nats.go in the bill of materials: %+v", c)
 	}
 }
 

@@ -41,12 +41,21 @@ SELECT version, state, deleted_at IS NOT NULL, spec = $2::jsonb AND source = $3,
     changed_at, namespace
 FROM alert WHERE name = $1
 FOR NO KEY UPDATE`,
-		Left: `SELECT count(*), 0 FROM alert_message WHERE alert = $1 AND state = 'waiting'`,
+		Left:  `SELECT count(*), 0 FROM alert_message WHERE alert = $1 AND state = 'waiting'`,
+		Moves: true,
 	}
 }
 
-// A deleted rule starts again with the next version. A new receiver is tried immediately.
-const writeAlert = `
+const (
+	// A namespace is not deleted meanwhile.
+	unknownNamespace = `
+WITH there AS MATERIALIZED (
+    SELECT name FROM namespace WHERE $1::jsonb->'namespaces' ? name ORDER BY name FOR KEY SHARE)
+SELECT k FROM jsonb_array_elements_text($1::jsonb->'namespaces') k
+WHERE NOT EXISTS (SELECT FROM there WHERE name = k) LIMIT 1`
+
+	// A deleted rule starts again with the next version. A new receiver is tried immediately.
+	writeAlert = `
 INSERT INTO alert AS a (name, version, spec, source, created_by, changed_by) VALUES ($1, 1, $2, $3, $4, $4)
 ON CONFLICT (name) DO UPDATE
 SET version = a.version + 1, spec = $2, source = $3, changed_by = $4,
@@ -59,8 +68,11 @@ SET version = a.version + 1, spec = $2, source = $3, changed_by = $4,
     notified_at = CASE WHEN a.deleted_at IS NULL THEN a.notified_at END, deleted_at = NULL
 RETURNING version, changed_at`
 
-// Apply creates or changes a rule of the same owner. Reported conditions stay reported; waiting messages go to the new
-// receiver.
+	deleteMessages = `DELETE FROM alert_message WHERE alert = $1`
+)
+
+// Apply creates or changes a rule, owned by the namespace in its text. Reported conditions stay reported; waiting
+// messages go to the new receiver. One that moves loses both: they are about the namespaces that it had.
 func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) (
 	none workqueue.AppliedDocument, _ error,
 ) {
@@ -70,7 +82,20 @@ func (s Store) Apply(ctx context.Context, doc workqueue.Document, actor string) 
 	}
 	ctx = workqueue.InScope(ctx, workqueue.Scope{Namespaces: workqueue.Namespaces(ctx), Into: Owner(spec.Namespaces)})
 	return kind().Apply(ctx, s.db, &doc, actor,
-		func(ctx context.Context, tx pgx.Tx, _ *ledger.Held, out *workqueue.AppliedDocument) error {
+		func(ctx context.Context, tx pgx.Tx, was *ledger.Held, out *workqueue.AppliedDocument) error {
+			unknown, err := pg.One(ctx, tx, pgx.RowTo[string], unknownNamespace, doc.Spec)
+			if err == nil {
+				return &workqueue.UnknownNamespaceError{Name: unknown}
+			}
+			err = pg.NoRow(err, nil)
+			for _, sql := range []string{deleteMessages, forgetConditions} {
+				if err == nil && was.Version > 0 && was.Namespace != workqueue.Into(ctx) {
+					_, err = tx.Exec(ctx, sql, doc.Name)
+				}
+			}
+			if err != nil {
+				return err
+			}
 			return tx.QueryRow(ctx, writeAlert, doc.Name, doc.Spec, doc.Source, out.ChangedBy).
 				Scan(&out.Version, &out.ChangedAt)
 		})

@@ -189,11 +189,11 @@ func (s Store) revive(
 	if r, err := readHold(ctx, tx, c.Run); err != nil || r.state != "cancelled" {
 		return false, err
 	}
-	if _, err := s.db.Seal(ctx, tx, c.Run); err != nil {
-		return false, err // no node starts while a run in progress has a key that it lacks
-	}
 	if _, err := tx.Exec(ctx, lockStepsOfRun, c.Run); err != nil {
 		return false, fmt.Errorf("lock steps: %w", err)
+	}
+	if _, err := s.db.SealAgain(ctx, tx, c.Run, "resume"); err != nil {
+		return false, err
 	}
 	gen, left, err := c.mayRevive(ctx, tx)
 	if err != nil || left == 0 {

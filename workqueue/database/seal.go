@@ -176,9 +176,9 @@ func withoutKey(runs []workqueue.RunID) error {
 	for _, run := range runs[1:min(len(runs), maxNamed)] {
 		ids += "," + run.String()
 	}
-	return &workqueue.StateError{Run: runs[0], State: state, Op: "read or write", Fix: "give it that key, with " +
-		"--encryption-key; if the key is lost, or batchrun.data_key was changed, cancel the run: tranche run cancel " +
-		runs[0].String() + ", or, while no node starts, tranche serve --cancel-run " + ids}
+	return &workqueue.StateError{Run: runs[0], State: state, Op: "read or write", Fix: "another node may have that " +
+		"key: give it to this one, too, with --encryption-key; if it is lost, or batchrun.data_key was changed, cancel the " +
+		"run: tranche run cancel " + runs[0].String() + ", or, if no node runs, tranche serve --cancel-run " + ids}
 }
 
 // maxNamed bounds the runs that an error names.
@@ -249,7 +249,7 @@ type runKey struct {
 	Wrapped []byte
 }
 
-// CheckKeys returns an error that names the runs in progress that the keys do not decrypt. It holds one key at a time.
+// CheckKeys returns an error with the runs in progress that no key decrypts, if any. It holds one data key at a time.
 func (s *DB) CheckKeys(ctx context.Context) error {
 	var of runKey
 	var lost []workqueue.RunID
@@ -268,9 +268,44 @@ func (s *DB) CheckKeys(ctx context.Context) error {
 	return nil
 }
 
-const nodeWithout = `
+const (
+	aliveNode = `
 SELECT format('%s (pid %s)', host, pid) FROM node_session
-WHERE NOT $1 = ANY (keys) AND ended_at IS NULL AND expires_at > tranche_now() LIMIT 1`
+WHERE ended_at IS NULL AND expires_at > tranche_now() AND NOT `
+
+	nodeWithout = aliveNode + `$1 = ANY (keys) LIMIT 1`
+	nodeWith    = aliveNode + `keys <@ $1 LIMIT 1`
+)
+
+// CheckLost returns an error while a node is alive with a key that this process lacks: that key is not lost.
+func (s *DB) CheckLost(ctx context.Context) error {
+	node, err := pg.One(ctx, s.Pool, pgx.RowTo[string], nodeWith, s.Fingerprints())
+	if err == nil {
+		return fmt.Errorf("node %s runs with a key that this process lacks: give it to this one, too, with "+
+			"--encryption-key, or cancel there: tranche run cancel", node)
+	}
+	return pg.NoRow(err, nil)
+}
+
+// CheckNodes refuses to let an encrypted run begin or go on, op, while a node is alive without the first key.
+func (s *DB) CheckNodes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) error {
+	node, err := pg.One(ctx, tx, pgx.RowTo[string], nodeWithout, append(s.Fingerprints(), "")[0])
+	if err == nil {
+		return &workqueue.StateError{Run: run, State: "encrypted, and node " + node + " has another key, or none", Op: op,
+			Fix: "start that node with the same --encryption-key, and try again"}
+	}
+	return pg.NoRow(err, nil)
+}
+
+// SealAgain is Seal for a run that is to go on, op. It refuses that like CheckNodes, too: no node starts while a run in
+// progress has a key that it lacks.
+func (s *DB) SealAgain(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) (*Seal, error) {
+	seal, err := s.Seal(ctx, tx, run)
+	if seal != nil {
+		err = s.CheckNodes(ctx, tx, run, op)
+	}
+	return seal, err
+}
 
 // RotateKeys encrypts with the first key the data keys that another one encrypts, and returns their number, and that of
 // runs that no key decrypts. It is refused while a node is alive without the first key.
@@ -280,10 +315,9 @@ func (s *DB) RotateKeys(ctx context.Context) (runs, lost int, err error) {
 	}
 	node, err := pg.One(ctx, s.Pool, pgx.RowTo[string], nodeWithout, s.seals.prints[0])
 	if err == nil {
-		return 0, 0, fmt.Errorf("rotate keys: node %s does not have the first one; give it to all nodes first, as the last "+
-			"one", node)
+		err = fmt.Errorf("node %s does not have the first one; give it to all nodes first, as the last one", node)
 	}
-	if !errors.Is(err, pgx.ErrNoRows) {
+	if err = pg.NoRow(err, nil); err != nil {
 		return 0, 0, fmt.Errorf("rotate keys: %w", err)
 	}
 	all, err := pg.Collect(ctx, s.Pool, pgx.RowToStructByPos[runKey], dataKeys, true)

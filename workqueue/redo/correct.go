@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/order"
 )
 
@@ -86,13 +85,10 @@ func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, erro
 		return Corrected{}, fmt.Errorf("correct: %w", err)
 	}
 	var c *correction
-	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) (err error) {
+	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		c = &correction{CorrectRequest: &req, redo: redo{tx: tx, run: req.Run, again: req.Cascade,
 			mended: true, take: scope{done: true, live: true}}}
-		if c.seal, err = s.db.Seal(ctx, tx, req.Run); err != nil {
-			return err
-		}
-		return c.do(ctx, database.Kept[plane.GraphCache](s.db))
+		return c.do(ctx, s.db)
 	})
 	if err != nil {
 		return Corrected{}, fmt.Errorf("correct: %w", err)
@@ -104,7 +100,6 @@ type correction struct {
 	*CorrectRequest
 	redo
 
-	seal      *database.Seal
 	corrected blockMasks                // items whose payload changes
 	given     blockMasks                // all given items
 	grown     map[workqueue.Block]int64 // bytes of payloads
@@ -112,9 +107,9 @@ type correction struct {
 	out       Corrected
 }
 
-func (c *correction) do(ctx context.Context, graphs *plane.GraphCache) error {
+func (c *correction) do(ctx context.Context, db *database.DB) error {
 	const op = "correct items of"
-	if err := c.begin(ctx, graphs); err != nil {
+	if err := c.begin(ctx, db, op); err != nil {
 		return err
 	}
 	open, err := c.may(ctx, op)

@@ -39,6 +39,7 @@ type redo struct {
 	again  bool                    // redo all results of later steps
 	canary int                     // size of a sample that goes first; 0: all
 
+	seal       *database.Seal
 	graph      *plane.Graph
 	steps      []control.StepSettings
 	state      string
@@ -81,11 +82,14 @@ type stepSum struct {
 	causes  map[workqueue.Step]int64 // wanted, and skipped because a step failed
 }
 
-func (r *redo) begin(ctx context.Context, graphs *plane.GraphCache) (err error) {
+func (r *redo) begin(ctx context.Context, db *database.DB, op string) (err error) {
 	if r.steps, err = control.LockSteps(ctx, r.tx, r.run); err != nil {
 		return err
 	}
-	r.graph, err = graphs.Of(ctx, r.tx, r.run)
+	if r.seal, err = db.SealAgain(ctx, r.tx, r.run, op); err != nil {
+		return err
+	}
+	r.graph, err = database.Kept[plane.GraphCache](db).Of(ctx, r.tx, r.run)
 	return err
 }
 

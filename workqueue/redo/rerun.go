@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // RerunRequest says what to rerun, and how.
@@ -59,11 +58,8 @@ func (s Store) Rerun(ctx context.Context, req RerunRequest) (Rerun, error) {
 	r := &rerun{}
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		req.Select.unaccepted = true
-		if _, err := s.db.Seal(ctx, tx, req.Run); err != nil {
-			return err // no node starts while a run in progress has a key that it lacks
-		}
 		r = &rerun{RerunRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, canary: req.Canary}}
-		return r.do(ctx, database.Kept[plane.GraphCache](s.db))
+		return r.do(ctx, s.db)
 	})
 	return r.out, pg.Wrap(err, "rerun")
 }
@@ -89,15 +85,16 @@ type rerun struct {
 	out  Rerun
 }
 
-func (r *rerun) do(ctx context.Context, graphs *plane.GraphCache) error {
-	if err := r.begin(ctx, graphs); err != nil {
+func (r *rerun) do(ctx context.Context, db *database.DB) error {
+	const op = "re-run items of"
+	if err := r.begin(ctx, db, op); err != nil {
 		return err
 	}
 	step, err := control.StepNamed(r.steps, r.run, r.Select.Step)
 	if err != nil {
 		return err
 	}
-	if err := r.mayRerun(ctx); err != nil {
+	if err := r.mayRerun(ctx, op); err != nil {
 		return err
 	}
 	some := r.Select.Step == "" && !r.graph.Single() // of any step, what failed there
@@ -132,8 +129,8 @@ func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) erro
 	return r.find(ctx)
 }
 
-func (r *rerun) mayRerun(ctx context.Context) error {
-	open, err := r.may(ctx, "re-run items of")
+func (r *rerun) mayRerun(ctx context.Context, op string) error {
+	open, err := r.may(ctx, op)
 	if err == nil && r.graph.Ordered && r.Canary > 0 {
 		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "re-run a sample of items of",
 			Fix: "leave the canary out: its sample would be processed before the items ahead of it"}

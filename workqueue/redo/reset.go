@@ -14,7 +14,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
-	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
 // ResetRequest selects the items whose part of a step is discarded.
@@ -70,13 +69,10 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 	}
 	r := &reset{}
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := s.db.Seal(ctx, tx, req.Run); err != nil {
-			return err // as in [Store.Rerun]
-		}
 		failed := req.Select.byError() && req.Select.At == ""
 		r = &reset{ResetRequest: &req, redo: redo{tx: tx, run: req.Run, sel: &req.Select, again: req.Cascade,
 			take: scope{done: !failed, live: !failed && !req.Select.ofParts()}}}
-		return r.do(ctx, database.Kept[plane.GraphCache](s.db))
+		return r.do(ctx, s.db)
 	})
 	return r.out, pg.Wrap(err, "reset")
 }
@@ -95,16 +91,17 @@ type reset struct {
 	out Reset
 }
 
-func (r *reset) do(ctx context.Context, graphs *plane.GraphCache) error {
-	if err := r.begin(ctx, graphs); err != nil {
+func (r *reset) do(ctx context.Context, db *database.DB) error {
+	const op = "reset items of"
+	if err := r.begin(ctx, db, op); err != nil {
 		return err
 	}
-	open, err := r.may(ctx, "reset items of")
+	open, err := r.may(ctx, op)
 	if err != nil {
 		return err
 	}
 	if open {
-		return &workqueue.StateError{Run: r.run, State: "open", Op: "reset items of",
+		return &workqueue.StateError{Run: r.run, State: "open", Op: op,
 			Fix: "seal it first: tranche run seal " + r.run.String()}
 	}
 	step, err := control.StepNamed(r.steps, r.run, r.Select.Step)

@@ -371,7 +371,6 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 
 // Feature levels of nodes.
 const (
-	hasNoKey    = 0 // not a level: nodes without the first --encryption-key
 	speaksSteps = 2 // runs of several steps
 	speaksOrder = 3 // and runs whose items are kept in order
 )
@@ -385,20 +384,19 @@ func (l *loader) encrypt(ctx context.Context, tx pgx.Tx) (err error) {
 	if err != nil || l.key == nil {
 		return err
 	}
-	return l.refuseOldNodes(ctx, tx, hasNoKey)
+	return l.store.CheckNodes(ctx, tx, l.run, "start")
 }
 
-// oldNodes finds live nodes below feature level $1, or without the encryption key $2. From now on none gets a session.
+// oldNodes finds live nodes below feature level $1. From now on none gets a session.
 const oldNodes = `
 SELECT format('%s (pid %s, version %s)', host, pid, version) FROM node_session
-WHERE (feature_level < $1 OR $1 = 0 AND NOT $2::text = ANY (keys)) AND ended_at IS NULL AND expires_at > tranche_now()
+WHERE feature_level < $1 AND ended_at IS NULL AND expires_at > tranche_now()
 ORDER BY started_at LIMIT 1`
 
-// refuseOldNodes refuses a run while a node is alive that would mistake its steps for requests, forget its lanes or not
-// decrypt its items.
+// refuseOldNodes refuses a run while a node is alive that would mistake its steps for requests or forget its lanes.
 func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) error {
 	var node string
-	err := tx.QueryRow(ctx, oldNodes, speaks, append(l.store.Fingerprints(), "")[0]).Scan(&node)
+	err := tx.QueryRow(ctx, oldNodes, speaks).Scan(&node)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
@@ -406,11 +404,7 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 		return fmt.Errorf("look for older nodes: %w", err)
 	}
 	what := "of steps that node "
-	switch speaks {
-	case hasNoKey:
-		return &workqueue.StateError{Run: l.run, State: "to be encrypted, and node " + node + " has another key, or none",
-			Op: "start", Fix: "start that node with the same --encryption-key, and start the run again"}
-	case speaksOrder:
+	if speaks == speaksOrder {
 		what = "one with order_by, which node "
 	}
 	return &workqueue.StateError{Run: l.run, State: what + node + " does not know", Op: "start",

@@ -24,6 +24,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/buildinfo"
+	"github.com/tranchehq/tranche/internal/connections"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
@@ -274,9 +275,10 @@ func (b *Bench) Peek(path string) {
 
 var Loopback = netip.MustParsePrefix("127.0.0.0/8")
 
-// tellers returns receivers that may run one program.
+// tellers returns receivers that may run one program, and send mail.
 func tellers(t *testing.T) *alerts.Receivers {
 	t.Helper()
 	return testenv.Must(alerts.NewReceivers(alerts.Config{Transport: http.DefaultTransport,
-		Programs: map[string]string{"page": "/bin/true"}}))(t)
+		Programs:    map[string]string{"page": "/bin/true"},
+		Connections: &connections.Connections{SMTP: &connections.SMTP{}}}))(t)
 }

@@ -27,6 +27,8 @@ type Kind struct {
 	Hold string
 	// Left counts what waits for the document named $1, and what of it is parked; empty: never anything.
 	Left string
+	// Moves says that whoever sees both namespaces may move a document from one into the other.
+	Moves bool
 }
 
 // Held is a document as found by a change, with its row locked.
@@ -96,7 +98,8 @@ func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, a
 ) (out workqueue.AppliedDocument, err error) {
 	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := k.hold(ctx, tx, doc, true)
-		if err == nil && was.Version > 0 && was.Namespace != workqueue.Into(ctx) { // also a deleted one, for its history
+		moved := was.Version > 0 && was.Namespace != workqueue.Into(ctx) // also a deleted one, for its history
+		if err == nil && moved && !(k.Moves && workqueue.Sees(ctx, was.Namespace)) {
 			err = k.elsewhere(ctx, doc.Name, was.Namespace)
 		}
 		if err != nil {
