@@ -224,7 +224,7 @@ func (n *Node) beat(ctx context.Context) {
 		}
 		timed, cancel := context.WithTimeout(ctx, n.cfg.Heartbeat*2)
 		rests, err := n.sessions.Heartbeat(timed, n.core.Session(), n.cfg.SessionTTL, n.pulse())
-		noteRest(n, rests)
+		n.core.Rests.Store(rests)
 		if errors.Is(err, workqueue.ErrSessionLost) {
 			n.core.Stats.SessionsLost.Add(1)
 			n.core.Log.Warn("the session expired; starting a new one", zap.Stringer("session", n.core.Session()))

@@ -179,15 +179,6 @@ func (n *Node) wakeOwnTask(name string) bool {
 	return true
 }
 
-// noteRest notes whether the installation rests. When it no longer does, leader tasks run now, as they waited longer.
-func noteRest(n *Node, is bool) {
-	if n.core.Rests.Swap(is) && !is {
-		for _, d := range n.tasks {
-			core.Signal(d.wake)
-		}
-	}
-}
-
 func (d *task) pulse() inspect.TaskPulse {
 	d.mu.Lock()
 	defer d.mu.Unlock()

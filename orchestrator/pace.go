@@ -37,7 +37,7 @@ func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, e
 		if lease != p.lease {
 			p = newPacer(n, lease) // an earlier leader may have decided otherwise
 		}
-		return n.core.Slower(n.cfg.PaceInterval), p.round(ctx)
+		return n.cfg.PaceInterval, p.round(ctx)
 	}
 }
 

@@ -84,7 +84,7 @@ func (p *Postgres) makeCluster(ctx context.Context, installs []Install) (Install
 			return in, nil
 		}
 		failed = errors.Join(failed, fmt.Errorf("make cluster with %s: %w", in.Dir, err))
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || errors.Is(err, errPrepare) {
 			break
 		}
 	}
@@ -123,6 +123,9 @@ func (p *Postgres) makeWith(ctx context.Context, in Install) error {
 	return syncDir(l.dir)
 }
 
+// errPrepare is wrapped by an error of config.Prepare, which another version of PostgreSQL would not mend.
+var errPrepare = errors.New("prepare the database")
+
 // prepare runs config.Prepare on a server of the draft. Where the draft is synced as a whole once the server has
 // stopped, the server does not sync.
 func (p *Postgres) prepare(ctx context.Context, in Install, draft string) error {
@@ -138,7 +141,11 @@ func (p *Postgres) prepare(ctx context.Context, in Install, draft string) error 
 	if err := d.serve(ctx); err != nil {
 		return err
 	}
-	return errors.Join(p.config.Prepare(ctx, d.URL()), d.proc.stop(ctx))
+	err := p.config.Prepare(ctx, d.URL())
+	if err != nil {
+		err = fmt.Errorf("%w: %w", errPrepare, err)
+	}
+	return errors.Join(err, d.proc.stop(ctx), os.Remove(filepath.Join(draft, settingsFile)))
 }
 
 // clearDrafts removes drafts of killed processes. An initdb that outlived its process may still write there; the next

@@ -28,9 +28,10 @@ func TestMain(m *testing.M) {
 		os.Exit(asChild(dir))
 	}
 	code := m.Run()
-	for end := time.Now().Add(limit); code == 0 && goleak.Find() != nil; { // as testenv.Main, which imports this package
+	end := time.Now().Add(limit)
+	for err := goleak.Find(); code == 0 && err != nil; err = goleak.Find() { // as testenv.Main, which imports this package
 		if time.Now().After(end) {
-			panic(goleak.Find())
+			panic(err)
 		}
 	}
 	os.Exit(code)

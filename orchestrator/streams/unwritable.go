@@ -80,7 +80,11 @@ func (k *Keeper) Trying() func(context.Context, workqueue.Lease) (time.Duration,
 		if lease != c.lease {
 			*c = streamReconciler{Keeper: k, lease: lease, heard: map[string]time.Time{}, last: map[string]uint64{}}
 		}
-		return k.node.Slower(probePause), c.round(ctx)
+		err := c.round(ctx)
+		if len(c.faults) > 0 {
+			return probePause, err
+		}
+		return k.node.Slower(probePause), err
 	}
 }
 

@@ -40,10 +40,11 @@ DO $$ DECLARE t record; BEGIN
 END $$;
 CREATE VIEW testenv."tables of public" AS
     SELECT t.oid::regclass AS name, seed.oid::regclass AS seed, seed.xmin AS copied,
-        pg_relation_size(t.oid) AS size,
+        pg_table_size(t.oid) AS size,
         seed.oid IS NULL AND NOT EXISTS (SELECT FROM pg_constraint WHERE confrelid = t.oid) AS truncatable
     FROM pg_class t LEFT JOIN pg_class seed ON seed.relnamespace = 'testenv'::regnamespace AND seed.relname = t.relname
-    WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace AND pg_relation_size(t.oid) > 0;
+    WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace
+        AND (seed.oid IS NOT NULL OR pg_relation_size(t.oid) > 0);
 CREATE SEQUENCE testenv.schema_changes;
 CREATE FUNCTION testenv.schema_changed() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
     IF tg_tag LIKE 'DROP%' OR EXISTS (
@@ -78,7 +79,7 @@ DO $$ DECLARE t record; changed boolean; BEGIN
     PERFORM set_config('session_replication_role', 'replica', true);
     DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace);
     UPDATE pg_class SET relpages = 0, reltuples = -1, relallvisible = 0
-    WHERE relnamespace = 'public'::regnamespace AND reltuples > 0;
+    WHERE relnamespace = 'public'::regnamespace AND (reltuples > 0 OR reltuples = 0 AND relkind = 'r');
     FOR t IN TABLE testenv."tables of public" LOOP
         IF t.seed IS NOT NULL THEN
             EXECUTE format('SELECT count(*) <> (SELECT count(*) FROM %2$s) OR min(age(xmin)) < age($1) FROM %1$s',
