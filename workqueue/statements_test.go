@@ -30,7 +30,7 @@ type source struct {
 	values map[string]constant
 	parts  map[string]bool // constants that others are made of
 	loose  []string        // statements that have no name
-	made   int             // statements of the columns of settings, which every run that starts, shows and sets uses; rows counted
+	made   int             // statements of the columns of settings, and of claims whose rows are counted
 }
 
 type constant struct {

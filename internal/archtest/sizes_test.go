@@ -32,7 +32,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    635, // without tests and generated code, as are lines
-	lines:    152223,
+	lines:    152226,
 	tests:    79935, // lines of them
 }
 

@@ -200,8 +200,8 @@ func build(t *testing.T, from, out string) string {
 func checkout(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "a", "longer", "path")
-	files := output(t, command(t.Context(), "git", "ls-files", "-z", "--", "*.go", "go.mod", "go.sum", "scripts", "internal",
-		"migrations", "examples", "docs/openapi.json"))
+	files := output(t, command(t.Context(), "git", "ls-files", "-z", "--", "*.go", "go.mod", "go.sum", "scripts",
+		"internal", "migrations", "examples", "docs/openapi.json"))
 	for name := range strings.SplitSeq(strings.TrimSuffix(files, "\x00"), "\x00") {
 		to := filepath.Join(dir, name)
 		info, err := os.Stat(filepath.Join(root, name))

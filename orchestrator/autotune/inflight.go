@@ -55,17 +55,12 @@ func (s *Sample) filled() int {
 	return s.Places + (s.Places+3)/4
 }
 
-// fillPlaces uses the concurrency reported by services. An unknown endpoint that takes long begins with twice as many.
-// Later idle capacity is filled while there is demand, unless fewer were better, or there are timeouts or refusals.
+// fillPlaces uses the concurrency that services report. While there is demand, it fills idle capacity, unless fewer
+// were better, or there are timeouts or refusals.
 func (c *Controller) fillPlaces(s *Sample) bool {
 	m, n := &c.memory.InFlight, s.filled()
-	if n == 0 {
-		return false
-	}
-	if t := c.lately(1); c.fresh {
-		c.fresh = t.requests == 0
-		return t.service() > quick && 2*s.Places < c.set.InFlight && c.setInFlight(
-			2*s.Places, "a request takes %s; services report room for %d concurrent requests", seconds(t.service()), s.Places)
+	if n == 0 || c.fresh {
+		return n > 0 && c.beginSlow(s)
 	}
 	down := m.Trial.From > 0 && !m.Trial.Up
 	if c.set.InFlight >= n || m.Fewer == s.Places || down || !s.Demand || s.Queued > 0 || s.InHands >= s.Places {
@@ -77,6 +72,14 @@ func (c *Controller) fillPlaces(s *Sample) bool {
 	c.abandon()
 	return c.setInFlight(n, "services report room for %d concurrent requests, hold %d, and more wait", s.Places,
 		s.InHands)
+}
+
+// beginSlow begins with twice the reported concurrency, once an unknown endpoint proves to take long.
+func (c *Controller) beginSlow(s *Sample) bool {
+	t := c.lately(1)
+	c.fresh = t.requests == 0
+	return t.service() > quick && 2*s.Places < c.set.InFlight && c.setInFlight(
+		2*s.Places, "a request takes %s; services report room for %d concurrent requests", seconds(t.service()), s.Places)
 }
 
 // backOff cuts the limit by a third when many requests time out. Then the search takes far steps again.

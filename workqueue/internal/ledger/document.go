@@ -99,7 +99,7 @@ func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, a
 	err = db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		was, err := k.hold(ctx, tx, doc, true)
 		moved := was.Version > 0 && was.Namespace != workqueue.Into(ctx) // also a deleted one, for its history
-		if err == nil && moved && !(k.Moves && workqueue.Sees(ctx, was.Namespace)) {
+		if err == nil && moved && (!k.Moves || !workqueue.Sees(ctx, was.Namespace)) {
 			err = k.elsewhere(ctx, doc.Name, was.Namespace)
 		}
 		if err != nil {
