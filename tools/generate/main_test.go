@@ -44,7 +44,7 @@ func TestAStaleFileIsFound(t *testing.T) {
 	for name, change := range map[string]func(string) string{
 		"by hand":   func(s string) string { return strings.Replace(s, "type RunList struct", "type RunLists struct", 1) },
 		"no stamp":  func(s string) string { return s[:strings.LastIndex(s, "\n// Of ")] },
-		"of others": func(s string) string { return s[:len(s)-100] + "0" + s[len(s)-99:] },
+		"of others": func(s string) string { return s[:len(s)-100] + string(s[len(s)-100]^1) + s[len(s)-99:] },
 	} {
 		file := filepath.Join(t.TempDir(), "client.gen.go")
 		testenv.NoError(t, os.WriteFile(file, []byte(change(string(good))), 0o600))

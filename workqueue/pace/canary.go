@@ -110,9 +110,11 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	return err
 }
 
+// A look for services that began before a canary was set may have missed its first one.
 const saveListening = `
 UPDATE endpoint_setting SET canary_has_listeners = canary = ANY($1)
-WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))`
+WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))
+  AND (canary = ANY($1) OR canary_since < tranche_now() - interval '3 s')`
 
 // SaveListening saves which canaries have services, given the endpoints on which any listens. Others receive none,
 // unless their share is 100%.
