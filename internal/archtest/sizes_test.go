@@ -31,7 +31,7 @@ const (
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
-	files:    635, // without tests and generated code, as are lines
+	files:    633, // without tests and generated code, as are lines
 	lines:    152228,
 	tests:    79938, // lines of them
 }
