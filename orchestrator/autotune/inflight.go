@@ -21,7 +21,7 @@ const (
 	idlePays = 1.03
 	// idleAfter is how long an endpoint is paced before trials may leave capacity of services idle.
 	idleAfter = time.Minute
-	// quick is the time of a request with which a short queue harms nobody.
+	// quick is the longest time of a request with which a queue of 16 ends soon.
 	quick = 50 * time.Millisecond
 	// farStride is the factor of a step while nothing is known, nearStride otherwise.
 	farStride  = 2.0
