@@ -1,6 +1,6 @@
-# make help lists the targets. Everything here works in a fresh clone with Go and, on Debian, apt.
+# make help lists the targets. They need only Go and, on Debian, apt.
 
-# Programs that scripts/tool.sh builds into .tools.
+# Tools that scripts/tool.sh builds into .tools.
 LINT       := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 GOTESTSUM  := gotest.tools/gotestsum@v1.13.0
 GORELEASER := github.com/goreleaser/goreleaser/v2@v2.15.1
@@ -10,66 +10,65 @@ GO          ?= go
 PKG         ?= ./...
 TEST_FLAGS  ?=
 TIMEOUT     ?= 20m
-# Packages tested at once. Several of them start servers of their own, so more than 2 need more than 2 cores.
+# Packages tested in parallel. Some start their own servers: use at most one per core.
 TEST_P      ?= 2
-# Packages that have goroutines or locks of their own, as an expression: tested under the race detector, but for those
-# that start programs and wait for them, or calculate for long, or whose lock guards a cache or a pool that no test
-# shares; and for examples, whose goroutines are the SDK's. The whole nodes of orchestrator's tests use the rest.
+# Pattern of the packages with goroutines or locks, which are tested with the race detector. TEST_PLAIN lists the
+# exceptions: packages that mostly wait for programs or compute for long, examples (their goroutines are the SDK's), and
+# packages whose lock guards a cache or pool that tests do not share. Whole nodes in the tests of orchestrator use the
+# rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(health|inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
-# Those whose goroutines only ask or send several things at once and are waited for: raced by make soak.
+# Goroutines here only fan out requests and are waited for; make soak tests these with the race detector.
 TEST_ASKS   := /internal/(alerts|archive|metrics|api/runs)$$|/gather/fetch/httpfetch$$|/workqueue/report$$
 TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)|$(TEST_ASKS)
-# Tests that measure memory or time, which other programs change, or need very many rows. Run by make soak only, without
-# the race detector.
+# Tests that measure memory or time, or need very many rows: make soak runs them alone, without the race detector.
 MEASURES    := SeriesAreBounded$$|ChunksOfUnevenParts$$|ErasurePagesErrors$$|ForecastsAreBounded$$|BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
-# Slow by nature, and run by make proof: whole processes and commands, clusters, other databases, NATS servers of every
-# kind under attack, services with each flaw there is, a browser, the demo. What measures frames or pace runs alone.
+# Slow tests, run by make proof: processes and commands, clusters, other databases, NATS failures, faulty services, a
+# browser, the demo. PROOF_ALONE measures frame rates or pace, so it runs alone.
 PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
 PROOF       := /internal/(systest|embedded)(/|$$)|/cmd/tranche$$|/orchestrator/streams$$|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
-# Packages of make proof at once: they wait for processes more than they calculate.
+# Packages of make proof in parallel. They mostly wait for processes.
 PROOF_P     ?= 3
-# Run by make soak only: what users install, and tests that one change can hardly break. make proof keeps one fault of
-# each kind, the conformance of Go, and people's main ways through the dashboard.
+# Run only by make soak: installed artefacts, and tests that a change rarely breaks. make proof keeps one fault of each
+# kind, Go conformance and the main paths through the dashboard.
 SOAK_SHIP   := TestChart|TestCompose|TestImagesAsComposeRunsThem|TestReleaseArtefacts|TestTwoCheckoutsMakeTheSameBytes
 SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(in_4K|a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
 SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestNothingIsLostWithoutAFault
 SOAK_TESTS  := $(SOAK_SHIP)|$(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestNodeServicePasses|TestNodePackage|TestProxiesOfTheDocs|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound|TestARunIsArchivedInS3
-# Packages whose tests wait much and take long: they begin first, while the others are compiled.
+# The longest packages start first, while the rest compile.
 TEST_LONG   := /orchestrator(/(dispatch|sweep))?$$|/workqueue$$
-# Tests of a package at once. They wait more than they calculate.
+# Tests in parallel within a package. They mostly wait.
 TEST_PARALLEL ?= 4
-# among chooses packages of $$all, except leaves some out; tested runs packages, and what fails again.
+# among and except filter $$all; tested runs packages and retries failures.
 PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
 	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
 	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { $(SERVER) scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
 FUZZTIME    ?= 10s
-# Histories of make simulate; SEED=n repeats one.
+# Number of histories of make simulate; SEED=n repeats one.
 SEEDS       ?= 200
 SEED        ?= 0
-# The version of PostgreSQL to test on, 14 to 18; empty: the newest that is installed.
+# PostgreSQL version for tests, 14 to 18. Default: the newest installed.
 PG          ?=
 ifneq ($(PG),)
 export PG
 export TRANCHE_POSTGRES_BIN = $(shell scripts/postgres.sh $(PG))
 endif
-# What `make matrix` runs on each of them, quickly: every migration up and down, all of package migrations; every
-# statement prepared; runs from their loading to their end, with failures, a re-run, a reset, without prepared
-# statements, and their deletion, as the role that serves; the audit log's guard; bits and the tracker in SQL.
+# make matrix, per version: all tests of migrations, bitfield and trackers. Of the store: every statement prepared; runs
+# from loading to deletion with failures, rerun and reset, also without prepared statements; the audit log's guard.
 MATRIX      ?= 14 15 16 17 18
 MATRIX_RUN  := ^Test(EveryStatementIsPrepared|StoreThroughAPooler|OldThings|ADeletedRunIsGone|TheAuditLog|RerunOfAnOpenRun|ResetAPartThatFailedAnotherStep|LoadShowsNothing)
-# What calculates for long, to compare with an oracle, finds nothing about a version.
+# Long computations against an oracle do not depend on the version.
 MATRIX_SKIP := Machine|Oracle|Deadlock|Mutants|OutOfReach
 BENCH_FLAGS ?=
 DEMO_FLAGS  ?=
 CLUSTER_FLAGS ?=
 
-# What images are called: tranche:$(TAG).
+# Tag of the images.
 TAG        ?= dev
 
-# The version comes by -ldflags. Go's own stamp would fail in a checkout that belongs to another user. With -trimpath
-# clones share what is built.
+# -ldflags sets the version: Go's own VCS stamp fails in another user's checkout. -trimpath lets clones share the build
+# cache.
 export GOFLAGS := $(shell $(GO) env GOFLAGS) -buildvcs=false -trimpath
 
 .DEFAULT_GOAL := help
@@ -82,26 +81,26 @@ help: ## list the targets
 	@echo "            BENCH_FLAGS='…' DEMO_FLAGS='--pdfs all' CLUSTER_FLAGS='--items 20000' PG=18 MATRIX='14 18'"
 
 .PHONY: demo
-demo: postgres build ## set up what is missing, then make the year-end statements of a small bank
+demo: postgres build ## produce the year-end statements of a small bank (DEMO_FLAGS)
 	bin/tranche demo $(DEMO_FLAGS)
 
 .PHONY: cluster
-cluster: postgres cluster-programs ## set up what is missing, then run three machines of all of it on this one, and break them
+cluster: postgres cluster-programs ## run three local machines and break them in turn (CLUSTER_FLAGS)
 	bin/cluster $(CLUSTER_FLAGS)
 
-# What cluster shows: this version and, under another name, the next one, and the nats-server that tests are made with.
+# Builds this version, the same as the "next" version, and the nats-server of go.mod.
 .PHONY: cluster-programs
 cluster-programs: build
 	VERSION=$$(bin/tranche version --json | sed -n 's/.*"version": *"\([^"]*\)".*/\1/p')-next scripts/build.sh bin/tranche-next
 	scripts/build.sh bin/nats-server github.com/nats-io/nats-server/v2
 	scripts/build.sh bin/cluster ./tools/cluster
 
-# Each package once: under the race detector where it has goroutines. Compilation, vet and archtest have no second try.
-# Collections of garbage cost much, with the race detector and in the linker: fewer of them save a seventh of the time.
+# Tests each package once, with the race detector if it has goroutines. Only tests are retried, not compilation, vet or
+# archtest. GOGC=400 saves a seventh of the time, in tests and in the linker.
 .PHONY: test
 test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp atexit_sleep_ms=0
 test: SERVER = $(GO) run ./internal/testing/testenv/withpostgres
-test: deps vet no-flaky ## set up what is missing, then run the tests
+test: deps vet no-flaky ## install dependencies and run the tests
 	$(GO) test -vet=off ./internal/archtest
 	@set -e; $(PICK); flags="-p $(TEST_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS)"; \
 	raced=$$(echo "$$all" | except '$(TEST_PLAIN)' | among "$(CONCURRENT)"); \
@@ -111,13 +110,13 @@ test: deps vet no-flaky ## set up what is missing, then run the tests
 	tested "$$(first "$$plain")" $$flags -skip '$(MEASURES)'
 
 .PHONY: proof
-proof: proof-deps no-flaky ## set up what is missing, then run what is slow by nature: processes, clusters, browsers
+proof: proof-deps no-flaky ## run the slow tests: processes, clusters, browsers
 	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)'); \
 	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(PROOF_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
 	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK_TESTS)'
 
 .PHONY: soak
-soak: soak-deps ## run what a release wants besides: all proofs, measurements, 10,000 simulated histories, every PostgreSQL, fuzzing
+soak: soak-deps ## run all checks of a release: all slow tests, measurements, 10,000 simulations, every PostgreSQL, fuzzing
 	$(MAKE) proof SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
 	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)|OfAnySize$$'
@@ -126,17 +125,17 @@ soak: soak-deps ## run what a release wants besides: all proofs, measurements, 1
 	$(MAKE) matrix fuzz
 
 .PHONY: simulate
-simulate: postgres ## simulate SEEDS histories of nodes, streams, services, a collector and operators on a real store; SEED=n repeats one
+simulate: postgres ## check invariants in SEEDS random histories of nodes, services and operators; SEED=n repeats one
 	$(GO) test ./internal/testing/modeltest -count=1 -vet=off -timeout 5h -v -run '^TestSimulationAgainstAnOracle$$' \
 	-parallel 4 -simulate.seeds=$(SEEDS) -simulate.seed=$(SEED)
 
-# What scripts/test.sh writes.
+# flaky.txt is written by scripts/test.sh.
 .PHONY: no-flaky
 no-flaky:
 	@rm -f flaky.txt
 
 .PHONY: matrix
-matrix: ## run store, migrations and bitfield on PostgreSQL 14, 15, 16, 17 and 18, a part of the store's tests on each
+matrix: ## run the migration, bitfield and main store tests on PostgreSQL 14 to 18
 	@set -e; for v in $(MATRIX); do bin=$$(scripts/postgres.sh $$v); echo "PostgreSQL $$v"; \
 	export PG=$$v TRANCHE_POSTGRES_BIN=$$bin; \
 	$(GO) test -count=1 -vet=off -timeout $(TIMEOUT) -p $(TEST_P) -skip '$(MATRIX_SKIP)' $(TEST_FLAGS) \
@@ -149,45 +148,45 @@ build: ## build bin/tranche
 	scripts/build.sh bin/tranche
 
 .PHONY: image
-image: ## build the images tranche:TAG and tranche-interest:TAG, for amd64 and arm64 (podman or docker)
+image: ## build images tranche:TAG and tranche-interest:TAG for amd64 and arm64 (podman or docker)
 	scripts/image.sh $(TAG)
 
 .PHONY: release-snapshot
-release-snapshot: ## make what a release would have, into dist, for all systems, and publish nothing
+release-snapshot: ## build all release artefacts into dist, without publishing
 	tool=$$(scripts/tool.sh $(GORELEASER)) && COMMIT=$$(git rev-parse HEAD) \
 	DATE=$$(TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd) $$tool release --snapshot --clean
 
 .PHONY: release
-release: ## make a draft release of the tag that is checked out; GITHUB_TOKEN says who does
-	@test -n "$$MINISIGN_KEY" || { echo "set MINISIGN_KEY, the file of the key that signs the checksums" >&2; exit 2; }
+release: ## draft a release of the checked-out tag (needs GITHUB_TOKEN and MINISIGN_KEY)
+	@test -n "$$MINISIGN_KEY" || { echo "MINISIGN_KEY is not set; set it to the file of the signing key" >&2; exit 2; }
 	tool=$$(scripts/tool.sh $(GORELEASER)) && $$tool release --clean
 
 .PHONY: chart
-chart: ## write what the chart makes of deploy/helm/testdata, for the test to compare with
+chart: ## update the chart's golden files in deploy/helm/testdata
 	@set -e; tool=$$(scripts/tool.sh $(HELM)); cd deploy/helm; for v in least all; do \
 	$$tool template batch tranche --kube-version 1.31.0 --namespace jobs --values testdata/$$v.yaml >testdata/$$v.golden.yaml; done
 
 .PHONY: vuln
-vuln: ## look for known vulnerabilities; fails if it cannot look
+vuln: ## check for known vulnerabilities; fail if the database is unreachable
 	scripts/vuln.sh
 
 .PHONY: bench
-bench: postgres build ## measure against the floor and River (BENCH_FLAGS)
+bench: postgres build ## benchmark against hand-written code (the floor) and River (BENCH_FLAGS)
 	cd tools/bench && $(GO) run . $(BENCH_FLAGS)
 
 .PHONY: lint
-lint: tidy ## check style and import directions, and that go.mod is tidy
+lint: tidy ## check style, import directions and go.mod
 	tool=$$(scripts/tool.sh $(LINT)) && $$tool run $(PKG)
 	$(GO) test ./internal/archtest
 
-# Empty, or it says what `go mod tidy` would change.
+# Fails with a diff if go.mod is not tidy.
 .PHONY: tidy
 tidy:
 	$(GO) mod tidy -diff
 	cd tools/bench && $(GO) mod tidy -diff
 
 .PHONY: vet
-vet: ## check that everything compiles, the bench module too
+vet: ## vet all packages, including tools/bench
 	$(GO) vet ./...
 	cd tools/bench && $(GO) vet ./...
 
@@ -196,36 +195,36 @@ fmt: ## format the code
 	tool=$$(scripts/tool.sh $(LINT)) && $$tool fmt
 
 .PHONY: generate
-generate: ## write what follows from the code: docs/openapi.json, tables of docs, the Go client
+generate: ## regenerate docs/openapi.json, the tables in docs and the Go client
 	$(GO) run ./tools/generate
 
 .PHONY: images
-images: ## take the pictures in docs/images, of a run that is always the same
+images: ## retake the screenshots in docs/images
 	$(GO) test ./internal/dashboard/browsertest -count=1 -run '^TestImages$$' -images "$(CURDIR)/docs/images"
 
 .PHONY: fuzz
-fuzz: ## run every fuzz test for FUZZTIME
+fuzz: ## run each fuzz test for FUZZTIME
 	scripts/fuzz.sh $(FUZZTIME)
 
 .PHONY: deps
-deps: ## install PostgreSQL, Node.js, Python and a C compiler where they are missing
+deps: ## install PostgreSQL, Node.js, Python and a C compiler if missing
 	@scripts/deps.sh postgres node python cc
 
-# What only the proofs need.
+# Needed only by make proof.
 .PHONY: proof-deps
 proof-deps: deps
 	@scripts/deps.sh chromium pgbouncer prometheus
 
-# What only make soak needs.
+# Needed only by make soak.
 .PHONY: soak-deps
 soak-deps: proof-deps
 	@scripts/deps.sh ship
 
-# The part of deps that the binary itself needs.
+# The only dependency of the binary itself.
 .PHONY: postgres
 postgres:
 	@scripts/deps.sh postgres
 
 .PHONY: clean
-clean: ## remove what was built
+clean: ## remove build output
 	rm -rf bin dist dist-files .tools coverage.out
