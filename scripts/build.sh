@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
-# Builds a program as releases have it: static, without paths, with its version, so that the same source makes the same
-# bytes wherever it stands. GOOS and GOARCH say for what.
+# Builds a program as a release does: static, without paths, reproducible from any directory.
 #
 #   build.sh OUT [PACKAGE]
 #
-# VERSION, COMMIT and DATE say what it is; without them git does. .goreleaser.yaml has the same flags.
+# GOOS and GOARCH select the target. VERSION, COMMIT and DATE default to git's. Keep the flags as in .goreleaser.yaml.
 set -euo pipefail
 
 out=$(realpath -m "$1")

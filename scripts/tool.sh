@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Prints the path of a program of Go's, in a version, and builds it into .tools first when it is not there:
+# Prints the path of a Go program at a version, building it into .tools if missing:
 #
 #   tool.sh helm.sh/helm/v3/cmd/helm@v3.22.0
 set -euo pipefail
@@ -17,7 +17,7 @@ if [[ ! -x $tool ]]; then
     mkdir -p "$tools"
     building=$(mktemp -d "$tools/building.XXXX")
     trap 'rm -rf "$building"' EXIT
-    echo "Building $name $version into .tools; this takes a few minutes, once." >&2
+    echo "Building $name $version into .tools; the first time takes a few minutes." >&2
     env -u GOFLAGS -u GOOS -u GOARCH GOBIN="$building" CGO_ENABLED=0 go install "$1" >&2
     mv "$building"/* "$tool"
 fi

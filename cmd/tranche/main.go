@@ -1,4 +1,4 @@
-// Command tranche runs one job for very many entities, and starts, watches and repairs such runs.
+// Command tranche runs one job over a very large set of items, and starts, watches and repairs such runs.
 //
 // tranche serve is the whole system in one process. Every other command is a client of its HTTP API, except migrate,
 // doctor with --database, demo and version. This package has serve's flags and wiring; the other commands are in
@@ -79,7 +79,7 @@ func untilSignal() context.Context {
 func run(ctx context.Context, args []string, term *cli.Console) int {
 	var line commands
 	parser, err := kong.New(&line,
-		kong.Name("tranche"), kong.Description("One job for very many entities, in chunks, over NATS and PostgreSQL."),
+		kong.Name("tranche"), kong.Description("Run one job over a very large set of items, in chunks, on NATS and PostgreSQL."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
 		kong.Configuration(admin.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},

@@ -32,7 +32,7 @@ readOnlyRootFilesystem: true
 capabilities: {drop: [ALL]}
 {{- end }}
 
-{{- /* The names by which pods, and proxies inside of the cluster, call the service; and those of settings. */}}
+{{- /* Host names of the service inside the cluster, and those of settings. */}}
 {{- define "tranche.hosts" -}}
 {{- $name := include "tranche.name" . }}{{ $full := printf "%s.%s" $name .Release.Namespace }}
 {{- list $name $full (printf "%s.svc" $full) (printf "%s.svc.%s" $full .Values.clusterDomain) (get .Values.settings "TRANCHE_ALLOW_HOST") | compact | join "," }}
