@@ -1,7 +1,7 @@
 -- +goose Up
 
 CREATE TABLE batchrun (
-    id                uuid        PRIMARY KEY, -- version 7: the newest last
+    id                uuid        PRIMARY KEY, -- version 7: in order of creation
     name              text,
     plan              text        NOT NULL,
     plan_version      integer,
@@ -46,7 +46,7 @@ CREATE TABLE batchrun (
     at_risk           jsonb,
     schedule          text        COLLATE "C",
     namespace         text        COLLATE "C" NOT NULL DEFAULT 'default' REFERENCES namespace,
-    -- A count that is missing would make the sum unknown, and a CHECK lets the unknown pass.
+    -- Without coalesce a missing count would make the sum null, which a CHECK accepts.
     CHECK (state <> 'completed' OR (finished_at IS NOT NULL AND coalesce(done + failed = items, false))),
     CONSTRAINT batchrun_idempotency_key_key UNIQUE (idempotency_key, namespace),
     CONSTRAINT batchrun_hold CHECK ((hold IS NULL) = (held_at IS NULL)),
@@ -54,32 +54,32 @@ CREATE TABLE batchrun (
     CONSTRAINT batchrun_accepted CHECK (accepted BETWEEN 0 AND coalesce(failed, 0))
 );
 CREATE INDEX batchrun_active ON batchrun (priority DESC, id) WHERE state IN ('loading', 'running');
--- Runs that are to be done by a time.
+-- Runs with a deadline.
 CREATE INDEX batchrun_done_by ON batchrun (done_by) WHERE state IN ('loading', 'running') AND done_by IS NOT NULL;
 CREATE INDEX batchrun_unsealed ON batchrun (id) WHERE sealed_at IS NULL;
 CREATE INDEX batchrun_name ON batchrun (name, id) WHERE name IS NOT NULL;
--- Which runs a plan has: the list of plans counts them without reading them.
+-- Counts of runs per plan, by an index-only scan.
 CREATE INDEX batchrun_plan ON batchrun (plan, plan_version, state) WHERE plan_version IS NOT NULL;
--- Completed runs with failures that no one has accepted: what an operator is told to see to.
+-- Completed runs with unaccepted failures, which operators should handle.
 CREATE INDEX batchrun_failed ON batchrun (id) WHERE state = 'completed' AND failed > accepted;
--- What the leader looks at every second, among thousands of runs.
+-- Checked by the leader every second, among thousands of runs.
 CREATE INDEX batchrun_limited ON batchrun (id)
     WHERE state = 'running' AND hold IS NULL AND (failed_limit IS NOT NULL OR canary_state = 'sampling');
--- Which runs carry a run on.
+-- Runs that continue a run.
 CREATE INDEX batchrun_from ON batchrun (from_run, id) WHERE from_run IS NOT NULL;
--- The runs of a schedule, and those of none: the list shows one line for each schedule.
+-- Runs by schedule, and those without: the list shows one line per schedule.
 CREATE INDEX batchrun_schedule ON batchrun (schedule, id) WHERE schedule IS NOT NULL;
 CREATE INDEX batchrun_unscheduled ON batchrun (id) WHERE schedule IS NULL;
--- The list of runs by name, items, failures and time; of those that have not completed, failures and time are counted.
+-- Orders of the list of runs. Failures and times of uncompleted runs are computed.
 CREATE INDEX batchrun_label ON batchrun (coalesce(name, plan), id);
 CREATE INDEX batchrun_items ON batchrun (items, id);
 CREATE INDEX batchrun_failures ON batchrun (failed, id) WHERE state = 'completed';
 CREATE INDEX batchrun_time ON batchrun ((finished_at - coalesce(started_at, created_at)), id) WHERE state = 'completed';
--- The runs of some namespaces. Its condition keeps it from being used to find a run by id, see plane.PlanOnce.
+-- Runs by namespace. The condition keeps the planner from using it to find a run by ID; see plane.PlanOnce.
 CREATE INDEX batchrun_namespace ON batchrun (namespace, id) WHERE (state <> '') IS TRUE;
 CREATE INDEX batchrun_uncompleted ON batchrun (id) WHERE state <> 'completed';
 
--- retention_size has the runs that ended before.
+-- Sizes of runs that ended earlier are in retention_size.
 -- +goose StatementBegin
 CREATE FUNCTION namespace_bytes(owner text) RETURNS bigint LANGUAGE plpgsql STABLE AS $$
 BEGIN
@@ -90,9 +90,9 @@ BEGIN
     WHERE r.namespace = owner AND (r.state <> '') IS TRUE);
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION namespace_bytes(text) IS 'Bytes that the runs of a namespace store, about.';
+COMMENT ON FUNCTION namespace_bytes(text) IS 'Approximate bytes stored by the runs of a namespace.';
 
--- Starts in a namespace with a quota take turns: its row is locked until they commit. FOR NO KEY UPDATE goes with the
+-- Starts in a namespace with a quota are serialized by a lock on its row. FOR NO KEY UPDATE does not conflict with
 -- foreign keys.
 -- +goose StatementBegin
 CREATE FUNCTION namespace_quota() RETURNS trigger LANGUAGE plpgsql AS $$
@@ -109,90 +109,86 @@ BEGIN
         CASE WHEN quota.max_bytes IS NOT NULL THEN namespace_bytes(quota.name) END AS bytes INTO used FROM batchrun
     WHERE state IN ('loading', 'running') AND namespace = NEW.namespace;
     IF used.runs > quota.max_runs THEN
-        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s runs that have not ended; '
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s unfinished runs; '
             'wait until one ends, or raise the quota: tranche namespace set %1$s --max-runs N', quota.name,
             quota.max_runs);
     ELSIF used.items > quota.max_items THEN
-        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s items in runs that have not '
-            'ended, and these would be %3$s; wait until a run ends, or raise the quota: tranche namespace set %1$s '
+        RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may have %2$s items in unfinished '
+            'runs, and this would make %3$s; wait until a run ends, or raise the quota: tranche namespace set %1$s '
             '--max-items N', quota.name, quota.max_items, used.items);
     ELSIF used.bytes > quota.max_bytes THEN
         RAISE EXCEPTION USING ERRCODE = 'TRQ01', MESSAGE = format('namespace %1$s may store %2$s bytes in its runs, and '
-            'these would be %3$s; delete ended runs (tranche run delete), or raise the quota: tranche namespace set %1$s '
+            'this would make %3$s; delete ended runs (tranche run delete), or raise the quota: tranche namespace set %1$s '
             '--max-bytes N', quota.name, quota.max_bytes, used.bytes);
     END IF;
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION namespace_quota() IS 'Refuses a run, or items, beyond the quotas of the namespace.';
+COMMENT ON FUNCTION namespace_quota() IS 'Trigger: refuses runs or items beyond the namespace''s quotas.';
 CREATE TRIGGER batchrun_quota AFTER INSERT ON batchrun FOR EACH ROW EXECUTE FUNCTION namespace_quota();
 CREATE TRIGGER batchrun_items_quota AFTER UPDATE OF items ON batchrun FOR EACH ROW WHEN (NEW.items > OLD.items)
     EXECUTE FUNCTION namespace_quota();
 CREATE TRIGGER batchrun_again_quota AFTER UPDATE OF state ON batchrun FOR EACH ROW
     WHEN (OLD.state IN ('completed', 'cancelled') AND NEW.state = 'running') EXECUTE FUNCTION namespace_quota();
-COMMENT ON TABLE batchrun IS 'A batch run: one execution of a plan over a set of items.';
-COMMENT ON COLUMN batchrun.id IS 'The run; also the id of its batch in tracker_batch. Later runs have greater ids.';
-COMMENT ON COLUMN batchrun.name IS 'What people call it (run start --name); null: nothing.';
+COMMENT ON TABLE batchrun IS 'A run: one execution of a plan over a set of items.';
+COMMENT ON COLUMN batchrun.id IS 'The run; also the ID of its batch in tracker_batch. Later runs have greater IDs.';
+COMMENT ON COLUMN batchrun.name IS 'Its name (run start --name); null: none.';
 COMMENT ON COLUMN batchrun.plan IS 'Name of the plan.';
-COMMENT ON COLUMN batchrun.plan_version IS
-    'Version of the plan on record (table plan); null: the plan is on no record.';
-COMMENT ON COLUMN batchrun.spec IS 'The whole plan, as the run started with it.';
-COMMENT ON COLUMN batchrun.params IS 'Parameters that each request carries.';
+COMMENT ON COLUMN batchrun.plan_version IS 'Version of the saved plan (table plan); null: the plan was not saved.';
+COMMENT ON COLUMN batchrun.spec IS 'The whole plan, as at the start of the run.';
+COMMENT ON COLUMN batchrun.params IS 'Parameters sent with each request.';
 COMMENT ON COLUMN batchrun.state IS
-    'loading: items come in; running; completed: every item is done or failed; cancelled. A paused run is running, '
-    'with a hold.';
-COMMENT ON COLUMN batchrun.generation IS
-    'How often the run was armed: 1 at its start, one more with each re-run or reset.';
-COMMENT ON COLUMN batchrun.priority IS 'Runs of higher priority are worked on first.';
-COMMENT ON COLUMN batchrun.items IS 'How many items it has.';
-COMMENT ON COLUMN batchrun.skipped IS 'Duplicates that were left out as the items came in.';
-COMMENT ON COLUMN batchrun.done IS 'Items that are done, set at completion; null: not completed.';
-COMMENT ON COLUMN batchrun.failed IS 'Items that have failed, set at completion; null: not completed.';
+    'loading: items are being loaded; running; completed: every item is done or failed; cancelled. A paused run is '
+    'running, with a hold.';
+COMMENT ON COLUMN batchrun.generation IS '1 at the start, and one more with each rerun or reset.';
+COMMENT ON COLUMN batchrun.priority IS 'Runs with a higher priority go first.';
+COMMENT ON COLUMN batchrun.items IS 'Number of items.';
+COMMENT ON COLUMN batchrun.skipped IS 'Number of duplicates skipped while loading.';
+COMMENT ON COLUMN batchrun.done IS 'Number of items done, set at completion; null: not completed.';
+COMMENT ON COLUMN batchrun.failed IS 'Number of items failed, set at completion; null: not completed.';
 COMMENT ON COLUMN batchrun.source IS 'Where the items came from: a file, a query, a stream.';
 COMMENT ON COLUMN batchrun.created_by IS 'Who started it.';
-COMMENT ON COLUMN batchrun.idempotency_key IS 'A start with the same key is the same run; null: none.';
-COMMENT ON COLUMN batchrun.loader_session IS
-    'The node that takes in the items while the run is loading (node_session.id).';
-COMMENT ON COLUMN batchrun.created_at IS 'When it was made.';
-COMMENT ON COLUMN batchrun.sealed_at IS 'When it had all of its items; null: more may come.';
-COMMENT ON COLUMN batchrun.started_at IS 'When its present generation began.';
-COMMENT ON COLUMN batchrun.finished_at IS 'When it was completed or cancelled, in this generation; null: not yet.';
+COMMENT ON COLUMN batchrun.idempotency_key IS 'A second start with this key returns this run; null: none.';
+COMMENT ON COLUMN batchrun.loader_session IS 'The node that loads the items (node_session.id).';
+COMMENT ON COLUMN batchrun.created_at IS 'When it was created.';
+COMMENT ON COLUMN batchrun.sealed_at IS 'When it was sealed: all items had been added; null: not yet.';
+COMMENT ON COLUMN batchrun.started_at IS 'Start of the current generation.';
+COMMENT ON COLUMN batchrun.finished_at IS 'When the current generation was completed or cancelled; null: not yet.';
 COMMENT ON COLUMN batchrun.hold IS
-    'Why it is paused, so that nothing more is claimed of it: operator, threshold (too many items failed), fail_fast '
-    '(too many of its first outcomes failed) or canary (its sample waits for approval); null: it is not.';
-COMMENT ON COLUMN batchrun.hold_detail IS 'Why it is paused, in words.';
-COMMENT ON COLUMN batchrun.held_at IS 'Since when it is paused.';
+    'Why it is paused, so that no more of its items are claimed: operator, threshold (too many items failed), '
+    'fail_fast (too many of its first outcomes failed) or canary (its sample waits for approval); null: not paused.';
+COMMENT ON COLUMN batchrun.hold_detail IS 'The reason in words.';
+COMMENT ON COLUMN batchrun.held_at IS 'When it was paused.';
 COMMENT ON COLUMN batchrun.held_by IS 'Who paused it.';
 COMMENT ON COLUMN batchrun.max_failed IS
-    'How many items may fail before it pauses, as it was given: a number, a percentage, or empty for no limit.';
-COMMENT ON COLUMN batchrun.failed_limit IS 'The same in items; null: no limit, or not known before the seal.';
+    'How many items may fail before it pauses, as given: a number, a percentage, or empty for no limit.';
+COMMENT ON COLUMN batchrun.failed_limit IS 'max_failed as a number of items; null: no limit, or not sealed yet.';
 COMMENT ON COLUMN batchrun.fail_fast IS
-    'How many of its first outcomes at a step hold it when they fail with one code permanently, like 200/400; or off.';
-COMMENT ON COLUMN batchrun.canary IS 'How many items go first, as a sample, while the others are held back; 0: none.';
-COMMENT ON COLUMN batchrun.canary_auto_approve IS 'A sample that did well lets the others go without anybody''s approval.';
-COMMENT ON COLUMN batchrun.canary_state IS 'sampling, waiting (for approval) or passed; null: there is no canary.';
-COMMENT ON COLUMN batchrun.canary_generation IS 'The generation in which the sample began; null: none has.';
+    'The run is held when so many of its first outcomes at a step fail permanently with the same code: 200/400 means '
+    '200 of 400. Or off.';
+COMMENT ON COLUMN batchrun.canary IS 'Size of the sample that goes first, while the rest are held; 0: none.';
+COMMENT ON COLUMN batchrun.canary_auto_approve IS 'Whether a successful sample needs no approval.';
+COMMENT ON COLUMN batchrun.canary_state IS 'sampling, waiting (for approval) or passed; null: no canary.';
+COMMENT ON COLUMN batchrun.canary_generation IS 'Generation of the sample; null: none.';
 COMMENT ON COLUMN batchrun.opened IS
-    'It was opened without items (run open), and takes them while it is worked on, until it is sealed.';
-COMMENT ON COLUMN batchrun.seal_deadline IS 'When an open run should have been sealed.';
-COMMENT ON COLUMN batchrun.overdue_at IS 'When it was reported that it was not sealed before its deadline; null: never.';
-COMMENT ON COLUMN batchrun.on_overdue IS 'What is done then: report, seal or cancel.';
-COMMENT ON COLUMN batchrun.on_duplicate IS
-    'What becomes of a key that comes again: error (it is refused), skip or allow.';
-COMMENT ON COLUMN batchrun.from_run IS
-    'The earlier run that it carries on: its items are some of that one''s (run start --from); null: none.';
+    'Whether it was opened without items (run open), to get them while it runs, until it is sealed.';
+COMMENT ON COLUMN batchrun.seal_deadline IS 'When an open run should be sealed.';
+COMMENT ON COLUMN batchrun.overdue_at IS 'When a missed seal deadline was reported; null: never.';
+COMMENT ON COLUMN batchrun.on_overdue IS 'What happens after the seal deadline: report, seal or cancel.';
+COMMENT ON COLUMN batchrun.on_duplicate IS 'What happens to a duplicate key: error, skip or allow.';
+COMMENT ON COLUMN batchrun.from_run IS 'The earlier run whose items it continues (run start --from); null: none.';
 COMMENT ON COLUMN batchrun.erased IS
-    'How often items of it were erased: a run that takes items of it while that is done is refused.';
-COMMENT ON COLUMN batchrun.done_by IS 'When it is to have ended: its pace follows from that; null: whenever.';
-COMMENT ON COLUMN batchrun.gentle IS 'No more of it is in flight than it needs to be done by then.';
+    'Number of erasures in it. A start --from this run is refused if it overlaps with one.';
+COMMENT ON COLUMN batchrun.done_by IS 'When it should be done; this sets its pace. Null: no deadline.';
+COMMENT ON COLUMN batchrun.gentle IS 'Whether it keeps only as many requests in flight as done_by requires.';
 COMMENT ON COLUMN batchrun.at_risk IS
-    'Why it will not be done by then: since when that is known, when it will end, and what would help; null: it will.';
+    'Why it will miss done_by: since when that is known, when it will end, and what would help; null: it will not.';
 COMMENT ON COLUMN batchrun.schedule IS 'The schedule that started it; null: none.';
-COMMENT ON COLUMN batchrun.namespace IS 'The namespace that owns it; it never changes.';
-COMMENT ON COLUMN batchrun.accepted IS 'Of the failed items those whose failures are all accepted; 0: not completed.';
+COMMENT ON COLUMN batchrun.namespace IS 'The namespace that owns it. Never changes.';
+COMMENT ON COLUMN batchrun.accepted IS 'Number of failed items whose failures are all accepted; 0 until completed.';
 
--- No foreign key refers to batchrun: a run's row is deleted first, and its steps last. Until then they keep out who
--- would begin something with it.
+-- No foreign key refers to batchrun: a run's row is deleted first and its steps last. Until then, the steps block new
+-- work on the run.
 CREATE TABLE run_step (
     run_id         uuid             NOT NULL,
     step           smallint         NOT NULL CHECK (step >= 0),
@@ -231,67 +227,62 @@ CREATE TABLE run_step (
     approved_by    text             NOT NULL DEFAULT '',
     PRIMARY KEY (run_id, step),
     UNIQUE (run_id, name),
-    -- Nothing passes a gate that no one has approved.
+    -- A gate is passed only if approved.
     CONSTRAINT run_step_approved CHECK (approval IS NULL OR barrier_passed = (approved_at IS NOT NULL)),
     CONSTRAINT run_step_gate CHECK (gate_since IS NULL OR (approval IS NOT NULL AND NOT barrier_passed)),
     CONSTRAINT run_step_kind CHECK (kind IN ('endpoint', 'direct', 'http', 'sql', 'local'))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX run_step_barrier ON run_step (run_id) WHERE barrier AND NOT barrier_passed;
--- Whether an endpoint has steps whose limit is fixed at all, so that no one counts what is out of them.
+-- Whether an endpoint has steps with a fixed limit; if not, their requests in flight need not be counted.
 CREATE INDEX run_step_fixed ON run_step ((endpoint COLLATE "C")) WHERE (NOT in_flight_auto) IS TRUE;
-COMMENT ON TABLE run_step IS
-    'A step of a run: one piece of work for each item. A run of several scatters its items to services and gathers '
-    'what they return.';
+COMMENT ON TABLE run_step IS 'A step of a run: one piece of work per item.';
 COMMENT ON COLUMN run_step.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN run_step.step IS 'Number of the step, from 0 on; each comes after those that it needs.';
+COMMENT ON COLUMN run_step.step IS 'Number of the step, from 0; a step comes after those it needs.';
 COMMENT ON COLUMN run_step.name IS 'Name of the step in the plan.';
 COMMENT ON COLUMN run_step.kind IS
-    'Who does it: endpoint (a service, over JetStream), direct (a service, over core NATS), http, sql or local (a '
-    'Go function of the node).';
+    'What does the work: endpoint (a service, over JetStream), direct (a service, over core NATS), http, sql or local '
+    '(a Go function of the node).';
 COMMENT ON COLUMN run_step.endpoint IS
-    'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION. Pace and '
-    'limits go by it.';
-COMMENT ON COLUMN run_step.chunk IS 'Items in a request, at most.';
-COMMENT ON COLUMN run_step.chunk_auto IS 'The size of chunks is found by trying; chunk is its upper bound.';
-COMMENT ON COLUMN run_step.chunk_bytes IS 'Bytes of items in a request, about; null: no such limit.';
-COMMENT ON COLUMN run_step.chunk_time IS
-    'How long a request should take, for chunks whose size is found; null: the default.';
-COMMENT ON COLUMN run_step.in_flight IS 'Requests in progress at once, at most.';
+    'The endpoint called; for other kinds http:HOST, sql:SOURCE or local:FUNCTION. Pace and limits apply per endpoint.';
+COMMENT ON COLUMN run_step.chunk IS 'Maximum number of items in a request.';
+COMMENT ON COLUMN run_step.chunk_auto IS 'Whether the chunk size is tuned automatically, up to chunk.';
+COMMENT ON COLUMN run_step.chunk_bytes IS 'Approximate maximum of item bytes in a request; null: no limit.';
+COMMENT ON COLUMN run_step.chunk_time IS 'Target duration of a request, for automatic chunk sizes; null: the default.';
+COMMENT ON COLUMN run_step.in_flight IS 'Maximum number of requests in flight.';
 COMMENT ON COLUMN run_step.in_flight_auto IS
-    'How many is found by trying, for the endpoint; in_flight is the upper bound.';
+    'Whether that number is tuned automatically per endpoint, up to in_flight.';
 COMMENT ON COLUMN run_step.in_flight_cap IS
-    'The same, as few as a gentle run needs to be done by its time (batchrun.done_by); null: in_flight alone counts.';
+    'Lower limit for a gentle run: as few as it needs to meet batchrun.done_by; null: only in_flight applies.';
 COMMENT ON COLUMN run_step.share IS
-    'Of what it shares with other steps at its endpoint it gets so many times as much as one of share 1: a run that would '
-    'be late for its time gets more.';
-COMMENT ON COLUMN run_step.max_attempts IS 'How often an item is tried before it has failed.';
-COMMENT ON COLUMN run_step.request_timeout IS 'How long a request may take, once a service has it in hand.';
-COMMENT ON COLUMN run_step.retry_backoff IS 'Pause before the second attempt; it doubles with each further one.';
-COMMENT ON COLUMN run_step.max_backoff IS 'The longest such pause; null: the default.';
-COMMENT ON COLUMN run_step.max_result IS 'How many bytes a result may have; null: as many as are taken at all.';
-COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are retried whatever the service says.';
+    'Weight of the step when steps share an endpoint: it gets so many times as much as one with share 1. Runs at risk '
+    'of missing done_by get more.';
+COMMENT ON COLUMN run_step.max_attempts IS 'Number of attempts before an item fails.';
+COMMENT ON COLUMN run_step.request_timeout IS 'How long a request may take after its delivery to a service.';
+COMMENT ON COLUMN run_step.retry_backoff IS 'Pause before the second attempt; it doubles with each further attempt.';
+COMMENT ON COLUMN run_step.max_backoff IS 'Longest pause between attempts; null: the default.';
+COMMENT ON COLUMN run_step.max_result IS 'Maximum size of a result in bytes; null: the global limit.';
+COMMENT ON COLUMN run_step.retry_codes IS 'Error codes that are always retried, regardless of the service.';
 COMMENT ON COLUMN run_step.no_retry_codes IS 'Error codes that are never retried.';
-COMMENT ON COLUMN run_step.rate IS 'Items a second, at most; null: no limit.';
-COMMENT ON COLUMN run_step.tokens IS 'What is left of the rate, in items.';
+COMMENT ON COLUMN run_step.rate IS 'Maximum number of items per second; null: no limit.';
+COMMENT ON COLUMN run_step.tokens IS 'Remaining rate budget, in items.';
 COMMENT ON COLUMN run_step.tokens_at IS 'When tokens was computed.';
-COMMENT ON COLUMN run_step.needs IS 'Steps of the run that come before it, for each item.';
-COMMENT ON COLUMN run_step.inputs IS 'Steps whose parts a request carries.';
-COMMENT ON COLUMN run_step.input_item IS 'A request carries the payload of the item.';
-COMMENT ON COLUMN run_step.optional IS 'What needs this step goes on when it has failed.';
-COMMENT ON COLUMN run_step.barrier IS 'It begins for no item before what it needs has ended for all of them.';
-COMMENT ON COLUMN run_step.barrier_passed IS 'The barrier has been passed.';
+COMMENT ON COLUMN run_step.needs IS 'Steps that must finish first, per item.';
+COMMENT ON COLUMN run_step.inputs IS 'Steps whose parts are sent in requests.';
+COMMENT ON COLUMN run_step.input_item IS 'Whether requests contain the item''s payload.';
+COMMENT ON COLUMN run_step.optional IS 'Whether dependent steps continue if this one failed.';
+COMMENT ON COLUMN run_step.barrier IS 'Whether it begins only after the steps it needs have finished for all items.';
+COMMENT ON COLUMN run_step.barrier_passed IS 'Whether the barrier has been passed.';
 COMMENT ON COLUMN run_step.approval IS
-    'Who has to approve before it passes its barrier: anyone, or other (not who has a part in the run); null: no one.';
-COMMENT ON COLUMN run_step.gate_since IS
-    'Since when it waits for that, all that it needs having ended; null: it does not.';
+    'Who must approve before it passes its barrier: anyone, or other (no one who had a part in the run); null: no one.';
+COMMENT ON COLUMN run_step.gate_since IS 'Since when it has been ready except for the approval; null: not waiting.';
 COMMENT ON COLUMN run_step.gate_closed_at IS
-    'When it was shut again, because what it needs is made again; null: never.';
-COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: it is not.';
-COMMENT ON COLUMN run_step.approved_by IS 'By whom; empty: it is not.';
-COMMENT ON COLUMN run_step.config IS 'Settings of the kind: a URL, a query and the like.';
+    'When it was closed again because a needed step is being rerun; null: never.';
+COMMENT ON COLUMN run_step.approved_at IS 'When it was approved; null: not approved.';
+COMMENT ON COLUMN run_step.approved_by IS 'Who approved it; empty: not approved.';
+COMMENT ON COLUMN run_step.config IS 'Settings of the kind, such as a URL or a query.';
 
--- Written once, by COPY; a correction alone updates payloads (work_correction). The key index is unique for runs that
--- refuse duplicates: there key_ordinal is 0, in runs that allow them it is the ordinal.
+-- Written once, by COPY; only corrections update payloads (work_correction). key_ordinal is 0, which makes keys unique,
+-- but the ordinal in runs that allow duplicate keys.
 CREATE TABLE work_queue (
     run_id   uuid    NOT NULL,
     ordinal  integer NOT NULL,
@@ -301,14 +292,13 @@ CREATE TABLE work_queue (
     PRIMARY KEY (run_id, ordinal)
 ) PARTITION BY HASH (run_id);
 COMMENT ON TABLE work_queue IS
-    'The work queue: the items of all runs. Written once, but for payloads that are corrected; where an item is, is a '
-    'bit in work_block, and run_item says it in words.';
+    'The items of all runs. Written once, except for corrected payloads. Their states are bits in work_block; '
+    'run_item shows them readably.';
 COMMENT ON COLUMN work_queue.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN work_queue.ordinal IS 'Number of the item in its run, from 0 on.';
-COMMENT ON COLUMN work_queue.key_ordinal IS '0; in runs that allow a key to come again the ordinal.';
-COMMENT ON COLUMN work_queue.item_key IS 'Key of the item: the caller''s own id of it.';
-COMMENT ON COLUMN work_queue.payload IS
-    'What the item carries: JSON, as it goes on the wire. Those it had before are in work_correction.';
+COMMENT ON COLUMN work_queue.ordinal IS 'Number of the item in its run, from 0.';
+COMMENT ON COLUMN work_queue.key_ordinal IS '0; the ordinal in runs that allow duplicate keys.';
+COMMENT ON COLUMN work_queue.item_key IS 'Key of the item: the caller''s ID.';
+COMMENT ON COLUMN work_queue.payload IS 'The item''s data as JSON, as sent. Earlier payloads are in work_correction.';
 
 -- For forecasts of a plan's next run.
 CREATE TABLE step_profile (
@@ -319,15 +309,16 @@ CREATE TABLE step_profile (
     cost     jsonb       NOT NULL,
     PRIMARY KEY (plan, step, endpoint)
 );
-COMMENT ON TABLE step_profile IS 'What requests of a plan''s step cost in its last completed run; it outlives the run.';
-COMMENT ON COLUMN step_profile.plan IS 'The name of the plan.';
-COMMENT ON COLUMN step_profile.step IS 'The name of the step.';
-COMMENT ON COLUMN step_profile.endpoint IS 'What it asked.';
+COMMENT ON TABLE step_profile IS
+    'Cost of a step''s requests in the plan''s last completed run. Kept after that run is deleted.';
+COMMENT ON COLUMN step_profile.plan IS 'Name of the plan.';
+COMMENT ON COLUMN step_profile.step IS 'Name of the step.';
+COMMENT ON COLUMN step_profile.endpoint IS 'The endpoint called.';
 COMMENT ON COLUMN step_profile.at IS 'When that run completed.';
-COMMENT ON COLUMN step_profile.cost IS 'Numbers: seconds of an item, their spread, the size of requests, retries, and so on.';
+COMMENT ON COLUMN step_profile.cost IS 'Seconds per item and their spread, size of requests, retries and so on.';
 
--- PLAIN storage keeps the planes in the row, the fill factor leaves room for heap-only updates. has_ready changes
--- seldom, so its index costs little.
+-- PLAIN storage keeps the planes in the row; the fill factor leaves room for heap-only updates. has_ready rarely
+-- changes, so its index is cheap.
 CREATE TABLE work_block (
     run_id        uuid      NOT NULL,
     step          smallint  NOT NULL,
@@ -365,39 +356,34 @@ ALTER TABLE work_block
     ALTER COLUMN skipped SET STORAGE PLAIN,
     ALTER COLUMN accepted SET STORAGE PLAIN;
 CREATE INDEX work_block_ready ON work_block (run_id, step, block) WHERE has_ready;
--- The steps of an endpoint that have something ready, those with limits of their own and the others: the most urgent
--- first, then the oldest. Nodes look for work endpoint by endpoint. IS TRUE keeps this index and those of work_slice
--- like it to the statements that ask in the same words: among indexes that are as good for a while, as they are for a
--- table that is hardly filled, the planner takes any, and keeps to it.
+-- Steps of an endpoint with ready items, with fixed limits and without: the most urgent first, then the oldest. Nodes
+-- look for work endpoint by endpoint. IS TRUE reserves this index, and similar ones of work_slice, for statements with
+-- the same condition: while a table is nearly empty, several indexes look equally good, and the planner keeps its first
+-- choice.
 CREATE INDEX work_block_turn ON work_block (endpoint, auto, turn, run_id, step)
     WHERE (has_ready AND endpoint IS NOT NULL) IS TRUE;
 COMMENT ON TABLE work_block IS
-    'Where 8192 items of a run are at one step: a bit for each item in each of several planes. An item that is in '
-    'none of them is in flight while a live slice has it (work_slice.remaining), and else waits for another step.';
+    'States of 8192 items of a run at one step, as bitmaps (planes). An item in none of them is in flight if a live '
+    'slice contains it (work_slice.remaining), and otherwise waits for another step.';
 COMMENT ON COLUMN work_block.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_block.step IS 'The step (run_step.step).';
-COMMENT ON COLUMN work_block.block IS
-    'Number of the block, from 0 on: it has the items whose ordinals begin at 8192 times that.';
-COMMENT ON COLUMN work_block.size IS 'How many items it has; bits past that are 0.';
-COMMENT ON COLUMN work_block.payload_bytes IS 'Bytes of the payloads of its items.';
+COMMENT ON COLUMN work_block.block IS 'Number of the block, from 0. Its first ordinal is 8192 times that.';
+COMMENT ON COLUMN work_block.size IS 'Number of items; further bits are 0.';
+COMMENT ON COLUMN work_block.payload_bytes IS 'Bytes of its items'' payloads.';
 COMMENT ON COLUMN work_block.ready IS 'Items that may be claimed; the first bit is the first item.';
 COMMENT ON COLUMN work_block.done IS 'Items that have a result.';
 COMMENT ON COLUMN work_block.failed IS 'Items whose error is final.';
 COMMENT ON COLUMN work_block.has_ready IS 'Whether any item is ready.';
-COMMENT ON COLUMN work_block.held IS
-    'Items that are held back, by a canary or in line behind another item; null: none.';
-COMMENT ON COLUMN work_block.skipped IS
-    'Items that are left out here, because a step that is needed has failed for them; null: none.';
-COMMENT ON COLUMN work_block.result_bytes IS 'Bytes of the results in it, about.';
+COMMENT ON COLUMN work_block.held IS 'Items held by a canary or behind another item of their lane; null: none.';
+COMMENT ON COLUMN work_block.skipped IS 'Items left out here because a needed step failed for them; null: none.';
+COMMENT ON COLUMN work_block.result_bytes IS 'Approximate bytes of its results.';
 COMMENT ON COLUMN work_block.endpoint IS
-    'Where its ready items are asked for; null: no one asks for them, or none has been ready yet.';
-COMMENT ON COLUMN work_block.turn IS 'Minus the priority of the run, so that the most urgent come first.';
-COMMENT ON COLUMN work_block.auto IS
-    'The step leaves its limit in flight to what nodes find for the endpoint (run_step.in_flight_auto).';
-COMMENT ON COLUMN work_block.accepted IS
-    'Of the failed items those whose failure someone has accepted (run_acceptance); null: none.';
+    'Endpoint of the step, by which nodes look for ready items; null: not looked for, or none was ready yet.';
+COMMENT ON COLUMN work_block.turn IS 'The negated priority of the run, so that the most urgent come first.';
+COMMENT ON COLUMN work_block.auto IS 'Copy of run_step.in_flight_auto.';
+COMMENT ON COLUMN work_block.accepted IS 'Failed items whose failure is accepted (run_acceptance); null: none.';
 
--- Fills in by whom a block is found, so that no one who makes or fills blocks can forget it.
+-- Sets the columns by which nodes find a block, wherever blocks are created or filled.
 -- +goose StatementBegin
 CREATE FUNCTION work_block_place() RETURNS trigger LANGUAGE plpgsql AS $f$
     BEGIN
@@ -408,9 +394,9 @@ CREATE FUNCTION work_block_place() RETURNS trigger LANGUAGE plpgsql AS $f$
 -- +goose StatementEnd
 CREATE TRIGGER work_block_place BEFORE INSERT OR UPDATE OF ready ON work_block
     FOR EACH ROW WHEN (NEW.endpoint IS NULL) EXECUTE FUNCTION work_block_place();
-COMMENT ON FUNCTION work_block_place() IS 'Trigger: fills in endpoint, turn and auto of a block of work.';
+COMMENT ON FUNCTION work_block_place() IS 'Trigger: sets endpoint, turn and auto of a block.';
 
--- Insert-only: what is accepted now stands in work_block.accepted, and by whom in the newest row that has the item.
+-- Insert-only. Currently accepted items are in work_block.accepted; the newest row with an item says who accepted it.
 CREATE TABLE run_acceptance (
     run_id uuid        NOT NULL,
     step   smallint    NOT NULL,
@@ -423,18 +409,17 @@ CREATE TABLE run_acceptance (
     PRIMARY KEY (run_id, step, block, id),
     FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE
 );
-COMMENT ON TABLE run_acceptance IS
-    'Who has accepted failures, and why: a row for each block of a step in which someone did, each time.';
+COMMENT ON TABLE run_acceptance IS 'Who accepted failures, and why: one row per block each time.';
 COMMENT ON COLUMN run_acceptance.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN run_acceptance.step IS 'The step (run_step.step).';
 COMMENT ON COLUMN run_acceptance.block IS 'The block (work_block.block).';
-COMMENT ON COLUMN run_acceptance.id IS 'Later ones are greater.';
-COMMENT ON COLUMN run_acceptance.at IS 'When.';
-COMMENT ON COLUMN run_acceptance.actor IS 'Who.';
-COMMENT ON COLUMN run_acceptance.reason IS 'Why.';
-COMMENT ON COLUMN run_acceptance.items IS 'The items of the block that were accepted then.';
+COMMENT ON COLUMN run_acceptance.id IS 'Row number; later rows are greater.';
+COMMENT ON COLUMN run_acceptance.at IS 'When they were accepted.';
+COMMENT ON COLUMN run_acceptance.actor IS 'Who accepted them.';
+COMMENT ON COLUMN run_acceptance.reason IS 'The reason given.';
+COMMENT ON COLUMN run_acceptance.items IS 'The accepted items, as bits of the block.';
 
--- The id is random, and the fence of every write about the slice.
+-- The ID is random and fences every write about the slice.
 CREATE TABLE work_slice (
     id            uuid             PRIMARY KEY,
     run_id        uuid             NOT NULL,
@@ -478,64 +463,65 @@ ALTER TABLE work_slice
     ALTER COLUMN remaining SET STORAGE MAIN;
 CREATE INDEX work_slice_block ON work_slice (run_id, step, block);
 CREATE INDEX work_slice_live ON work_slice (run_id, step, state) WHERE state IN ('scheduled', 'claimed', 'sent');
--- What waits for its time, of a step and at an endpoint.
+-- Scheduled slices, by step and by endpoint.
 CREATE INDEX work_slice_due ON work_slice (run_id, step, not_before) WHERE state = 'scheduled';
 CREATE INDEX work_slice_waiting ON work_slice (endpoint, not_before, run_id, step)
     WHERE (state = 'scheduled') IS TRUE;
--- What is out there.
+-- Slices in flight.
 CREATE INDEX work_slice_busy ON work_slice (endpoint, run_id, step)
     WHERE (state IN ('claimed', 'sent')) IS TRUE;
--- What is in the streams, by where it lies: nodes look for requests that are lost.
+-- Sent slices by stream position, to find lost requests.
 CREATE INDEX work_slice_sent ON work_slice (stream_epoch, stream_seq) WHERE (state = 'sent') IS TRUE;
--- What is late. Each second someone looks, whatever is out.
+-- Overdue slices. The leader checks each second, regardless of how many are in flight.
 CREATE INDEX work_slice_late ON work_slice (deadline)
     WHERE (state IN ('claimed', 'sent') AND deadline IS NOT NULL) IS TRUE;
--- What lately became of an endpoint's slices, newest first.
+-- Recent outcomes of an endpoint's slices.
 CREATE INDEX work_slice_ended ON work_slice (endpoint, ended_at) WHERE ended_at IS NOT NULL;
-COMMENT ON TABLE work_slice IS 'An allocation: one attempt at one chunk of a block. A reissue is a slice of its own.';
-COMMENT ON COLUMN work_slice.id IS 'The slice; also the message id of its request.';
+COMMENT ON TABLE work_slice IS 'One attempt at one chunk of a block. A reissue is a new slice.';
+COMMENT ON COLUMN work_slice.id IS 'The slice; also the message ID of its request.';
 COMMENT ON COLUMN work_slice.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_slice.step IS 'The step (run_step.step).';
 COMMENT ON COLUMN work_slice.block IS 'The block (work_block.block).';
-COMMENT ON COLUMN work_slice.generation IS 'Of the run, when it was made.';
-COMMENT ON COLUMN work_slice.mask IS 'The items that it was made for, as bits of the block.';
+COMMENT ON COLUMN work_slice.generation IS 'The run''s generation when it was created.';
+COMMENT ON COLUMN work_slice.mask IS 'Its items at creation, as bits of the block.';
 COMMENT ON COLUMN work_slice.remaining IS
-    'Those of them that it still has; of a live slice they are in flight, or wait to be retried.';
+    'Items not yet answered; in a live slice they are in flight or wait to be retried.';
 COMMENT ON COLUMN work_slice.state IS
-    'scheduled: waits for its time; claimed: a node has it; sent: it is in the stream; recorded: answered; expired: '
-    'given up, and reissued; split: cut in smaller ones; cancelled.';
-COMMENT ON COLUMN work_slice.attempt IS 'How often these items were issued, for any cause, this time included.';
-COMMENT ON COLUMN work_slice.failures IS 'Of those, how often they themselves were at fault.';
+    'scheduled: waits until not_before; claimed: a node has it; sent: it is in the stream; recorded: answered; '
+    'expired: abandoned and reissued; split: cut into smaller ones; cancelled.';
+COMMENT ON COLUMN work_slice.attempt IS
+    'Number of times that these items were issued, for any cause, including this time.';
+COMMENT ON COLUMN work_slice.failures IS 'Number of those attempts that failed because of the items.';
 COMMENT ON COLUMN work_slice.cause IS
-    'Why it was made: ready (from ready items), retry, deadline, session (its node is gone), bisect (half of a chunk '
-    'that failed) and others.';
-COMMENT ON COLUMN work_slice.parent IS 'The slice that it was made from; null: none.';
+    'Why it was created: ready (from ready items), retry, deadline, session (its node is gone), bisect (half of a '
+    'failed chunk) and others.';
+COMMENT ON COLUMN work_slice.parent IS 'The slice it was created from; null: none.';
 COMMENT ON COLUMN work_slice.session_id IS 'The node that claimed it (node_session.id).';
-COMMENT ON COLUMN work_slice.service IS 'Who answered: name, version and instance; null: no one has.';
-COMMENT ON COLUMN work_slice.answered IS 'Slots that were sent in all, as the final reply says; null: none has come.';
-COMMENT ON COLUMN work_slice.stream_epoch IS 'Epoch of the streams (stream_epoch.epoch) in which it was sent.';
-COMMENT ON COLUMN work_slice.stream_seq IS 'Its sequence in the work stream; null: not sent.';
+COMMENT ON COLUMN work_slice.service IS 'The service that answered: name, version and instance; null: none.';
+COMMENT ON COLUMN work_slice.answered IS 'Total number of slots, as stated by the final reply; null: none received.';
+COMMENT ON COLUMN work_slice.stream_epoch IS 'Epoch of the streams when it was sent (stream_epoch.epoch).';
+COMMENT ON COLUMN work_slice.stream_seq IS 'Its sequence number in the work stream; null: not sent.';
 COMMENT ON COLUMN work_slice.error_code IS
-    'What was wrong with the chunk as a whole; null: nothing. Errors of single items are in work_result and work_error.';
-COMMENT ON COLUMN work_slice.error_message IS 'The same in words.';
-COMMENT ON COLUMN work_slice.error_retry IS 'Whether the service says that it may be retried.';
-COMMENT ON COLUMN work_slice.not_before IS 'When it may be claimed, of one that is scheduled.';
-COMMENT ON COLUMN work_slice.deadline IS 'When it is given up.';
-COMMENT ON COLUMN work_slice.created_at IS 'When it was made.';
-COMMENT ON COLUMN work_slice.sent_at IS 'When JetStream had it; null: not sent, or not known before its reply came.';
+    'Error of the chunk as a whole; null: none. Errors of single items are in work_result and work_error.';
+COMMENT ON COLUMN work_slice.error_message IS 'The error in words.';
+COMMENT ON COLUMN work_slice.error_retry IS 'Whether the service allows a retry.';
+COMMENT ON COLUMN work_slice.not_before IS 'When a scheduled slice may be claimed.';
+COMMENT ON COLUMN work_slice.deadline IS 'When it expires.';
+COMMENT ON COLUMN work_slice.created_at IS 'When it was created.';
+COMMENT ON COLUMN work_slice.sent_at IS 'When JetStream confirmed it; null: not sent, or its reply came first.';
 COMMENT ON COLUMN work_slice.delivered_at IS
-    'When it was seen to be in the hands of a service; the deadline counts from here.';
-COMMENT ON COLUMN work_slice.ended_at IS 'When it left the states scheduled, claimed and sent; null: it is live.';
+    'When its delivery to a service was noticed; the deadline counts from here.';
+COMMENT ON COLUMN work_slice.ended_at IS 'When it left the states scheduled, claimed and sent; null: live.';
 COMMENT ON COLUMN work_slice.suspect IS
-    'A piece of a chunk that was given up after too many deliveries, until a service has answered it: it may be what '
-    'kills its services.';
-COMMENT ON COLUMN work_slice.endpoint IS 'Where it was sent, or will be.';
-COMMENT ON COLUMN work_slice.root IS 'The cut that its items came from; null: itself.';
-COMMENT ON COLUMN work_slice.took IS 'Seconds that the service worked on it, as it says; null: not known.';
+    'Whether it may crash services: part of a chunk that was abandoned after too many deliveries, until a service '
+    'answers it.';
+COMMENT ON COLUMN work_slice.endpoint IS 'Endpoint that it was or will be sent to.';
+COMMENT ON COLUMN work_slice.root IS 'The slice in which its items were first claimed; null: itself.';
+COMMENT ON COLUMN work_slice.took IS 'Seconds of work reported by the service; null: unknown.';
 COMMENT ON COLUMN work_slice.worked IS
-    'Seconds that a host or source took for all requests of it, without the waits of the node; null: another kind.';
+    'Seconds that an HTTP host or SQL source took for its requests, without waits in the node; null: other kinds.';
 
--- Insert-only: a re-run adds a row under a later generation.
+-- Insert-only: a rerun adds a row with a later generation.
 CREATE TABLE work_result (
     run_id        uuid     NOT NULL,
     slice_id      uuid     NOT NULL,
@@ -551,24 +537,23 @@ CREATE TABLE work_result (
     CONSTRAINT work_result_outcome CHECK ((result IS NULL) <> (error_code IS NULL))
 ) PARTITION BY HASH (run_id);
 COMMENT ON TABLE work_result IS
-    'Outcomes: the slot of an item at one step in one generation, with its result or its error. The newest row of an '
-    'item counts while the bit of the item is set in work_block.done or failed; one that was nulled out stays here '
-    'as history.';
+    'Outcomes: the result or error of an item at one step in one generation. The newest row counts while the item''s '
+    'bit is set in work_block.done or failed; earlier and discarded ones stay as history.';
 COMMENT ON COLUMN work_result.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN work_result.slice_id IS 'The slice that it was answered in (work_slice.id).';
+COMMENT ON COLUMN work_result.slice_id IS 'The slice that was answered (work_slice.id).';
 COMMENT ON COLUMN work_result.ordinal IS 'The item (work_queue.ordinal).';
-COMMENT ON COLUMN work_result.generation IS 'Of the run, when it was recorded.';
+COMMENT ON COLUMN work_result.generation IS 'The run''s generation when it was recorded.';
 COMMENT ON COLUMN work_result.step IS 'The step (run_step.step).';
-COMMENT ON COLUMN work_result.result IS 'The result, in its own bytes; null: it is an error.';
-COMMENT ON COLUMN work_result.content_type IS 'Of the result; null: application/json.';
-COMMENT ON COLUMN work_result.error_code IS 'Error code of the slot; null: it is a result.';
+COMMENT ON COLUMN work_result.result IS 'The result, unchanged; null: an error.';
+COMMENT ON COLUMN work_result.content_type IS 'Type of the result; null: application/json.';
+COMMENT ON COLUMN work_result.error_code IS 'Error code; null: a result.';
 COMMENT ON COLUMN work_result.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_result.error_keyed IS
-    'Its beginning with {key} for the item''s own key, of which groups of like errors are made; null: it has no key.';
+    'Beginning of the message with {key} in place of the item''s key, to group similar errors; null: it has no key.';
 
--- All partitions that there will ever be: who has made a run has chosen one by its id (workqueue.Partitions). A run that
--- has one for itself is deleted by emptying it. What is deleted in bulk from the others is to be vacuumed before a fifth
--- of a large table is dead.
+-- The number of partitions is fixed: a run's ID determines its partition (workqueue.Partitions). A run alone in a
+-- partition is deleted by TRUNCATE. After bulk deletes in the rest, vacuum must not wait until a fifth of a large table
+-- is dead.
 -- +goose StatementBegin
 DO $migration$
 DECLARE
@@ -579,7 +564,7 @@ BEGIN
             EXECUTE format('CREATE TABLE %s PARTITION OF %s FOR VALUES WITH (MODULUS 32, REMAINDER %s)
                 WITH (autovacuum_vacuum_scale_factor = 0.05)', part || to_char(n, '"_"FM00'), part, n);
         END LOOP;
-        -- With names of their own, which errors name.
+        -- Named explicitly, because errors mention the names.
         EXECUTE format('CREATE UNIQUE INDEX work_queue_%1$s_key ON work_queue_%1$s (run_id, item_key, key_ordinal)',
             to_char(n, 'FM00'));
         EXECUTE format('CREATE INDEX work_result_%1$s_error ON work_result_%1$s (run_id, step, error_code, ordinal)
@@ -602,13 +587,12 @@ CREATE TABLE work_error (
     PRIMARY KEY (run_id, step, ordinal, slice_id)
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 COMMENT ON TABLE work_error IS
-    'Error slots that were not final: the item was retried. With work_result, what became of the attempts of an '
-    'item.';
+    'Errors of items that were retried. Together with work_result: the outcomes of all attempts.';
 COMMENT ON COLUMN work_error.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_error.step IS 'The step (run_step.step).';
 COMMENT ON COLUMN work_error.ordinal IS 'The item (work_queue.ordinal).';
-COMMENT ON COLUMN work_error.slice_id IS 'The slice that it was answered in (work_slice.id).';
-COMMENT ON COLUMN work_error.error_code IS 'Error code of the slot.';
+COMMENT ON COLUMN work_error.slice_id IS 'The slice that was answered (work_slice.id).';
+COMMENT ON COLUMN work_error.error_code IS 'Error code.';
 COMMENT ON COLUMN work_error.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_error.at IS 'When it was recorded.';
 
@@ -619,23 +603,22 @@ CREATE TABLE work_order (
     PRIMARY KEY (run_id, ordinal)
 );
 CREATE INDEX work_order_lane ON work_order (run_id, lane, ordinal);
-COMMENT ON TABLE work_order IS 'Which lane an item stands in. Written with the items.';
+COMMENT ON TABLE work_order IS 'The lane of each item. Written with the items.';
 COMMENT ON COLUMN work_order.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_order.ordinal IS 'The item (work_queue.ordinal).';
-COMMENT ON COLUMN work_order.lane IS 'The lane: a number that the value of the item has.';
+COMMENT ON COLUMN work_order.lane IS 'Number of the lane, from the item''s order_by value.';
 
--- It is made of joins that the planner takes apart: what a query asks for no column of is not read, so that counting the
--- states of a run reads its items and blocks, and no parts. For that each outer join stands on a unique index or has one
--- row by what it says, and its condition names no two tables that another one brings.
+-- The planner drops joins whose columns a query does not use, so that counting states reads items and blocks but no
+-- parts. For that, each outer join is on a unique index or returns one row by definition, and its condition uses at
+-- most one other outer-joined table.
 --
--- Block by block it finds everything by keys, whatever the planner knows of the tables: of a run that has just been loaded
--- it knows nothing for a minute, and would go through all items once for each. OFFSET 0 keeps it from that, and GROUP BY
--- does, which lets a condition on the key through. That one is to find its index, work_queue_key, although the planner
--- knows nothing: a pair in place of the upper bound has it expect many rows of a block, and a bound that every key is
--- above has it expect few of a key. Of a run of some 100,000 items it may read the block anyway.
+-- It reads by keys, block by block, whatever the planner knows: for a minute after loading there are no statistics, and
+-- it would scan all items once per item. OFFSET 0 and GROUP BY prevent that; GROUP BY lets a condition on the key
+-- through, for which the planner should use work_queue_key. The row comparison as upper bound makes it expect many rows
+-- per block, and item_key >= '' few rows per key. For runs of about 100,000 items it may still read the block.
 --
--- m is worked out once for a block: what its live slices have, and what has ended at all steps that come before this one
--- (planeColumn.states of workqueue/inspect is the same in Go).
+-- m is computed once per block: the items in live slices, and those finished at all earlier steps (in Go:
+-- planeColumn.states of workqueue/inspect).
 CREATE VIEW run_item AS
 SELECT r.id AS run_id, i.ordinal, i.item_key AS key, st.step, st.name AS step_name,
     CASE WHEN get_bit(b.done, i.bit) = 1 THEN CASE WHEN get_bit(m.before, i.bit) = 0 THEN 'stale' ELSE 'done' END
@@ -680,7 +663,7 @@ JOIN LATERAL (
     WHERE q.run_id = r.id AND q.ordinal >= k.block << 13 AND (q.ordinal, q.key_ordinal) < ((k.block + 1) << 13, 0)
         AND q.item_key >= ''
     GROUP BY q.run_id, q.ordinal, q.item_key) i ON i.run_id = r.id
--- An aggregate over one row is one row, as the planner knows.
+-- The planner knows that an aggregate without GROUP BY returns one row.
 LEFT JOIN LATERAL (
     SELECT max(n.generation) AS generation, max(n.error_code) AS error_code, max(n.error_message) AS error_message,
         max(n.slice_id::text)::uuid AS slice_id
@@ -695,32 +678,29 @@ LEFT JOIN work_slice l ON l.id = CASE WHEN 1 IN (get_bit(m.in_flight, i.bit), ge
     WHERE x.run_id = b.run_id AND x.step = b.step AND x.block = b.block AND x.state IN ('scheduled', 'claimed', 'sent')
         AND get_bit(x.remaining, i.bit) = 1
     LIMIT 1) END;
-COMMENT ON VIEW run_item IS
-    'The items of runs as they are: a row for each item at each step. Ask for one run: WHERE run_id = ''…''.';
+COMMENT ON VIEW run_item IS 'Current state of items: a row per item and step. Query one run: WHERE run_id = ''…''.';
 COMMENT ON COLUMN run_item.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN run_item.ordinal IS 'Number of the item in its run, from 0 on.';
-COMMENT ON COLUMN run_item.key IS 'Key of the item: the caller''s own id of it.';
-COMMENT ON COLUMN run_item.step IS 'Number of the step, from 0 on.';
+COMMENT ON COLUMN run_item.ordinal IS 'Number of the item in its run, from 0.';
+COMMENT ON COLUMN run_item.key IS 'Key of the item: the caller''s ID.';
+COMMENT ON COLUMN run_item.step IS 'Number of the step, from 0.';
 COMMENT ON COLUMN run_item.step_name IS 'Name of the step in the plan.';
 COMMENT ON COLUMN run_item.state IS
-    'Not started: waiting (for a step before, or to be loaded), held (by a canary, or in line), ready. In progress: '
-    'in_flight, scheduled (an attempt was lost or failed: reissued at its time). Finished: done, failed, skipped '
-    '(left out); stale is done, of parts that are being made again.';
-COMMENT ON COLUMN run_item.generation IS 'Of the run, when the result or the error was recorded; null: there is none.';
-COMMENT ON COLUMN run_item.attempts IS 'Attempts since it was last ready; of a finished item those that it took; 0: none.';
-COMMENT ON COLUMN run_item.error_code IS 'Error code of its slot, when it has failed; null: it has not.';
+    'Not started: waiting (for an earlier step or loading), held (by a canary or its lane), ready. In progress: '
+    'in_flight, scheduled (to be retried or reissued). Finished: done, failed, skipped (left out), stale (done, but '
+    'its inputs are being recomputed).';
+COMMENT ON COLUMN run_item.generation IS 'The run''s generation when the result or error was recorded; null: none.';
+COMMENT ON COLUMN run_item.attempts IS 'Number of attempts since it was last ready; if finished, in total; 0: none.';
+COMMENT ON COLUMN run_item.error_code IS 'Error code; null: not failed.';
 COMMENT ON COLUMN run_item.error_message IS 'The error in words.';
-COMMENT ON COLUMN run_item.endpoint IS
-    'The list-variant endpoint that is asked; of other kinds http:HOST, sql:SOURCE or local:FUNCTION.';
-COMMENT ON COLUMN run_item.service IS 'Who answered: name, version and instance; null: no one.';
-COMMENT ON COLUMN run_item.host IS
-    'Machine of the fetcher node that asked; null: none has, or its session is kept no longer.';
+COMMENT ON COLUMN run_item.endpoint IS 'The endpoint called; for other kinds http:HOST, sql:SOURCE or local:FUNCTION.';
+COMMENT ON COLUMN run_item.service IS 'The service that answered: name, version and instance; null: none.';
+COMMENT ON COLUMN run_item.host IS 'Machine of the node that sent it; null: none, or its session was deleted.';
 COMMENT ON COLUMN run_item.node_id IS 'That node (node_session.id).';
-COMMENT ON COLUMN run_item.finished_at IS 'When the result or the error came; null: there is none.';
-COMMENT ON COLUMN run_item.changed_at IS 'When it last moved, about.';
-COMMENT ON COLUMN run_item.accepted IS 'It has failed, and someone has accepted that.';
+COMMENT ON COLUMN run_item.finished_at IS 'When the result or error came; null: none.';
+COMMENT ON COLUMN run_item.changed_at IS 'Approximate time of its last change.';
+COMMENT ON COLUMN run_item.accepted IS 'Whether it failed and the failure was accepted.';
 COMMENT ON COLUMN run_item.lane IS
-    'The lane that it stands in: the number of its partition, or a hash of its value; null: the run is in no order.';
+    'Its lane: the number of its partition, or a hash of its order_by value; null: the run is not ordered.';
 
 -- +goose Down
 DROP VIEW run_item;

@@ -1,6 +1,6 @@
 -- +goose Up
 
--- A row without a key is no add: adds and the seal of an open run take turns by it.
+-- The row with an empty key is not an add: adds and the seal of an open run lock it to take turns.
 CREATE TABLE run_add (
     run_id  uuid        NOT NULL,
     key     text        COLLATE "C" NOT NULL,
@@ -11,23 +11,22 @@ CREATE TABLE run_add (
     at      timestamptz NOT NULL DEFAULT tranche_now(),
     PRIMARY KEY (run_id, key)
 );
-COMMENT ON TABLE run_add IS
-    'Adds to an open run that carried an idempotency key: the same key with the same items is answered as before.';
+COMMENT ON TABLE run_add IS 'Adds to open runs with an idempotency key: repeating one returns the same answer.';
 COMMENT ON COLUMN run_add.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN run_add.key IS 'The idempotency key; empty: no add, but what adds take turns by.';
-COMMENT ON COLUMN run_add.digest IS 'Digest of what was handed in.';
+COMMENT ON COLUMN run_add.key IS 'The idempotency key; empty: a row that serializes adds.';
+COMMENT ON COLUMN run_add.digest IS 'Digest of the submitted items.';
 COMMENT ON COLUMN run_add.ordinal IS 'The first item that it added (work_queue.ordinal).';
-COMMENT ON COLUMN run_add.items IS 'How many items it added.';
-COMMENT ON COLUMN run_add.skipped IS 'Duplicates that were left out.';
-COMMENT ON COLUMN run_add.at IS 'When it was added.';
+COMMENT ON COLUMN run_add.items IS 'Number of items added.';
+COMMENT ON COLUMN run_add.skipped IS 'Number of duplicates skipped.';
+COMMENT ON COLUMN run_add.at IS 'When they were added.';
 
--- A node that knows of no second step would complete a run of several with its first one.
+-- A node that supports only one step would complete runs after their first step.
 -- +goose StatementBegin
 CREATE FUNCTION refuse_old_node() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun r JOIN run_step s ON s.run_id = r.id
                WHERE r.state IN ('loading', 'running') AND (s.step > 0 OR s.kind <> 'endpoint')) THEN
-        RAISE EXCEPTION 'this version of Tranche cannot run plans of several steps, of which some are in progress: '
+        RAISE EXCEPTION 'this version of Tranche does not support plans of several steps, and some are in progress: '
             'start a newer version here, or wait until those runs have ended';
     END IF;
     RETURN NEW;
@@ -36,11 +35,11 @@ END $$;
 CREATE TRIGGER node_session_feature_level BEFORE INSERT ON node_session
     FOR EACH ROW WHEN (NEW.feature_level < 2) EXECUTE FUNCTION refuse_old_node();
 COMMENT ON FUNCTION refuse_old_node() IS
-    'Trigger: no session for a node that knows of one step only, while runs of several are in progress.';
+    'Trigger: refuses a session to a node that supports only one step while runs of several are in progress.';
 
 -- +goose Down
 
--- Nodes of before would complete such runs with their first steps.
+-- Older nodes would complete such runs after their first steps.
 -- +goose StatementBegin
 DO $$
 BEGIN

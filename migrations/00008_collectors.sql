@@ -1,6 +1,6 @@
 -- +goose Up
 
--- What a flush needs of its definition stands in columns beside it.
+-- The columns besides spec are the parts of the definition that a flush needs.
 CREATE TABLE collector (
     id                  integer     GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     name                text        COLLATE "C" NOT NULL,
@@ -47,52 +47,51 @@ CREATE UNIQUE INDEX collector_name ON collector (name) WHERE state <> 'deleting'
 CREATE INDEX collector_endpoint ON collector (endpoint);
 CREATE TRIGGER collector_namespaces AFTER INSERT OR UPDATE OF endpoint, spec ON collector
     FOR EACH ROW EXECUTE FUNCTION endpoint_namespaces();
-COMMENT ON TABLE collector IS 'Collectors: they gather operations by a key, and flush them in lists to an endpoint.';
+COMMENT ON TABLE collector IS 'Collectors store operations by key and flush them in lists to an endpoint.';
 COMMENT ON COLUMN collector.id IS 'The collector.';
-COMMENT ON COLUMN collector.name IS 'Its name.';
-COMMENT ON COLUMN collector.run_id IS 'What its requests carry as their run; there is no such batch run.';
-COMMENT ON COLUMN collector.version IS 'One more with each change of its definition.';
+COMMENT ON COLUMN collector.name IS 'Name of the collector.';
+COMMENT ON COLUMN collector.run_id IS 'Run ID in its requests; no such run exists.';
+COMMENT ON COLUMN collector.version IS 'Increases with each change of its definition.';
 COMMENT ON COLUMN collector.key_version IS
-    'One more each time that keys are made in another way; older keys keep the old number.';
-COMMENT ON COLUMN collector.drained_key_version IS 'No key of an older key version than this has anything that waits.';
-COMMENT ON COLUMN collector.timed IS 'The timing by which the times of its keys are set.';
-COMMENT ON COLUMN collector.timing IS 'One more each time that they must be set again.';
+    'Increases when keys are computed in a new way; older keys keep the old number.';
+COMMENT ON COLUMN collector.drained_key_version IS 'No key with an older key version has waiting operations.';
+COMMENT ON COLUMN collector.timed IS 'The value of timing for which the times of its keys are set.';
+COMMENT ON COLUMN collector.timing IS 'Increases when the times of its keys must be recomputed.';
 COMMENT ON COLUMN collector.state IS 'active, paused or deleting.';
-COMMENT ON COLUMN collector.spec IS 'Its definition, with all its settings.';
-COMMENT ON COLUMN collector.source IS 'Its definition as it was handed in.';
-COMMENT ON COLUMN collector.endpoint IS 'The list-variant endpoint that it flushes to.';
-COMMENT ON COLUMN collector.min_size IS 'A key is flushed when it has so many operations,';
-COMMENT ON COLUMN collector.max_age IS 'or when its oldest operation is so old.';
-COMMENT ON COLUMN collector.max_size IS 'Operations in a flush, at most.';
-COMMENT ON COLUMN collector.in_flight IS 'Flushes in progress at once, at most.';
-COMMENT ON COLUMN collector.rate IS 'Flushes a second, at most; null: no limit.';
-COMMENT ON COLUMN collector.timeout IS 'How long a flush may take.';
-COMMENT ON COLUMN collector.dedupe IS 'For how long the ids of operations are remembered; 0: not at all.';
+COMMENT ON COLUMN collector.spec IS 'Its definition, with all settings.';
+COMMENT ON COLUMN collector.source IS 'Its definition as submitted.';
+COMMENT ON COLUMN collector.endpoint IS 'The endpoint that it flushes to.';
+COMMENT ON COLUMN collector.min_size IS 'A key is flushed when it has this many operations,';
+COMMENT ON COLUMN collector.max_age IS 'or when its oldest operation has this age.';
+COMMENT ON COLUMN collector.max_size IS 'Maximum number of operations in a flush.';
+COMMENT ON COLUMN collector.in_flight IS 'Maximum number of concurrent flushes.';
+COMMENT ON COLUMN collector.rate IS 'Maximum number of flushes per second; null: no limit.';
+COMMENT ON COLUMN collector.timeout IS 'Maximum duration of a flush.';
+COMMENT ON COLUMN collector.dedupe IS 'How long IDs of operations are remembered; 0: not at all.';
 COMMENT ON COLUMN collector.strict IS
-    'Operations of a key go strictly in their order: none before another that failed.';
-COMMENT ON COLUMN collector.levels IS 'The highest priority that an operation may have: 0 or 9.';
-COMMENT ON COLUMN collector.drain_at IS 'What was added until then goes at once; null: no one has asked for that.';
-COMMENT ON COLUMN collector.tokens IS 'What is left of the rate, in flushes.';
-COMMENT ON COLUMN collector.tokens_at IS 'When the tokens were computed.';
-COMMENT ON COLUMN collector.failures IS 'Flushes in a row that came to nothing.';
-COMMENT ON COLUMN collector.failed_at IS 'When the last one of them ended.';
-COMMENT ON COLUMN collector.failure_code IS 'What it failed with: a code.';
-COMMENT ON COLUMN collector.failure_message IS 'The same in words.';
-COMMENT ON COLUMN collector.backoff_until IS 'Nothing is flushed before then, since flushes failed.';
+    'Whether operations of a key are strictly ordered: none overtakes one that failed.';
+COMMENT ON COLUMN collector.levels IS 'Highest priority of operations: 0 or 9.';
+COMMENT ON COLUMN collector.drain_at IS 'Operations added until then are flushed immediately; null: no drain.';
+COMMENT ON COLUMN collector.tokens IS 'Remaining rate budget, in flushes.';
+COMMENT ON COLUMN collector.tokens_at IS 'When tokens was computed.';
+COMMENT ON COLUMN collector.failures IS 'Number of failed flushes in a row.';
+COMMENT ON COLUMN collector.failed_at IS 'When the last failed flush ended.';
+COMMENT ON COLUMN collector.failure_code IS 'Its error code.';
+COMMENT ON COLUMN collector.failure_message IS 'Its error in words.';
+COMMENT ON COLUMN collector.backoff_until IS 'Nothing is flushed before then, because flushes failed.';
 COMMENT ON COLUMN collector.last_success_at IS 'When the service last handled a flush, to half a second.';
-COMMENT ON COLUMN collector.refused_since IS
-    'Since when adds are refused, as what its enrich asks for cannot be had; null: they are not.';
-COMMENT ON COLUMN collector.refused_at IS 'When that was last noted.';
-COMMENT ON COLUMN collector.refused_for IS 'What the source, or the query, failed with.';
-COMMENT ON COLUMN collector.created_by IS 'Who made it.';
-COMMENT ON COLUMN collector.created_at IS 'When.';
-COMMENT ON COLUMN collector.changed_by IS 'Who changed it last.';
-COMMENT ON COLUMN collector.changed_at IS 'When.';
-COMMENT ON COLUMN collector.paused_by IS 'Who paused it; empty: no one.';
-COMMENT ON COLUMN collector.paused_at IS 'When.';
+COMMENT ON COLUMN collector.refused_since IS 'Since when adds are refused because enrich fails; null: not refused.';
+COMMENT ON COLUMN collector.refused_at IS 'When that was last observed.';
+COMMENT ON COLUMN collector.refused_for IS 'Error of the source, query or service.';
+COMMENT ON COLUMN collector.created_by IS 'Who created it.';
+COMMENT ON COLUMN collector.created_at IS 'When it was created.';
+COMMENT ON COLUMN collector.changed_by IS 'Who last changed it.';
+COMMENT ON COLUMN collector.changed_at IS 'When it was last changed.';
+COMMENT ON COLUMN collector.paused_by IS 'Who paused it; empty: not paused.';
+COMMENT ON COLUMN collector.paused_at IS 'When it was paused.';
 COMMENT ON COLUMN collector.namespace IS 'The namespace that owns it.';
 
--- A key is there while it has operations. due_at is collector_due of the rest.
+-- A key has a row while it has operations. due_at is computed by collector_due.
 CREATE TABLE collector_key (
     collector      integer     NOT NULL,
     key_version    integer     NOT NULL,
@@ -124,31 +123,30 @@ CREATE INDEX collector_key_due ON collector_key (collector, key_version, priorit
 CREATE INDEX collector_key_flushing ON collector_key (collector) WHERE flush IS NOT NULL;
 CREATE INDEX collector_key_failed ON collector_key (collector, failed_at) WHERE failed_at IS NOT NULL;
 COMMENT ON TABLE collector_key IS
-    'The keys of collectors that have operations, and when they are flushed. Operations of a flush in progress still '
-    'count.';
+    'Keys of collectors with operations, and when they are flushed. Operations of a flush in progress still count.';
 COMMENT ON COLUMN collector_key.collector IS 'The collector (collector.id).';
-COMMENT ON COLUMN collector_key.key_version IS 'In which way the key was made (collector.key_version).';
+COMMENT ON COLUMN collector_key.key_version IS 'How the key was computed (collector.key_version).';
 COMMENT ON COLUMN collector_key.key IS 'The key.';
-COMMENT ON COLUMN collector_key.untried IS 'Operations that were not tried yet.';
-COMMENT ON COLUMN collector_key.retrying IS 'Operations that have failed and are retried.';
+COMMENT ON COLUMN collector_key.untried IS 'Number of untried operations.';
+COMMENT ON COLUMN collector_key.retrying IS 'Number of failed operations that will be retried.';
 COMMENT ON COLUMN collector_key.parked IS
-    'Operations that have failed permanently, and wait for someone to retry or drop them.';
-COMMENT ON COLUMN collector_key.priority IS 'The highest of what waits.';
-COMMENT ON COLUMN collector_key.oldest_at IS 'When the oldest untried one was added.';
-COMMENT ON COLUMN collector_key.retry_at IS 'When the first one that failed is retried.';
-COMMENT ON COLUMN collector_key.held_until IS 'Nothing of it goes before then.';
-COMMENT ON COLUMN collector_key.due_at IS 'When it is to be flushed; null: nothing waits.';
+    'Number of permanently failed operations, to be requeued or dropped by an operator.';
+COMMENT ON COLUMN collector_key.priority IS 'Highest priority of waiting operations.';
+COMMENT ON COLUMN collector_key.oldest_at IS 'When the oldest untried operation was added.';
+COMMENT ON COLUMN collector_key.retry_at IS 'When the first failed operation is retried.';
+COMMENT ON COLUMN collector_key.held_until IS 'Nothing is flushed before then.';
+COMMENT ON COLUMN collector_key.due_at IS 'When it is due for a flush; null: nothing waits.';
 COMMENT ON COLUMN collector_key.size_limit IS
-    'Operations in its next flush, at most, because one came to nothing; null: as the collector has it.';
-COMMENT ON COLUMN collector_key.failures IS 'Flushes in a row that came to nothing.';
-COMMENT ON COLUMN collector_key.failed_at IS 'When the last flush ended, if as in an outage.';
-COMMENT ON COLUMN collector_key.failed_ops IS 'How many operations that one had.';
-COMMENT ON COLUMN collector_key.failed_code IS 'What it failed with: a code.';
-COMMENT ON COLUMN collector_key.failed_message IS 'The same in words.';
-COMMENT ON COLUMN collector_key.flush IS 'The flush that is in progress; null: none.';
-COMMENT ON COLUMN collector_key.session_id IS 'The node that does it (node_session.id).';
+    'Maximum size of its next flush, because one failed; null: as set for the collector.';
+COMMENT ON COLUMN collector_key.failures IS 'Number of failed flushes in a row.';
+COMMENT ON COLUMN collector_key.failed_at IS 'When the last flush ended, if it failed as in an outage.';
+COMMENT ON COLUMN collector_key.failed_ops IS 'Number of operations in that flush.';
+COMMENT ON COLUMN collector_key.failed_code IS 'Its error code.';
+COMMENT ON COLUMN collector_key.failed_message IS 'Its error in words.';
+COMMENT ON COLUMN collector_key.flush IS 'The flush in progress; null: none.';
+COMMENT ON COLUMN collector_key.session_id IS 'The node that runs the flush (node_session.id).';
 COMMENT ON COLUMN collector_key.flushed_at IS 'When the last flush began.';
-COMMENT ON COLUMN collector_key.flush_until IS 'When the one in progress is given up.';
+COMMENT ON COLUMN collector_key.flush_until IS 'When the flush in progress expires.';
 
 CREATE TABLE collector_op (
     seq           bigint      GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
@@ -175,24 +173,23 @@ CREATE INDEX collector_op_retry ON collector_op (collector, key_version, key, no
     WHERE parked_at IS NULL AND not_before IS NOT NULL;
 CREATE INDEX collector_op_parked ON collector_op (collector, seq) WHERE parked_at IS NOT NULL;
 CREATE INDEX collector_op_id ON collector_op (collector, op_id);
-COMMENT ON TABLE collector_op IS
-    'Operations that collectors have: inserted once, and deleted when they have succeeded.';
-COMMENT ON COLUMN collector_op.seq IS 'Number of the operation, in the order in which they were added.';
+COMMENT ON TABLE collector_op IS 'Operations of collectors: inserted once, and deleted after success.';
+COMMENT ON COLUMN collector_op.seq IS 'Number of the operation, in order of addition.';
 COMMENT ON COLUMN collector_op.collector IS 'The collector (collector.id).';
-COMMENT ON COLUMN collector_op.key_version IS 'In which way its key was made (collector.key_version).';
-COMMENT ON COLUMN collector_op.key IS 'The key that it belongs to (collector_key.key).';
-COMMENT ON COLUMN collector_op.op_id IS 'Its id, by which the same operation counts once.';
-COMMENT ON COLUMN collector_op.payload IS 'What it carries: JSON.';
+COMMENT ON COLUMN collector_op.key_version IS 'How its key was computed (collector.key_version).';
+COMMENT ON COLUMN collector_op.key IS 'Its key (collector_key.key).';
+COMMENT ON COLUMN collector_op.op_id IS 'Its ID; an operation with the same ID is added only once.';
+COMMENT ON COLUMN collector_op.payload IS 'Its data as JSON.';
 COMMENT ON COLUMN collector_op.priority IS '9 is the most urgent, 0 the least.';
-COMMENT ON COLUMN collector_op.attempts IS 'How often it was tried.';
+COMMENT ON COLUMN collector_op.attempts IS 'Number of attempts.';
 COMMENT ON COLUMN collector_op.added_at IS 'When it was added.';
-COMMENT ON COLUMN collector_op.not_before IS 'It has failed, and is not retried before then; null: it is untried.';
-COMMENT ON COLUMN collector_op.retry_alone IS 'Its flush failed as a whole: it goes alone.';
-COMMENT ON COLUMN collector_op.parked_at IS 'When it had failed permanently; null: it has not.';
-COMMENT ON COLUMN collector_op.error_code IS 'What it failed with last: a code; empty: it has not failed.';
-COMMENT ON COLUMN collector_op.error_message IS 'The same in words.';
-COMMENT ON COLUMN collector_op.failed_first IS 'When it failed first.';
-COMMENT ON COLUMN collector_op.failed_last IS 'When it failed last.';
+COMMENT ON COLUMN collector_op.not_before IS 'When a failed operation is retried; null: untried.';
+COMMENT ON COLUMN collector_op.retry_alone IS 'Whether it is retried alone, because its flush failed as a whole.';
+COMMENT ON COLUMN collector_op.parked_at IS 'When it failed permanently; null: it has not.';
+COMMENT ON COLUMN collector_op.error_code IS 'Last error code; empty: not failed.';
+COMMENT ON COLUMN collector_op.error_message IS 'The last error in words.';
+COMMENT ON COLUMN collector_op.failed_first IS 'When it first failed.';
+COMMENT ON COLUMN collector_op.failed_last IS 'When it last failed.';
 
 CREATE TABLE collector_seen (
     collector integer     NOT NULL,
@@ -201,14 +198,14 @@ CREATE TABLE collector_seen (
     PRIMARY KEY (collector, op_id)
 );
 CREATE INDEX collector_seen_at ON collector_seen (collector, at);
-COMMENT ON TABLE collector_seen IS 'Ids of operations that were added, for as long as the collector remembers them.';
+COMMENT ON TABLE collector_seen IS 'IDs of added operations, for as long as the collector remembers them.';
 COMMENT ON COLUMN collector_seen.collector IS 'The collector (collector.id).';
-COMMENT ON COLUMN collector_seen.op_id IS 'The id of the operation.';
+COMMENT ON COLUMN collector_seen.op_id IS 'ID of the operation.';
 COMMENT ON COLUMN collector_seen.at IS 'When it was added.';
 
--- When a key is due: at once when enough of it is untried or what is untried has to go, else when the oldest has waited
--- long enough or the next try of a failed one has come, and never before it may. What is due at once is due since its
--- oldest was added, so that the oldest goes first.
+-- A key is due when its oldest untried operation reaches max_age, or when a failed one is to be retried, but never
+-- before held_until. With min_size untried operations, or in a drain, it is due immediately: since its oldest was
+-- added, so that the oldest key goes first.
 -- +goose StatementBegin
 CREATE FUNCTION collector_due(untried integer, oldest timestamptz, retry timestamptz, held timestamptz, min_size integer,
     max_age interval, drain timestamptz) RETURNS timestamptz
@@ -219,7 +216,7 @@ LANGUAGE sql STABLE PARALLEL SAFE AS $$
 $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION collector_due(integer, timestamptz, timestamptz, timestamptz, integer, interval, timestamptz) IS
-    'When a key of a collector is due, by the columns of collector_key and collector; null: nothing waits.';
+    'When a key is due, from columns of collector_key and collector; null: nothing waits.';
 
 -- +goose Down
 DROP FUNCTION collector_due(integer, timestamptz, timestamptz, timestamptz, integer, interval, timestamptz);

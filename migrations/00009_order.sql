@@ -6,13 +6,13 @@ CREATE TABLE run_order (
     stop   boolean NOT NULL DEFAULT false
 );
 COMMENT ON TABLE run_order IS
-    'Runs whose items go in lanes, those of the same value one at a time. A run that is not here has no lanes.';
+    'Ordered runs: items with the same value share a lane and go one at a time. Other runs have no row.';
 COMMENT ON COLUMN run_order.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN run_order.rule IS 'By what they are put in lanes: by, values, partitions.';
-COMMENT ON COLUMN run_order.stop IS 'What follows an item that failed is ended, and not tried.';
+COMMENT ON COLUMN run_order.rule IS 'How items are put in lanes: by, values, partitions.';
+COMMENT ON COLUMN run_order.stop IS 'Whether items after a failed one in its lane are ended without an attempt.';
 
--- Its lock is that of the lane: who makes an item of it ready, or has one wait, holds it. The items that wait are held
--- back (work_block.held).
+-- The row's lock is the lane's lock: making an item of the lane ready or held requires it. Waiting items are held
+-- (work_block.held).
 CREATE TABLE work_lane (
     run_id     uuid    NOT NULL,
     lane       bigint  NOT NULL,
@@ -26,20 +26,21 @@ CREATE TABLE work_lane (
     CONSTRAINT work_lane_due CHECK (NOT due OR (stopped_by IS NOT NULL AND low IS NOT NULL))
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX work_lane_due ON work_lane (run_id, lane) WHERE due;
-COMMENT ON TABLE work_lane IS 'Lanes of runs in order, from the time at which an item of them can be worked on.';
+COMMENT ON TABLE work_lane IS 'Lanes of ordered runs, from when their first item may start.';
 COMMENT ON COLUMN work_lane.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_lane.lane IS 'The lane (work_order.lane).';
-COMMENT ON COLUMN work_lane.head IS 'The one item that is worked on (work_queue.ordinal); null: none.';
-COMMENT ON COLUMN work_lane.low IS 'The first item that waits, when that is not behind the head; null otherwise.';
-COMMENT ON COLUMN work_lane.stopped_by IS 'The item that failed, and nothing follows it; null: none.';
-COMMENT ON COLUMN work_lane.due IS 'The lane was stopped, and items of it wait for their end.';
+COMMENT ON COLUMN work_lane.head IS 'The item in progress (work_queue.ordinal); null: none.';
+COMMENT ON COLUMN work_lane.low IS
+    'The first waiting item, if it comes before the head or there is none; otherwise null.';
+COMMENT ON COLUMN work_lane.stopped_by IS 'The failed item that stopped the lane; null: none.';
+COMMENT ON COLUMN work_lane.due IS 'Whether the lane was stopped and its waiting items must still be ended.';
 
--- A node of before would record items of such runs and let no one follow them.
+-- Older nodes would record items of such runs without starting the next ones.
 -- +goose StatementBegin
 CREATE FUNCTION refuse_node_without_lines() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun r JOIN run_order o ON o.run_id = r.id WHERE r.state IN ('loading', 'running')) THEN
-        RAISE EXCEPTION 'this version of Tranche cannot keep items in order, and runs that want it are in progress: '
+        RAISE EXCEPTION 'this version of Tranche does not support ordered runs, and some are in progress: '
             'start a newer version here, or wait until those runs have ended';
     END IF;
     RETURN NEW;
@@ -48,7 +49,7 @@ END $$;
 CREATE TRIGGER node_session_order BEFORE INSERT ON node_session
     FOR EACH ROW WHEN (NEW.feature_level < 3) EXECUTE FUNCTION refuse_node_without_lines();
 COMMENT ON FUNCTION refuse_node_without_lines() IS
-    'Trigger: no session for a node that cannot keep items in order, while runs that want it are in progress.';
+    'Trigger: refuses a session to a node that does not support ordered runs while some are in progress.';
 
 -- +goose Down
 
@@ -56,7 +57,7 @@ COMMENT ON FUNCTION refuse_node_without_lines() IS
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun r JOIN run_order o ON o.run_id = r.id WHERE r.state IN ('loading', 'running')) THEN
-        RAISE EXCEPTION 'runs whose items are kept in order are in progress: wait until they have ended, or cancel them';
+        RAISE EXCEPTION 'ordered runs are in progress: wait until they have ended, or cancel them';
     END IF;
 END $$;
 -- +goose StatementEnd

@@ -11,24 +11,25 @@ CREATE TABLE retention (
     last_deleted bigint      NOT NULL DEFAULT 0,
     last_at      timestamptz
 );
-COMMENT ON TABLE retention IS 'For how long what is kept. A kind without limits is kept permanently.';
-COMMENT ON COLUMN retention.kind IS 'What: runs, audit, events, quarantine, dead_letters, sessions, schedule_occurrences.';
-COMMENT ON COLUMN retention.age IS 'What is older goes; null: no limit.';
-COMMENT ON COLUMN retention.max_count IS 'What is more than so many goes, the oldest first; null: no limit.';
-COMMENT ON COLUMN retention.max_bytes IS 'What is more than so many bytes goes, the oldest first; null: no limit.';
-COMMENT ON COLUMN retention.changed_by IS 'Who set it; empty: it is as it came.';
-COMMENT ON COLUMN retention.changed_at IS 'When.';
-COMMENT ON COLUMN retention.deleted IS 'How many were deleted, ever.';
-COMMENT ON COLUMN retention.last_deleted IS 'How many were deleted in the last round that deleted any.';
+COMMENT ON TABLE retention IS 'How long data is kept, by kind. A kind without limits is kept permanently.';
+COMMENT ON COLUMN retention.kind IS
+    'Kind: runs, audit, events, quarantine, dead_letters, sessions, schedule_occurrences.';
+COMMENT ON COLUMN retention.age IS 'Older data is deleted; null: no limit.';
+COMMENT ON COLUMN retention.max_count IS 'Maximum number; the oldest are deleted; null: no limit.';
+COMMENT ON COLUMN retention.max_bytes IS 'Maximum size in bytes; the oldest are deleted; null: no limit.';
+COMMENT ON COLUMN retention.changed_by IS 'Who last changed it; empty: the default.';
+COMMENT ON COLUMN retention.changed_at IS 'When it was last changed.';
+COMMENT ON COLUMN retention.deleted IS 'Total number deleted.';
+COMMENT ON COLUMN retention.last_deleted IS 'Number deleted in the last round that deleted any.';
 COMMENT ON COLUMN retention.last_at IS 'When that was; null: never.';
 
--- What is someone's work or says who did what is deleted only when someone says so.
+-- By default, runs and the audit log are never deleted.
 INSERT INTO retention (kind, age) VALUES
     ('runs', NULL), ('audit', NULL), ('events', interval '90 days'), ('quarantine', interval '90 days'),
     ('dead_letters', interval '90 days'), ('sessions', interval '30 days'), ('schedule_occurrences', interval '400 days');
 
--- Its row in batchrun went when this one came, in one transaction; what else there is of it goes in small pieces, and
--- stage, step and position say how far that is.
+-- Inserted in the transaction that deletes the run's row in batchrun. All other rows of the run are deleted in small
+-- batches; stage, step and position are the progress.
 CREATE TABLE deleted_run (
     run_id      uuid        PRIMARY KEY,
     name        text        NOT NULL DEFAULT '',
@@ -47,36 +48,36 @@ CREATE TABLE deleted_run (
 ) WITH (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.01);
 CREATE INDEX deleted_run_going ON deleted_run (deleted_at) WHERE purged_at IS NULL;
 CREATE INDEX deleted_run_gone ON deleted_run (purged_at) WHERE purged_at IS NOT NULL;
-COMMENT ON TABLE deleted_run IS 'Runs that are being deleted, or were.';
-COMMENT ON COLUMN deleted_run.run_id IS 'The run; batchrun has it no more.';
-COMMENT ON COLUMN deleted_run.name IS 'What people called it; empty: nothing.';
+COMMENT ON TABLE deleted_run IS 'Runs that were or are being deleted.';
+COMMENT ON COLUMN deleted_run.run_id IS 'The run, which is no longer in batchrun.';
+COMMENT ON COLUMN deleted_run.name IS 'Its name; empty: none.';
 COMMENT ON COLUMN deleted_run.plan IS 'Name of its plan.';
-COMMENT ON COLUMN deleted_run.items IS 'How many items it had.';
-COMMENT ON COLUMN deleted_run.steps IS 'How many steps.';
+COMMENT ON COLUMN deleted_run.items IS 'Number of its items.';
+COMMENT ON COLUMN deleted_run.steps IS 'Number of its steps.';
 COMMENT ON COLUMN deleted_run.generation IS 'Its last generation.';
 COMMENT ON COLUMN deleted_run.finished_at IS 'When it was completed or cancelled.';
 COMMENT ON COLUMN deleted_run.why IS 'Why it was deleted.';
-COMMENT ON COLUMN deleted_run.deleted_at IS 'Since when no one sees it.';
-COMMENT ON COLUMN deleted_run.stage IS 'How far the deletion of its rows has come: the kind of row, by number,';
-COMMENT ON COLUMN deleted_run.step IS 'the step among those,';
+COMMENT ON COLUMN deleted_run.deleted_at IS 'When it was deleted; its remaining rows are not visible.';
+COMMENT ON COLUMN deleted_run.stage IS 'Progress of the deletion: the kind of row, by number,';
+COMMENT ON COLUMN deleted_run.step IS 'the step,';
 COMMENT ON COLUMN deleted_run.position IS 'and the item.';
-COMMENT ON COLUMN deleted_run.deleted IS 'Rows that were deleted so far.';
-COMMENT ON COLUMN deleted_run.purged_at IS 'When nothing was left of it; null: something is.';
+COMMENT ON COLUMN deleted_run.deleted IS 'Number of rows deleted so far.';
+COMMENT ON COLUMN deleted_run.purged_at IS 'When the last row was deleted; null: in progress.';
 
--- So that max_bytes need not read the blocks of runs each time.
+-- Saves max_bytes from reading the blocks of runs each time.
 CREATE TABLE retention_size (
     run_id     uuid    PRIMARY KEY,
     generation integer NOT NULL,
     bytes      bigint  NOT NULL
 );
-COMMENT ON TABLE retention_size IS 'How much room finished runs take.';
+COMMENT ON TABLE retention_size IS 'Sizes of finished runs.';
 COMMENT ON COLUMN retention_size.run_id IS 'The run (batchrun.id).';
-COMMENT ON COLUMN retention_size.generation IS 'Of the run, when it was measured.';
-COMMENT ON COLUMN retention_size.bytes IS 'Bytes, about.';
+COMMENT ON COLUMN retention_size.generation IS 'The run''s generation when it was measured.';
+COMMENT ON COLUMN retention_size.bytes IS 'Approximate size in bytes.';
 
 -- +goose Down
 
--- Runs that were being deleted are deleted permanently. It is one transaction, and may take its time.
+-- Finishes deletions in progress, in one transaction, which may take long.
 DELETE FROM work_result WHERE run_id IN (SELECT run_id FROM deleted_run WHERE purged_at IS NULL);
 DELETE FROM work_queue WHERE run_id IN (SELECT run_id FROM deleted_run WHERE purged_at IS NULL);
 DELETE FROM work_error WHERE run_id IN (SELECT run_id FROM deleted_run WHERE purged_at IS NULL);

@@ -19,41 +19,40 @@ CREATE TABLE audit_log (
 ) WITH (autovacuum_vacuum_scale_factor = 0.05);
 CREATE INDEX audit_log_unsealed ON audit_log (id) WHERE seal IS NULL;
 CREATE INDEX audit_log_run ON audit_log (run_id, id);
--- Who wrote a schedule that has started a run.
+-- Authors of schedules, for the runs they started.
 CREATE INDEX audit_log_schedule ON audit_log (subject) WHERE action = 'schedule_apply';
 COMMENT ON TABLE audit_log IS
-    'The audit log: who did what. Rows are only added; old ones go by audit_expire, within the limits of retention.';
-COMMENT ON COLUMN audit_log.id IS 'Number of the row.';
+    'The audit log: who did what. Rows are only added; audit_expire deletes old ones, within the limits of retention.';
+COMMENT ON COLUMN audit_log.id IS 'Row number.';
 COMMENT ON COLUMN audit_log.at IS 'When it was done.';
 COMMENT ON COLUMN audit_log.actor IS 'Who did it.';
-COMMENT ON COLUMN audit_log.action IS 'What: an action of the API or of the command line, as pause, rerun, set.';
-COMMENT ON COLUMN audit_log.run_id IS 'The run that it was done to; null: none.';
-COMMENT ON COLUMN audit_log.detail IS 'What was asked for, and what it came to.';
-COMMENT ON COLUMN audit_log.subject IS 'What it was done to when that is no run: an endpoint, a plan and so on.';
-COMMENT ON COLUMN audit_log.before IS 'What it changed, as it was; null: nothing.';
-COMMENT ON COLUMN audit_log.after IS 'The same as it is since; null: nothing.';
+COMMENT ON COLUMN audit_log.action IS 'The action of the API or command line, like pause, rerun or set.';
+COMMENT ON COLUMN audit_log.run_id IS 'The affected run; null: none.';
+COMMENT ON COLUMN audit_log.detail IS 'The request and its result.';
+COMMENT ON COLUMN audit_log.subject IS 'The affected object if it is not a run: an endpoint, a plan and so on.';
+COMMENT ON COLUMN audit_log.before IS 'Changed settings before the change; null: none.';
+COMMENT ON COLUMN audit_log.after IS 'Changed settings after the change; null: none.';
 COMMENT ON COLUMN audit_log.origin IS
-    'Where it came from: token or session, address and request; null: no request, or no login is needed.';
-COMMENT ON COLUMN audit_log.seal IS 'Its number in the chain; null: audit_seal has not been there yet.';
+    'Token or session, address and request; null: not from a request, or no login required.';
+COMMENT ON COLUMN audit_log.seal IS 'Number in the chain; null: not chained yet by audit_seal.';
 COMMENT ON COLUMN audit_log.hash IS
-    'SHA-256 over the hash of the seal before and this row: audit_digest of seal, id, microseconds since 1970, actor, '
-    'action, run_id, origin, and, in hex, that of salt and subject, detail, before, after.';
-COMMENT ON COLUMN audit_log.salt IS 'Random, replaced by an erasure, so that no one can try what was erased.';
+    'SHA-256 over the previous seal''s hash and this row: audit_digest of seal, id, microseconds since 1970, actor, '
+    'action, run_id, origin and, in hex, the digest of salt and subject, detail, before, after.';
+COMMENT ON COLUMN audit_log.salt IS 'Random; an erasure replaces it, so that nobody can guess what was erased.';
 COMMENT ON COLUMN audit_log.erased IS
-    'The digest of subject, detail, before and after until a key was erased there; null: none was.';
+    'Original digest of subject, detail, before and after, if a key was erased there; null: nothing was.';
 
--- Rows are written in the transactions of what they tell, in any order, and numbered and chained afterwards.
+-- Rows are written in the transaction that they log, in any order, and numbered and chained afterwards.
 CREATE TABLE audit_head (
     id   boolean PRIMARY KEY DEFAULT true CHECK (id),
     seal bigint  NOT NULL DEFAULT 0,
     hash bytea   NOT NULL DEFAULT ''
 );
 INSERT INTO audit_head DEFAULT VALUES;
-COMMENT ON TABLE audit_head IS
-    'The end of the chain of the audit log. Its row is locked by what seals, erases or deletes. One row.';
+COMMENT ON TABLE audit_head IS 'End of the audit log''s chain. Sealing, erasing and deleting lock its row. One row.';
 COMMENT ON COLUMN audit_head.id IS 'Always true.';
 COMMENT ON COLUMN audit_head.seal IS 'The newest seal (audit_log.seal).';
-COMMENT ON COLUMN audit_head.hash IS 'Its hash.';
+COMMENT ON COLUMN audit_head.hash IS 'The hash of that seal.';
 
 CREATE TABLE audit_sink (
     id     boolean PRIMARY KEY DEFAULT true CHECK (id),
@@ -61,13 +60,14 @@ CREATE TABLE audit_sink (
     seal   bigint  NOT NULL DEFAULT 0,
     error  text    NOT NULL DEFAULT ''
 );
-COMMENT ON TABLE audit_sink IS 'How far the audit log was forwarded (serve --audit-sink). One row; none: it never was.';
+COMMENT ON TABLE audit_sink IS
+    'Progress of forwarding the audit log (serve --audit-sink). One row; none if never forwarded.';
 COMMENT ON COLUMN audit_sink.id IS 'Always true.';
-COMMENT ON COLUMN audit_sink.target IS 'Where to.';
-COMMENT ON COLUMN audit_sink.seal IS 'The last that was sent (audit_log.seal).';
-COMMENT ON COLUMN audit_sink.error IS 'Why the last attempt failed; empty: it did not.';
+COMMENT ON COLUMN audit_sink.target IS 'The destination.';
+COMMENT ON COLUMN audit_sink.seal IS 'The last row sent (audit_log.seal).';
+COMMENT ON COLUMN audit_sink.error IS 'Error of the last attempt; empty: none.';
 
--- While there is a row, retention deletes neither runs nor rows of the audit log that are not in the archive.
+-- While it has a row, retention deletes only runs and audit rows that are in the archive.
 CREATE TABLE archive (
     id     boolean PRIMARY KEY DEFAULT true CHECK (id),
     target text NOT NULL,
@@ -77,12 +77,12 @@ CREATE TABLE archive (
     CHECK ((error = '') = (since IS NULL))
 );
 COMMENT ON TABLE archive IS
-    'Where runs and the audit log go before retention deletes them (serve --archive). One row; none: they do not.';
+    'Progress of archiving runs and the audit log before deletion (serve --archive). One row; none without an archive.';
 COMMENT ON COLUMN archive.id IS 'Always true.';
-COMMENT ON COLUMN archive.target IS 'Where to.';
-COMMENT ON COLUMN archive.seal IS 'The last row of the audit log that is there (audit_log.seal).';
-COMMENT ON COLUMN archive.error IS 'Why something is not there; empty: all that was due is.';
-COMMENT ON COLUMN archive.since IS 'Since when; null: all is.';
+COMMENT ON COLUMN archive.target IS 'The destination.';
+COMMENT ON COLUMN archive.seal IS 'The last row of the audit log in the archive (audit_log.seal).';
+COMMENT ON COLUMN archive.error IS 'Why something due is not archived; empty: everything is.';
+COMMENT ON COLUMN archive.since IS 'Since when; null: everything is archived.';
 
 CREATE TABLE audit_gone (
     last  bigint PRIMARY KEY,
@@ -90,14 +90,14 @@ CREATE TABLE audit_gone (
     hash  bytea  NOT NULL
 );
 COMMENT ON TABLE audit_gone IS
-    'Seals whose rows were deleted by retention, as ranges that do not touch. The newest audit_expire has their digest.';
-COMMENT ON COLUMN audit_gone.last IS 'The last of the range.';
-COMMENT ON COLUMN audit_gone.first IS 'The first of the range.';
-COMMENT ON COLUMN audit_gone.hash IS 'The hash of the last, at which the chain goes on.';
+    'Seals of rows deleted by retention, as ranges that do not touch. The newest audit_expire row has their digest.';
+COMMENT ON COLUMN audit_gone.last IS 'Last seal of the range.';
+COMMENT ON COLUMN audit_gone.first IS 'First seal of the range.';
+COMMENT ON COLUMN audit_gone.hash IS 'Hash of the last seal, where the chain continues.';
 
--- Explanations read what was done to runs in progress; the newest re-run of a run is the evidence for its generation,
--- for which doctor looks. What says that rows went stays for a year, whatever the limits are, the newest longer, and
--- what says that keys were erased as long as the rows.
+-- Rows of runs in progress are kept, because explanations read them, and the newest rerun of a run, because doctor
+-- checks it against the generation. audit_expire rows are kept for a year regardless of the limits, and the newest one
+-- longer; audit_erase rows as long as the rows they changed.
 CREATE VIEW audit_deletable AS
 SELECT a.id, a.at, coalesce(pg_column_size(a.detail), 0) + coalesce(pg_column_size(a.before), 0)
     + coalesce(pg_column_size(a.after), 0) + 150 AS size
@@ -111,12 +111,12 @@ WHERE CASE a.action
     AND NOT EXISTS (SELECT FROM batchrun r WHERE r.id = a.run_id AND (r.state IN ('loading', 'running')
         OR a.action IN ('rerun', 'reset', 'correct', 'resume') AND a.detail ->> 'generation' = r.generation::text));
 
-COMMENT ON VIEW audit_deletable IS 'What of the audit log may ever go.';
+COMMENT ON VIEW audit_deletable IS 'Rows of the audit log that may be deleted at all.';
 COMMENT ON COLUMN audit_deletable.id IS 'The row (audit_log.id).';
 COMMENT ON COLUMN audit_deletable.at IS 'When it was done.';
-COMMENT ON COLUMN audit_deletable.size IS 'How large the row is, in bytes, about.';
+COMMENT ON COLUMN audit_deletable.size IS 'Approximate size of the row in bytes.';
 
--- No one but audit_expire and the owner write here.
+-- Written only by audit_expire and the owner.
 CREATE TABLE audit_expiry (
     id        boolean     PRIMARY KEY DEFAULT true CHECK (id),
     until     timestamptz NOT NULL,
@@ -127,16 +127,15 @@ CREATE TABLE audit_expiry (
     min_age   interval    NOT NULL DEFAULT '365 days'
 );
 INSERT INTO audit_expiry (until, cutoff) VALUES ('-infinity', '-infinity');
-COMMENT ON TABLE audit_expiry IS
-    'Up to where the limits of retention let the audit log be deleted, as audit_expire found it last. One row.';
+COMMENT ON TABLE audit_expiry IS 'Cached result of audit_expire: up to when retention allows deletion. One row.';
 COMMENT ON COLUMN audit_expiry.id IS 'Always true.';
-COMMENT ON COLUMN audit_expiry.until IS 'Up to when it was asked to delete.';
-COMMENT ON COLUMN audit_expiry.cutoff IS 'Up to when it may.';
-COMMENT ON COLUMN audit_expiry.age IS 'The limit of retention that it went by; null: none.';
-COMMENT ON COLUMN audit_expiry.max_count IS 'Also.';
-COMMENT ON COLUMN audit_expiry.max_bytes IS 'Also.';
+COMMENT ON COLUMN audit_expiry.until IS 'Deletion was requested up to then.';
+COMMENT ON COLUMN audit_expiry.cutoff IS 'Deletion is allowed up to then.';
+COMMENT ON COLUMN audit_expiry.age IS 'Age limit of retention used; null: none.';
+COMMENT ON COLUMN audit_expiry.max_count IS 'Count limit of retention used; null: none.';
+COMMENT ON COLUMN audit_expiry.max_bytes IS 'Size limit of retention used; null: none.';
 COMMENT ON COLUMN audit_expiry.min_age IS
-    'How long rows are kept whatever the limits say. Only the owner of the schema may change it.';
+    'Minimum age of deleted rows, regardless of retention. Only the owner of the schema can change it.';
 
 CREATE FUNCTION audit_digest(head bytea, VARIADIC parts text[]) RETURNS bytea
 LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $f$
@@ -144,14 +143,14 @@ LANGUAGE sql IMMUTABLE SET search_path = pg_catalog, pg_temp AS $f$
     FROM unnest(parts) WITH ORDINALITY u (p, n)
 $f$;
 COMMENT ON FUNCTION audit_digest(bytea, text[]) IS
-    'SHA-256 of bytes, then each text with its length in bytes before it (5:hello), a null as -.';
+    'SHA-256 of the bytes followed by each text with its length in bytes (5:hello); a null is -.';
 
--- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
+-- SECURITY DEFINER functions qualify every name with the schema, so that a search_path cannot redirect them.
 -- +goose StatementBegin
 DO $migration$
 BEGIN
     EXECUTE format($outer$
-        -- audit_seal chains up to a number of committed rows, the oldest first, and returns how many.
+        -- audit_seal chains up to most committed rows, the oldest first, and returns their number.
         CREATE FUNCTION audit_seal(most integer) RETURNS integer
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
@@ -183,9 +182,9 @@ BEGIN
         $outer$, current_schema());
     REVOKE ALL ON FUNCTION audit_seal(integer) FROM PUBLIC;
     EXECUTE format($outer$
-        -- audit_expire deletes up to a number of rows of the audit log that are older than until, but none that the
-        -- limits of retention or min_age keep, nor one of the last hour, and notes that it did. The limits are looked at once for
-        -- an until: by count or size that means to read the whole log.
+        -- audit_expire deletes up to most rows of the audit log that are older than until, except those kept by
+        -- retention, by min_age, or because they are from the last hour, and logs that. It computes the limits once per
+        -- until: by count or size it reads the whole log.
         CREATE FUNCTION audit_expire(until timestamptz, most integer) RETURNS bigint
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
@@ -252,8 +251,8 @@ END
 $migration$;
 -- +goose StatementEnd
 
--- What was written stays as it was written, also for a role with more rights than it should have, and for the owner,
--- unless that takes this trigger away. What the functions above write, they alone write.
+-- Rows are immutable even for a role with excessive rights, and for the owner, unless the owner removes this trigger.
+-- Only the functions above may write their kinds of rows.
 -- +goose StatementBegin
 CREATE FUNCTION audit_guard() RETURNS trigger LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS
 $body$
@@ -262,7 +261,7 @@ BEGIN
         (SELECT pg_get_userbyid(c.relowner) FROM pg_class c WHERE c.oid = TG_RELID) THEN
         RETURN NULL;
     END IF;
-    RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: what it says stays', TG_OP),
+    RAISE insufficient_privilege USING MESSAGE = format('%s of the audit log is refused: its rows are immutable', TG_OP),
         HINT = 'To delete old rows: tranche retention set audit --age AGE. To erase a key: tranche erase.';
 END
 $body$;
@@ -273,12 +272,12 @@ FOR EACH STATEMENT EXECUTE FUNCTION audit_guard();
 CREATE TRIGGER audit_guard_insert AFTER INSERT ON audit_log
 FOR EACH ROW WHEN (NEW.action IN ('audit_expire', 'audit_erase')) EXECUTE FUNCTION audit_guard();
 COMMENT ON FUNCTION audit_seal(integer) IS
-    'Numbers and chains committed rows of the audit log, the oldest first, a number of them at most. Returns how many.';
+    'Numbers and chains up to that many committed rows of the audit log, the oldest first, and returns their number.';
 COMMENT ON FUNCTION audit_expire(timestamptz, integer) IS
-    'Deletes rows of the audit log that are older than a time, a number of them at most, within the limits of '
-    'retention, and notes that it did. Returns how many.';
+    'Deletes up to that many rows of the audit log older than a time, within the limits of retention, logs that, and '
+    'returns their number.';
 COMMENT ON FUNCTION audit_guard() IS
-    'Trigger: refuses to change or delete rows of the audit log, and to add what only its functions say.';
+    'Trigger: refuses changes and deletions in the audit log, and rows that only its own functions may add.';
 
 -- +goose Down
 DROP VIEW audit_deletable;

@@ -9,15 +9,15 @@ CREATE TABLE stream_epoch (
     flow_created  timestamptz
 );
 COMMENT ON TABLE stream_epoch IS
-    'Which incarnation of the JetStream streams is in use. One row; what was sent in an earlier epoch is reissued.';
-COMMENT ON COLUMN stream_epoch.name IS 'Always streams.';
-COMMENT ON COLUMN stream_epoch.epoch IS 'One more each time that a stream was made again, or has lost messages.';
-COMMENT ON COLUMN stream_epoch.work_created IS 'When the stream of requests was made.';
-COMMENT ON COLUMN stream_epoch.reply_created IS 'When the stream of replies was made.';
-COMMENT ON COLUMN stream_epoch.stage_created IS 'When the stream of stages was made; null: no one has looked.';
-COMMENT ON COLUMN stream_epoch.flow_created IS 'When the stream of states of flows was made; null: no one has looked.';
+    'The current incarnation of the JetStream streams. One row. Requests sent in an earlier epoch are reissued.';
+COMMENT ON COLUMN stream_epoch.name IS 'Constant: streams.';
+COMMENT ON COLUMN stream_epoch.epoch IS 'Increases when a stream was recreated or lost messages.';
+COMMENT ON COLUMN stream_epoch.work_created IS 'When the stream of requests was created.';
+COMMENT ON COLUMN stream_epoch.reply_created IS 'When the stream of replies was created.';
+COMMENT ON COLUMN stream_epoch.stage_created IS 'When the stream of stages was created; null: not checked yet.';
+COMMENT ON COLUMN stream_epoch.flow_created IS 'When the stream of states of flows was created; null: not checked yet.';
 
--- One row, once a node has started; nodes read it, and the one that leads brings it to JetStream.
+-- One row, created when the first node starts. Nodes read it, and the leader applies it to JetStream.
 CREATE TABLE stream_setting (
     name        text        PRIMARY KEY CHECK (name = 'streams'),
     replicas    integer     NOT NULL CHECK (replicas IN (0, 1, 3, 5)),
@@ -41,27 +41,26 @@ CREATE TABLE stream_setting (
     CHECK ((last_error = '') = (since IS NULL))
 );
 COMMENT ON TABLE stream_setting IS
-    'What the JetStream streams are to be like, and what they were brought to. One row. A zero is the default.';
-COMMENT ON COLUMN stream_setting.name IS 'Always streams.';
-COMMENT ON COLUMN stream_setting.replicas IS 'Servers that keep each stream; 0: 1, or 3 in a cluster of NATS.';
-COMMENT ON COLUMN stream_setting.work_bytes IS 'Bytes of requests, at most.';
-COMMENT ON COLUMN stream_setting.reply_bytes IS 'Bytes of replies, at most.';
-COMMENT ON COLUMN stream_setting.stage_bytes IS 'Bytes of answers to flows, at most.';
-COMMENT ON COLUMN stream_setting.flow_bytes IS 'Bytes of states of flows, at most.';
-COMMENT ON COLUMN stream_setting.event_bytes IS 'Bytes of events, at most.';
-COMMENT ON COLUMN stream_setting.dead_bytes IS 'Bytes of dead letters that are not in the database yet, at most.';
-COMMENT ON COLUMN stream_setting.event_age IS 'For how long events are kept in their stream.';
-COMMENT ON COLUMN stream_setting.revision IS 'One more with each change.';
-COMMENT ON COLUMN stream_setting.changed_by IS 'Who changed it last.';
-COMMENT ON COLUMN stream_setting.changed_at IS 'When.';
-COMMENT ON COLUMN stream_setting.applied IS 'The settings that the streams were brought to last; null: none yet.';
-COMMENT ON COLUMN stream_setting.applied_rev IS 'The revision that those are.';
-COMMENT ON COLUMN stream_setting.applied_at IS 'When that was.';
-COMMENT ON COLUMN stream_setting.last_error IS
-    'Why the streams could not be brought to what is wanted; empty: they could.';
-COMMENT ON COLUMN stream_setting.since IS 'When that began.';
-COMMENT ON COLUMN stream_setting.tries IS 'Tries that failed since.';
-COMMENT ON COLUMN stream_setting.next_try IS 'When it is retried.';
+    'Wanted and applied settings of the JetStream streams. One row. Zero means the default.';
+COMMENT ON COLUMN stream_setting.name IS 'Constant: streams.';
+COMMENT ON COLUMN stream_setting.replicas IS 'Replicas of each stream; 0: 1, or 3 in a NATS cluster.';
+COMMENT ON COLUMN stream_setting.work_bytes IS 'Maximum bytes of requests.';
+COMMENT ON COLUMN stream_setting.reply_bytes IS 'Maximum bytes of replies.';
+COMMENT ON COLUMN stream_setting.stage_bytes IS 'Maximum bytes of replies to flows.';
+COMMENT ON COLUMN stream_setting.flow_bytes IS 'Maximum bytes of states of flows.';
+COMMENT ON COLUMN stream_setting.event_bytes IS 'Maximum bytes of events.';
+COMMENT ON COLUMN stream_setting.dead_bytes IS 'Maximum bytes of dead letters not yet in the database.';
+COMMENT ON COLUMN stream_setting.event_age IS 'How long events are kept in their stream.';
+COMMENT ON COLUMN stream_setting.revision IS 'Increases with each change.';
+COMMENT ON COLUMN stream_setting.changed_by IS 'Who last changed it.';
+COMMENT ON COLUMN stream_setting.changed_at IS 'When it was last changed.';
+COMMENT ON COLUMN stream_setting.applied IS 'The settings last applied to the streams; null: none yet.';
+COMMENT ON COLUMN stream_setting.applied_rev IS 'Their revision.';
+COMMENT ON COLUMN stream_setting.applied_at IS 'When they were applied.';
+COMMENT ON COLUMN stream_setting.last_error IS 'Why the settings could not be applied; empty: they were.';
+COMMENT ON COLUMN stream_setting.since IS 'When that error began.';
+COMMENT ON COLUMN stream_setting.tries IS 'Number of failed attempts since.';
+COMMENT ON COLUMN stream_setting.next_try IS 'Time of the next attempt.';
 
 CREATE TABLE stream_fault (
     stream text        PRIMARY KEY,
@@ -69,12 +68,12 @@ CREATE TABLE stream_fault (
     detail text        NOT NULL
 );
 COMMENT ON TABLE stream_fault IS
-    'Streams that take no messages although their server answers, as the leader has found by trying. One '
-    'that takes messages again has no row.';
+    'Streams that accept no messages although their server answers, as tested by the leader. Rows are removed when '
+    'they work again.';
 COMMENT ON COLUMN stream_fault.stream IS 'Name of the stream.';
-COMMENT ON COLUMN stream_fault.since IS 'Since when.';
+COMMENT ON COLUMN stream_fault.since IS 'When it began.';
 COMMENT ON COLUMN stream_fault.detail IS
-    'What the server said when it was to take a message into a new stream; empty: it took it.';
+    'Error of the server when a message was sent to a new stream; empty: it was accepted.';
 
 -- +goose Down
 DROP TABLE stream_fault, stream_setting, stream_epoch;

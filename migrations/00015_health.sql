@@ -15,24 +15,22 @@ CREATE TABLE health_ack (
     PRIMARY KEY (kind, subject),
     CHECK (state = 'muted' AND reason <> '' OR state = 'acknowledged' AND until IS NULL)
 );
-COMMENT ON TABLE health_ack IS
-    'What people said of conditions of health: that they are muted, or that someone has taken them.';
-COMMENT ON COLUMN health_ack.kind IS 'What the condition is: a short code.';
-COMMENT ON COLUMN health_ack.subject IS
-    'Of what: an endpoint, a run, a node.';
+COMMENT ON TABLE health_ack IS 'Health conditions muted or acknowledged by operators.';
+COMMENT ON COLUMN health_ack.kind IS 'Kind of the condition.';
+COMMENT ON COLUMN health_ack.subject IS 'Its subject: an endpoint, a run or a node.';
 COMMENT ON COLUMN health_ack.state IS
-    'muted: not reported until it gets worse, or the time is up. acknowledged: someone is handling it.';
-COMMENT ON COLUMN health_ack.by IS 'Who said so.';
-COMMENT ON COLUMN health_ack.at IS 'When.';
-COMMENT ON COLUMN health_ack.until IS 'Until when it is muted; NULL: permanently.';
-COMMENT ON COLUMN health_ack.reason IS 'Why.';
-COMMENT ON COLUMN health_ack.severity IS 'How severe it was then.';
+    'muted: not reported until it worsens or the time is up. acknowledged: someone is handling it.';
+COMMENT ON COLUMN health_ack.by IS 'Who muted or acknowledged it.';
+COMMENT ON COLUMN health_ack.at IS 'When that was.';
+COMMENT ON COLUMN health_ack.until IS 'When the mute ends; null: never.';
+COMMENT ON COLUMN health_ack.reason IS 'The reason given.';
+COMMENT ON COLUMN health_ack.severity IS 'Severity at that time.';
 COMMENT ON COLUMN health_ack.count IS
-    'How many items, letters, messages or operations it was about then, 1 of what is not counted.';
+    'Number of items, letters, messages or operations at that time; 1 if not counted.';
 COMMENT ON COLUMN health_ack.worse_at IS
-    'Since when what is muted is worse than it was then: it is told of until it is over; NULL: it has not got worse.';
+    'Since when a muted condition has been worse than then, so that it is reported until it ends; null: not worse.';
 COMMENT ON COLUMN health_ack.seen_at IS
-    'When the condition was last seen, within a day. What no one has seen for 90 days is forgotten.';
+    'When the condition was last observed, to a day. Deleted after 90 days without it.';
 
 -- +goose Down
 DROP TABLE health_ack;

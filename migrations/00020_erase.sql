@@ -1,9 +1,9 @@
 -- +goose Up
 
--- A key that is very short stands in too many texts for something else.
+-- Very short keys occur in too many texts by coincidence.
 --
--- Texts also hold the key as JSON or an address writes it: each of its characters may be itself, \u with its code, or
--- the bytes of it after %; a letter or digit before it is part of such an escape, or of another word.
+-- The key may be escaped as in JSON or URLs: each character may be literal, \u with its code, or percent-encoded bytes.
+-- A letter or digit before it belongs to such an escape or to another word.
 -- +goose StatementBegin
 CREATE FUNCTION erased_text(said text, key text, marker text) RETURNS text
 LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_temp AS $f$
@@ -25,10 +25,10 @@ LANGUAGE sql IMMUTABLE STRICT PARALLEL SAFE SET search_path = pg_catalog, pg_tem
 $f$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION erased_text(text, text, text) IS
-    'A text in which a marker stands for the key of an item, wherever that stands as a word, also escaped as in JSON '
-    'and addresses; of one that is shorter than four characters only as the whole text.';
+    'The text with the marker in place of an item''s key wherever it occurs as a word, also escaped as in JSON and '
+    'URLs. A key shorter than four characters is replaced only as the whole text.';
 
--- Functions with the rights of the owner name everything by its schema, so that no search_path leads them elsewhere.
+-- SECURITY DEFINER functions qualify every name with the schema, so that a search_path cannot redirect them.
 -- +goose StatementBegin
 DO $migration$
 BEGIN
@@ -57,10 +57,10 @@ BEGIN
         $body$
         $outer$, current_schema());
     EXECUTE format($outer$
-        -- audit_erase looks through rows of the audit log, up to a number of them after one, of one run or of all, and has
-        -- the marker stand for the key in what they say of runs, operations and letters; who did what, and when, stays,
-        -- and what is said of tokens, sessions, retention and settings. It notes that it did, with the new digests of
-        -- chained rows, and returns the last row that it looked at, null at the end.
+        -- audit_erase reads up to most rows of the audit log after the given one, of one run or all, and replaces the
+        -- key by the marker in what they say about runs, operations and dead letters. Who did what and when is
+        -- unchanged, and so are rows about tokens, sessions, retention and settings. It logs the erasure with the new
+        -- digests of chained rows, and returns the last row read, null at the end.
         CREATE FUNCTION audit_erase(secret text, marker text, run uuid, after bigint, most integer) RETURNS bigint
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
@@ -70,7 +70,7 @@ BEGIN
             now  jsonb;
         BEGIN
             IF marker !~ '^erased-[0-9a-f]{16}$' OR secret = '' THEN
-                RAISE insufficient_privilege USING MESSAGE = 'the marker is none, or there is no key';
+                RAISE insufficient_privilege USING MESSAGE = 'invalid marker, or empty key';
             END IF;
             SELECT max(x.id) INTO upto FROM (
                 SELECT a.id FROM %1$I.audit_log a WHERE a.id > audit_erase.after AND (run IS NULL OR a.run_id = run)
@@ -113,10 +113,10 @@ END
 $migration$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION erased_json(jsonb, text, text, boolean) IS
-    'The same in all texts of a document, and where a number is the key, if numbers says so.';
+    'erased_text for all texts of a document and, if numbers is true, for numbers equal to the key.';
 COMMENT ON FUNCTION audit_erase(text, text, uuid, bigint, integer) IS
-    'Has a marker stand for the key of an item in rows of the audit log after one, a number of them at most, and notes '
-    'that it did. Returns the last row that it looked at; null: there is none.';
+    'Replaces the key of an item by a marker in up to most rows of the audit log after the given one, and logs that. '
+    'Returns the last row read; null: none left.';
 
 -- +goose Down
 DROP FUNCTION audit_erase(text, text, uuid, bigint, integer), erased_json(jsonb, text, text, boolean),

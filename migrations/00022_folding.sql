@@ -1,5 +1,5 @@
 -- +goose NO TRANSACTION
--- Each statement may be run again, when one after it has failed.
+-- Each statement may be rerun after a later one failed.
 
 -- +goose Up
 
@@ -8,9 +8,9 @@ ALTER TABLE collector_op ADD COLUMN IF NOT EXISTS fold text COLLATE "C",
 DROP INDEX CONCURRENTLY IF EXISTS collector_op_folded;
 CREATE INDEX CONCURRENTLY collector_op_folded ON collector_op (collector, folded_into) WHERE folded_into IS NOT NULL;
 COMMENT ON COLUMN collector_op.fold IS
-    'Operations of a key with the same value here may be folded into one before a flush; null: this one is not.';
+    'Operations of a key with the same value may be folded into one before a flush; null: never.';
 COMMENT ON COLUMN collector_op.folded_into IS
-    'The id of the operation that it was folded into in its last try; null: it went by itself, or was not tried.';
+    'ID of the operation that it was folded into in its last attempt; null: none.';
 
 -- +goose Down
 ALTER TABLE collector_op DROP COLUMN IF EXISTS fold, DROP COLUMN IF EXISTS folded_into;

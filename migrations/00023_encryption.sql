@@ -2,15 +2,14 @@
 
 ALTER TABLE batchrun ADD COLUMN data_key bytea;
 COMMENT ON COLUMN batchrun.data_key IS
-    'The key of its payloads, results and parameters, encrypted with the key of the installation; null: they are not encrypted.';
+    'The key for its payloads, results and parameters, encrypted with the installation''s key; null: not encrypted.';
 
-COMMENT ON COLUMN batchrun.params IS
-    'Parameters that each request carries: an object, of an encrypted run a string.';
+COMMENT ON COLUMN batchrun.params IS 'Parameters sent with each request: an object; if encrypted, a string.';
 
 ALTER TABLE node_session ADD COLUMN keys text[] NOT NULL DEFAULT '{}';
-COMMENT ON COLUMN node_session.keys IS 'Fingerprints of its encryption keys, a setting of serve.';
+COMMENT ON COLUMN node_session.keys IS 'Fingerprints of its encryption keys (serve --encryption-key).';
 
--- A node without a key starts no run in the clear while others encrypt theirs.
+-- A node without a key must not start unencrypted runs while others encrypt theirs.
 -- +goose StatementBegin
 CREATE FUNCTION batchrun_encrypted() RETURNS trigger LANGUAGE plpgsql AS $$
 DECLARE
@@ -25,7 +24,7 @@ BEGIN
     RETURN NULL;
 END $$;
 -- +goose StatementEnd
-COMMENT ON FUNCTION batchrun_encrypted() IS 'Refuses a run in the clear while a node encrypts runs.';
+COMMENT ON FUNCTION batchrun_encrypted() IS 'Trigger: refuses an unencrypted run while a node encrypts runs.';
 CREATE TRIGGER batchrun_encrypted AFTER INSERT ON batchrun FOR EACH ROW WHEN (NEW.data_key IS NULL)
     EXECUTE FUNCTION batchrun_encrypted();
 
@@ -35,12 +34,12 @@ CREATE TRIGGER batchrun_encrypted AFTER INSERT ON batchrun FOR EACH ROW WHEN (NE
 DO $$
 BEGIN
     IF EXISTS (SELECT FROM batchrun WHERE data_key IS NOT NULL) THEN
-        RAISE EXCEPTION 'there are encrypted runs, and nothing could read them without their keys: delete them first';
+        RAISE EXCEPTION 'encrypted runs exist and would become unreadable: delete them first';
     END IF;
 END $$;
 -- +goose StatementEnd
 DROP TRIGGER batchrun_encrypted ON batchrun;
 DROP FUNCTION batchrun_encrypted();
-COMMENT ON COLUMN batchrun.params IS 'Parameters that each request carries.';
+COMMENT ON COLUMN batchrun.params IS 'Parameters sent with each request.';
 ALTER TABLE node_session DROP COLUMN keys;
 ALTER TABLE batchrun DROP COLUMN data_key;

@@ -31,7 +31,7 @@ func TestInterestIsBookedOnce(t *testing.T) {
 	pool, books := open(t)
 	kit := endpointstest.New(t)
 	instance := kit.Serve(books.serve)
-	kill := kit.KillBeforeReply("book-interest") // when the interest is booked, and no one has heard of it
+	kill := kit.KillBeforeReply("book-interest") // after booking the interest, before the reply
 	pending := kit.Post("book-interest", endpointstest.Item("A", nil), endpointstest.Item("B", nil),
 		endpointstest.Item("C", nil), endpointstest.Item("D", nil))
 	kill.Wait()

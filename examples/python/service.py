@@ -1,8 +1,8 @@
-"""The smallest service that is right, in Python's standard library alone: a year's interest of accounts.
+"""The smallest correct service, using only Python's standard library: it computes a year's interest of accounts.
 
     NATS_URL=nats://user:password@127.0.0.1:4222 python3 service.py
 
-docs/protocol.md begins with the same in pseudocode, and says what this leaves out and what each omission costs.
+docs/protocol.md begins with the same as pseudocode, and lists what it omits and what each omission costs.
 """
 import json
 import os
@@ -14,12 +14,12 @@ import uuid
 
 ENDPOINT = os.environ.get("ENDPOINT", "python-interest")
 REQUESTS = f"tranche.work.{ENDPOINT}"
-REPEATED = ("version", "run", "slice", "step", "attempt", "generation", "mode")  # headers that a reply has, too
-ELSEWHERE = re.compile(r"tranche\.(stage\.[\w-]+\.\d+\.\d+|call\.[\w-]+\.[\w-]+)\." + ENDPOINT)  # where else replies may go
+REPEATED = ("version", "run", "slice", "step", "attempt", "generation", "mode")  # headers copied to the reply
+ELSEWHERE = re.compile(r"tranche\.(stage\.[\w-]+\.\d+\.\d+|call\.[\w-]+\.[\w-]+)\." + ENDPOINT)  # other allowed reply subjects
 
 
 def interest(payload):
-    """Answers an item: a result, or an error that trying again would not help."""
+    """Returns an item's result, or a permanent error."""
     balance = float(payload["balance"])
     if balance < 0:
         return {"e": {"code": "overdrawn", "message": f"the balance is {balance:.2f}"}}
@@ -27,7 +27,7 @@ def interest(payload):
 
 
 class NATS:
-    """A connection: the protocol of NATS's clients, as far as a service needs it."""
+    """A connection with as much of the NATS client protocol as a service needs."""
 
     def __init__(self, url):
         at = urllib.parse.urlsplit(url)
@@ -35,7 +35,7 @@ class NATS:
         self.file = self.socket.makefile("rb")
         self.file.readline()  # INFO
         self.inbox = "_INBOX." + uuid.uuid4().hex
-        self.early = []  # requests that came while something else was waited for
+        self.early = []  # requests received while waiting for another message
         options = {"verbose": False, "headers": True, "no_responders": True, "lang": "python", "version": "1"}
         if at.username:
             options |= {"user": urllib.parse.unquote(at.username), "pass": urllib.parse.unquote(at.password or "")}
@@ -71,7 +71,7 @@ class NATS:
         raise ConnectionError("the server closed the connection")
 
     def ask(self, subject, data, headers=None):
-        """Publishes, and returns the answer. A request that comes meanwhile was asked for before, and is kept."""
+        """Publishes, and returns the answer. Requests that arrive meanwhile, from an earlier pull, are kept."""
         mine = f"{self.inbox}.{uuid.uuid4().hex}"
         self.publish(subject, data, mine, headers)
         while True:
@@ -81,11 +81,11 @@ class NATS:
             if message[0] == REQUESTS:
                 self.early.append(message)
                 if subject.startswith("$JS.API.CONSUMER."):
-                    return message  # it may be what was asked for
+                    return message  # it may be the answer to this pull
 
 
 def answer(headers, data):
-    """Makes the body of a reply, says how many slots it has, and what is to become of the request then."""
+    """Returns the body of a reply, its number of slots, and how to acknowledge the request."""
     try:
         if "content-encoding" in headers:
             raise ValueError("it is compressed")
@@ -105,7 +105,7 @@ def answer(headers, data):
 
 
 def respond(nats, headers, data):
-    """Answers a request, and says what is to become of it."""
+    """Answers a request, and returns its acknowledgement."""
     if headers.get("tranche-version") != "1":
         return b'-NAK {"delay":10000000000}'  # for an instance that can read it
     to = headers.get("tranche-reply-to", f"tranche.reply.{ENDPOINT}")
@@ -115,12 +115,12 @@ def respond(nats, headers, data):
     reply = {f"Tranche-{name.title()}": headers[f"tranche-{name}"] for name in REPEATED if f"tranche-{name}" in headers}
     reply |= {"Nats-Msg-Id": uuid.uuid4(), "Tranche-Final": slots, "Tranche-Service": f"{ENDPOINT}@1.0.0 python"}
     if to.startswith("tranche.call."):
-        nats.publish(to, body.encode(), headers=reply)  # somebody waits, and nobody stores it
+        nats.publish(to, body.encode(), headers=reply)  # a caller waits; nothing is stored
         return then
     stored = json.loads(nats.ask(to, body.encode(), reply)[4] or "{}")
     if "error" not in stored and stored.get("seq"):
         return then
-    return b'-NAK {"delay":2000000000}'  # the reply is stored nowhere: the request again, in two seconds
+    return b'-NAK {"delay":2000000000}'  # the reply was not stored: redeliver the request in two seconds
 
 
 def serve(nats):
@@ -132,7 +132,7 @@ def serve(nats):
             continue
         came, _, status, _, _ = nats.ask(f"$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.{ENDPOINT}", pull)
         if came != REQUESTS and status != "408":
-            time.sleep(1)  # 408: nothing came in these five seconds. Else there is no consumer, or no stream, yet
+            time.sleep(1)  # 408: no request within 5 s. Otherwise there is no consumer or stream yet
 
 
 if __name__ == "__main__":
@@ -140,5 +140,5 @@ if __name__ == "__main__":
         try:
             serve(NATS(os.environ.get("NATS_URL", "nats://127.0.0.1:4222")))
         except OSError as err:
-            print(f"connect again in a second: {err}", flush=True)
+            print(f"reconnecting in 1 s: {err}", flush=True)
             time.sleep(1)

@@ -191,7 +191,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "GET", api.Prefix + "/runs/ours/forecast?change=without%3Dtheirs", "", 422, "whole installation", ""},
 		{who, "POST", api.Prefix + "/runs/pause", `{"all":true}`, 200, `"action":"pause"`, ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_runs":2}`, 200, `"max_runs":2`, ""},
-		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "namespace team-a may have 2 runs", ""},
+		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "namespace team-a may have 2 unfinished runs", ""},
 		{who, "POST", api.Prefix + "/runs/ours/cancel", "{}", 200, "", ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 201, "", "team-a"},
 		{who, "POST", api.Prefix + "/runs/ours/resume", "{}", 409,

@@ -16,21 +16,21 @@ import {
 
 const MAX_DELIVERED = 20;
 
-/** An item to send: with a payload, or with parts of other steps, or both. */
+/** An item to send, with a payload, parts of other steps, or both. */
 export interface KitItem {
   readonly key: string;
   readonly in?: unknown;
-  /** By the names of the steps: any JSON, or a Binary. */
+  /** Parts by step name: any JSON, or a Binary. */
   readonly parts?: Record<string, unknown>;
 }
 
 export interface SendOptions {
   params?: Record<string, string>;
-  /** What the headers say, where it is not to be made up. */
+  /** Header values to use instead of generated ones. */
   meta?: Partial<Pick<Meta, 'run' | 'slice' | 'step' | 'attempt' | 'generation' | 'mode' | 'origin'>>;
 }
 
-/** A request as it was sent, to be delivered or reissued. */
+/** A sent request, to redeliver or reissue. */
 export interface KitRequest {
   readonly endpoint: string;
   readonly items: readonly KitItem[];
@@ -38,7 +38,7 @@ export interface KitRequest {
   readonly slice: string;
 }
 
-/** What an endpoint that is asked sees of an item. */
+/** An item as seen by a called endpoint. */
 export interface Asked {
   readonly key: string;
   readonly ordinal: number;
@@ -56,7 +56,7 @@ export class KitReply {
     });
   }
 
-  /** The result of an item; throws when there is none. */
+  /** The result of an item; throws if there is none. */
   result<Out = unknown>(key: string): Out {
     const answer = this.#answers.get(key);
     if (answer instanceof Failure) throw new Error(`${key} has the error ${answer.code}: ${answer.message}`);
@@ -70,14 +70,14 @@ export class KitReply {
     return answer instanceof Failure ? answer : undefined;
   }
 
-  /** Whether the item has an answer: one without will be retried. */
+  /** Whether the item has an answer; otherwise it is retried. */
   answered(key: string): boolean {
     return this.#answers.has(key);
   }
 }
 
 export interface KitOptions extends Partial<ServiceOptions> {
-  /** Bytes of a message: how large before a reply comes in several. Default 1 MiB. */
+  /** Maximum bytes of a message; larger replies are split. Default 1 MiB. */
   maxPayload?: number;
 }
 
@@ -104,12 +104,12 @@ export class Kit {
     return this.#send({ endpoint, items, options, slice: options.meta?.slice ?? randomUUID() }, 1);
   }
 
-  /** Delivers a request again, as after a crash that came before its acknowledgement. */
+  /** Delivers a request again, as after a crash before its acknowledgement. */
   redeliver(reply: KitReply): Promise<KitReply> {
     return this.#send(reply.request, 2);
   }
 
-  /** Asks for items again in a new slice, as a node does after an error that may pass, or a split. Without keys: for all. */
+  /** Sends items again in a new slice, as a node does for a retry or a split. Without keys: all of them. */
   reissue(reply: KitReply, ...keys: string[]): Promise<KitReply> {
     const { endpoint, items, options } = reply.request;
     const { attempt = 1 } = options.meta ?? {};
@@ -119,14 +119,14 @@ export class Kit {
   }
 
   /**
-   * Stands in for an endpoint that a flow, or a call, asks. answer returns a value, a Binary or a Failure for each item, in
-   * their order, undefined to leave one out; a Failure that it throws speaks for all.
+   * Replaces an endpoint that flows and calls use. answer returns a value, a Binary or a Failure for each item, in
+   * order, or undefined to leave one out. A Failure that it throws applies to all items.
    */
   stub(endpoint: string, answer: (asked: Asked[], params: Record<string, string>) => unknown[]): void {
     this.#bus.stubs.set(endpoint, answer);
   }
 
-  /** Loses the next message that an endpoint replies, as a crash does: the request is delivered again. */
+  /** Loses an endpoint's next reply, as a crash does, and delivers the request again. */
   loseReply(endpoint: string): void {
     this.#bus.lost.add(endpoint);
   }
@@ -173,7 +173,7 @@ class MemoryBus implements Bus {
 
   constructor(readonly maxPayload: number) {}
 
-  // A run for each list of items, unless the request names one.
+  // A new run for each list of items, unless the request names one.
   runOf({ items, options }: KitRequest): string {
     const run = options.meta?.run ?? this.#runs.get(items) ?? randomUUID();
     this.#runs.set(items, run);
@@ -229,7 +229,7 @@ class MemoryBus implements Bus {
   }
 
   async hasLane(): Promise<boolean> {
-    return false; // the kit has no queue in which a call could stand behind chunks
+    return false; // the kit has no queue in which chunks could delay a call
   }
 
   listen(subject: string, take: (msg: Msg) => void): () => void {
@@ -275,7 +275,7 @@ class MemoryBus implements Bus {
     else await this.store(head.replyTo, toHeaders(fields), body);
   }
 
-  // Ends the test that waits, whatever asks for it: a flow's questions have slices of their own.
+  // Ends the waiting test, whatever the request: a flow's questions have their own slices.
   #fail(headers: MsgHdrs, err: Error, all: boolean): void {
     const slice = headers.get('Tranche-Slice');
     const mine = this.#waiting.get(slice);
