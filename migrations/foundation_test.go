@@ -169,7 +169,7 @@ func TestNodesWithoutLinesStayAwayFromRunsInOrder(t *testing.T) {
 	exec(session, 2)
 	exec(`INSERT INTO run_order (run_id, rule) VALUES ($1, '{"by":"a"}')`, run)
 	_, err := conn.Exec(t.Context(), session, 2)
-	testenv.Says(t, err, "keep items in order", "a node that knows of no lines")
+	testenv.Says(t, err, "support ordered runs", "a node that knows of no lines")
 	exec(session, 3)
 	down := wayBack(t, "00009_order.sql")
 	_, err = conn.Exec(t.Context(), down)
