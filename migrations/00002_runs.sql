@@ -252,7 +252,7 @@ COMMENT ON COLUMN run_step.in_flight IS 'Maximum number of requests in flight.';
 COMMENT ON COLUMN run_step.in_flight_auto IS
     'Whether that number is tuned automatically per endpoint, up to in_flight.';
 COMMENT ON COLUMN run_step.in_flight_cap IS
-    'Lower limit for a gentle run: as few as it needs to meet batchrun.done_by; null: only in_flight applies.';
+    'Reduced limit for a gentle run: as few as it needs to meet batchrun.done_by; null: only in_flight applies.';
 COMMENT ON COLUMN run_step.share IS
     'Weight of the step when steps share an endpoint: it gets so many times as much as one with share 1. Runs at risk '
     'of missing done_by get more.';

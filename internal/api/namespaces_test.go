@@ -195,7 +195,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "POST", api.Prefix + "/runs/ours/cancel", "{}", 200, "", ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 201, "", "team-a"},
 		{who, "POST", api.Prefix + "/runs/ours/resume", "{}", 409,
-			"may have 2 runs that have not ended; wait until one ends, or raise", ""},
+			"may have 2 unfinished runs; wait until one ends, or raise", ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_items":8}`, 200, `"max_items":8`, ""},
 		{who, "POST", api.Prefix + "/runs?endpoint=echo", items, 409, "this would make 9", ""},
 		{admin, "PUT", api.Prefix + "/namespaces/team-a", `{"max_bytes":9,"max_in_flight":1}`, 200,
