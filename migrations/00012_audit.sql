@@ -150,7 +150,7 @@ COMMENT ON FUNCTION audit_digest(bytea, text[]) IS
 DO $migration$
 BEGIN
     EXECUTE format($outer$
-        -- audit_seal chains up to most committed rows, the oldest first, and returns their number.
+        -- audit_seal chains a limited number of committed rows, the oldest first, and returns their number.
         CREATE FUNCTION audit_seal(most integer) RETURNS integer
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
@@ -182,9 +182,9 @@ BEGIN
         $outer$, current_schema());
     REVOKE ALL ON FUNCTION audit_seal(integer) FROM PUBLIC;
     EXECUTE format($outer$
-        -- audit_expire deletes up to most rows of the audit log that are older than until, except those kept by
-        -- retention, by min_age, or because they are from the last hour, and logs that. It computes the limits once per
-        -- until: by count or size it reads the whole log.
+        -- audit_expire deletes a limited number of rows of the audit log that are older than until, except those kept
+        -- by retention, by min_age, or because they are from the last hour, and logs that. It computes the cutoff once
+        -- per until, since with limits by count or size that reads the whole log.
         CREATE FUNCTION audit_expire(until timestamptz, most integer) RETURNS bigint
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
@@ -272,10 +272,10 @@ FOR EACH STATEMENT EXECUTE FUNCTION audit_guard();
 CREATE TRIGGER audit_guard_insert AFTER INSERT ON audit_log
 FOR EACH ROW WHEN (NEW.action IN ('audit_expire', 'audit_erase')) EXECUTE FUNCTION audit_guard();
 COMMENT ON FUNCTION audit_seal(integer) IS
-    'Numbers and chains up to that many committed rows of the audit log, the oldest first, and returns their number.';
+    'Numbers and chains a limited number of committed rows of the audit log, the oldest first. Returns their number.';
 COMMENT ON FUNCTION audit_expire(timestamptz, integer) IS
-    'Deletes up to that many rows of the audit log older than a time, within the limits of retention, logs that, and '
-    'returns their number.';
+    'Deletes a limited number of rows of the audit log older than a time, within the limits of retention, and logs '
+    'that. Returns their number.';
 COMMENT ON FUNCTION audit_guard() IS
     'Trigger: refuses changes and deletions in the audit log, and rows that only its own functions may add.';
 

@@ -57,10 +57,10 @@ BEGIN
         $body$
         $outer$, current_schema());
     EXECUTE format($outer$
-        -- audit_erase reads up to most rows of the audit log after the given one, of one run or all, and replaces the
-        -- key by the marker in what they say about runs, operations and dead letters. Who did what and when is
-        -- unchanged, and so are rows about tokens, sessions, retention and settings. It logs the erasure with the new
-        -- digests of chained rows, and returns the last row read, null at the end.
+        -- audit_erase reads a limited number of rows of the audit log after a given one, of one run or all, and
+        -- replaces the key by the marker in what they say about runs, operations and dead letters. Who did what and
+        -- when is unchanged, and so are rows about tokens, sessions, retention and settings. It logs the erasure with
+        -- the new digests of chained rows, and returns the last row read, null at the end.
         CREATE FUNCTION audit_erase(secret text, marker text, run uuid, after bigint, most integer) RETURNS bigint
         LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS
         $body$
@@ -115,8 +115,8 @@ $migration$;
 COMMENT ON FUNCTION erased_json(jsonb, text, text, boolean) IS
     'erased_text for all texts of a document and, if numbers is true, for numbers equal to the key.';
 COMMENT ON FUNCTION audit_erase(text, text, uuid, bigint, integer) IS
-    'Replaces the key of an item by a marker in up to most rows of the audit log after the given one, and logs that. '
-    'Returns the last row read; null: none left.';
+    'Replaces the key of an item by a marker in a limited number of rows of the audit log after a given one, and logs '
+    'that. Returns the last row read; null: none left.';
 
 -- +goose Down
 DROP FUNCTION audit_erase(text, text, uuid, bigint, integer), erased_json(jsonb, text, text, boolean),
