@@ -430,14 +430,15 @@ func (r *restored) asShown(cell []byte, shown string) []byte {
 	is, was := clockTime.FindStringSubmatch(text), clockTime.FindStringSubmatch(shown)
 	switch {
 	case is != nil && was != nil:
-		seconds := is[2]
-		if was[2] == "" && seconds == ":00" {
-			seconds = ""
+		if text = is[1]; len(text) < len("09:05") {
+			text = "0" + text
 		}
-		if text = strings.TrimPrefix(is[1], "0"); len(was[1]) == len("09:05") {
-			text = ("0" + text)[len(text)-len("9:05"):]
+		if len(was[1]) < len("09:05") {
+			text = strings.TrimPrefix(text, "0")
 		}
-		text += seconds
+		if was[2] != "" || is[2] != ":00" {
+			text += is[2]
+		}
 	case r.format == CSV && truth.MatchString(text) && truth.MatchString(shown):
 		if strings.EqualFold(text, shown) {
 			text = shown

@@ -19,7 +19,7 @@ func TestRowsOfAnExport(t *testing.T) {
 	const have = `{"id":"1","n":12.50,"s":"007","t":"=x","b":true,"o":{"a":[1]},"z":null,"e":""}`
 	const digits = `{"zip":"01067","tel":"+4930123","eur":"1,10","card":"1234567890123456","big":9876543210987654,` +
 		`"far":1.5e999}`
-	const typed = `{"due":"2024-01-05","at":"9:05","to":"09:05:00","ok":"true","py":"True"}`
+	const typed = `{"due":"2024-01-05","at":"9:05","to":"09:05:00","ok":"true","py":"True","ze":"00:05"}`
 	for name, c := range map[string]struct{ in, want, wrong string }{
 		"as it was": {in: "tranche.key,id,n,s,t,b,o,z,e,tranche.state\n1,1,12.50,007,'=x,true,\"{\"\"a\"\":[1]}\",,,failed\n",
 			want: have},
@@ -72,7 +72,7 @@ func TestRowsOfAnExport(t *testing.T) {
 			wrong: `field "big"`},
 		"another long number": {in: "tranche.key,big\nd,9876543210987655\n",
 			want: strings.Replace(digits, "7654,", "7655,", 1)},
-		"what a spreadsheet makes of texts": {in: "tranche.key,due,at,to,ok,py\nw,2024-01-05,09:05,9:05:00,TRUE,TRUE\n",
+		"what a spreadsheet makes of texts": {in: "tranche.key,due,at,to,ok,py,ze\nw,2024-01-05,09:05,9:05:00,TRUE,TRUE,0:05\n",
 			want: typed},
 		"such texts, changed": {in: "tranche.key,due,at,ok\nw,2024-05-01,08:30:00,FALSE\n", want: strings.NewReplacer(
 			"01-05", "05-01", `"9:05`, `"8:30`, `"true`, `"false`).Replace(typed)},
