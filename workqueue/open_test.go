@@ -65,6 +65,10 @@ func TestOpeningIsIdempotent(t *testing.T) {
 		t.Errorf("opened again: %+v, %v", two, err)
 	}
 	load := req.LoadRequest
+	req.OnOverdue, req.OnDuplicate, req.SealWithin = start.OverdueSeal, start.DuplicateSkip, 2*time.Hour
+	_, err = start.New(b.Store).OpenRun(t.Context(), req)
+	testenv.Says(t, err, `on_duplicate ("error" then, "skip" now); on_overdue ("report" then, "seal" now); `+
+		`seal_within ("1h0m0s" then, "2h0m0s" now)`, "the key with other settings")
 	_, err = b.TryLoad(load, storetest.Keys("a"))
 	testenv.Says(t, err, "was opened", "a load with the key of an open run")
 }

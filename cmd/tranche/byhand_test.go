@@ -118,7 +118,8 @@ func (b *bench) correcting() {
 	b.want(b.pipe("id\nnobody\n", correct...), 7, `"nobody"`)
 	b.want(b.tranche("run", "item", "it", "1"), 0, `"fixed":"yes"`, "until generation 3", "it was wrong")
 	b.want(b.tranche("run", "report", "it"), 0, "corrected: 1 item; 1 results made of corrected data", "it was wrong")
-	b.want(b.tranche("run", "rerun", "it", "--corrected", "--dry-run"), 0, "would rerun 1 item", "\n  1\n")
+	b.want(b.tranche("run", "rerun", "it", "--corrected", "--state", "done", "--dry-run"), 0,
+		"would rerun 1 item", "\n  1\n")
 	b.want(b.tranche("run", "reset", "it", "--where", `$.fixed == "yes"`, "--since", "1h", "--dry-run"), 0,
 		"reset 1 item", "\n  1\n")
 	b.want(b.tranche("run", "accept", "it", "--service", "nobody@1", "--reason", "r"), 7, "nothing to accept")

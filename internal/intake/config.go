@@ -7,12 +7,12 @@
 //
 //   - CSV (RFC 4180, with a header line): fields become strings under the header's names, in the header's order:
 //     {"id":"7","name":"Ann"}. No types are guessed, so 007 and 1e3 arrive as written. Blank lines and a leading byte
-//     order mark are skipped. A line break inside quotes becomes \n.
+//     order mark are skipped. A line break inside quotes is kept.
 //   - NDJSON: each line is an object, taken unchanged, with its numbers and escapes. Blank lines are skipped. An object
 //     with a duplicate name is refused, because readers disagree about which one counts. So is nesting deeper than
 //     services read.
 //   - Parquet: whole numbers, floats and booleans keep their JSON type. Decimals are strings with all their digits.
-//     Dates and times are as in RFC 3339, with a Z if in UTC. UUIDs, enums and texts are strings, JSON is unchanged,
+//     Dates and times are as in RFC 3339, date-times in UTC with a Z. UUIDs, enums and texts are strings, JSON is unchanged,
 //     binary data is base64. Lists are arrays, groups are objects, maps are arrays of {"key":…,"value":…}. The file is
 //     kept while it is read, see Spool.
 //   - A query: as Parquet, see OpenSQL. Numerics are decimals. Types without a JSON form are strings as PostgreSQL

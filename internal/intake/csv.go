@@ -17,6 +17,7 @@ type csvReader struct {
 	maxField  int
 	names     []string
 	prefixes  [][]byte // the text before each value: {"id": and then ,"name":
+	named     string   // what gave the names, for errors
 	unnamed   []bool   // columns without a header name, dropped where empty
 	notes     []string // see Reader.Notes
 	key       int
@@ -235,7 +236,7 @@ func (c *csvReader) wrongCount() error {
 		plural = ""
 	}
 	return &row.LineError{Line: c.row, Reason: fmt.Sprintf(
-		"%d field%s, the header has %d; %s", c.index, plural, len(c.names), fix)}
+		"%d field%s, %s %d; %s", c.index, plural, c.named, len(c.names), fix)}
 }
 
 func (c *csvReader) errorAt(line int, format string, args ...any) error {
@@ -379,7 +380,7 @@ func countFields(delimiter byte, sample []byte) (fields int, rest []byte, ended 
 }
 
 func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
-	c := &csvReader{lines: lines, maxField: cfg.MaxFieldBytes}
+	c := &csvReader{lines: lines, maxField: cfg.MaxFieldBytes, named: "the header has"}
 	err := c.separate(byte(cfg.Delimiter))
 	if err == nil {
 		err = c.startRow()
@@ -399,7 +400,7 @@ func newCSV(lines *lineReader, cfg Config) (*csvReader, error) {
 	if err != nil {
 		return nil, err
 	}
-	if c.key, err = row.KeyColumn(names, cfg.Key, c.row); err != nil {
+	if c.key, err = row.KeyColumn(names, cfg.Key, cfg.Rename, c.row); err != nil {
 		return nil, err
 	}
 	if named := slices.Index(c.unnamed, false); cfg.Key == "" && named >= 0 && c.unnamed[c.key] {
@@ -440,7 +441,7 @@ func (c *csvReader) header() ([]string, error) {
 func numbered(index int) string { return fmt.Sprintf("column%d", index+1) }
 
 func (c *csvReader) noHeader(given []string) (names []string, err error) {
-	c.first = [][]byte{}
+	c.first, c.named = [][]byte{}, "the first row has"
 	for more := true; more; c.index++ {
 		var field []byte
 		if field, more, err = c.field(); err != nil {
@@ -449,6 +450,7 @@ func (c *csvReader) noHeader(given []string) (names []string, err error) {
 		c.first = append(c.first, bytes.Clone(field))
 	}
 	if given != nil {
+		c.named = "--columns has"
 		return given, nil
 	}
 	for i := range c.first {

@@ -235,9 +235,12 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 		r.out = append(append(append(r.out, name...), ':'), value...)
 	}
 	for _, have := range fieldsOf([]byte(base)) {
-		value := have.value
-		at := slices.IndexFunc(cells, func(c field) bool { return c.plain == have.plain })
-		if at >= 0 && have.plain != ExportKey {
+		value, column := have.value, have.plain
+		if column == ExportKey {
+			column += "_" // in the export, since that of the key has its name
+		}
+		at := slices.IndexFunc(cells, func(c field) bool { return c.plain == column })
+		if at >= 0 {
 			var err error
 			if value, err = r.cell(cells[at].value, have.value); err != nil {
 				return nil, r.of.wrong(item, have.plain, err.Error())
@@ -315,9 +318,12 @@ func (r *restored) isSheet() bool { return r.format == CSV || r.format == XLSX }
 func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	kind := kindOf(have)
 	if r.format == XLSX {
-		if cell, err = workbookCell(cell, have, kind); err != nil {
+		if cell, err = workbookCell(cell, kind); err != nil {
 			return nil, err
 		}
+	}
+	if r.isSheet() {
+		cell = r.asShown(cell, textOf(have))
 	}
 	switch {
 	case r.same(cell, have):
@@ -332,7 +338,7 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	} else if armed := Armed(text); r.format == CSV && armed != text {
 		cell, _ = row.AppendString(nil, []byte(armed)) // part of valid text
 	}
-	if err := r.checkDigits(cell, have, kind); err != nil {
+	if err := r.checkRewritten(cell, have, kind); err != nil {
 		return nil, err
 	}
 	value, err := convert(nil, cell, kind, DefaultMaxDepth-1)
@@ -342,15 +348,17 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	return value, err
 }
 
-// checkDigits refuses what a spreadsheet made of a value; a workbook's texts were typed as they are.
-func (r *restored) checkDigits(cell, have []byte, kind string) error {
-	made := r.format == CSV || r.format == XLSX && cell[0] != '"'
-	if made && losesDigits(textOf(cell), textOf(have), kind) {
-		return fmt.Errorf("it holds %s where the item has %s, so a spreadsheet may have dropped zeros or digits; "+
-			"format the cell as text in an export as xlsx, and enter it again, or correct it in an export as ndjson",
-			row.Quote(textOf(cell)), row.Quote(textOf(have)))
+// checkRewritten refuses what a spreadsheet made of a value; a workbook's texts were typed as they are.
+func (r *restored) checkRewritten(cell, have []byte, kind string) error {
+	text, shown, did := textOf(cell), textOf(have), "dropped zeros or digits"
+	switch {
+	case r.format == CSV && isoDate.MatchString(shown) && anyDate.MatchString(text) && !isoDate.MatchString(text):
+		did = "rewritten a date"
+	case r.format != CSV && (r.format != XLSX || cell[0] == '"') || !losesDigits(text, shown, kind):
+		return nil
 	}
-	return nil
+	return fmt.Errorf("it holds %s where the item has %s, so a spreadsheet may have %s; format the cell as text in an "+
+		"export as xlsx, and enter it again, or correct it in an export as ndjson", row.Quote(text), row.Quote(shown), did)
 }
 
 // losesDigits reports whether text is what a spreadsheet makes of shown by reading it as a number: without zeros and
@@ -378,18 +386,17 @@ func losesDigits(text, shown, kind string) bool {
 	return now.compare(&cut) == 0 || finite && now.compare(&rounded) == 0
 }
 
-func workbookCell(cell, have []byte, kind string) ([]byte, error) {
-	if number, place, ok := shownElse(cell); ok {
-		if kind == TypeText {
-			return nil, fmt.Errorf("cell %s holds the number %s, shown as percents, money or the like, but the item has text "+
-				"there; format the cell as text, and enter it again", place, number)
-		}
-		cell = number
+// workbookCell returns a cell's value, also if its format shows more than digits, see xlsxReader.Next.
+func workbookCell(cell []byte, kind string) ([]byte, error) {
+	if cell[0] != '[' {
+		return cell, nil
 	}
-	if shown := textOf(have); clockTime.MatchString(shown) {
-		cell = asClock(cell, shown)
+	number, place, _ := bytes.Cut(cell[1:len(cell)-1], []byte(","))
+	if kind == TypeText {
+		return nil, fmt.Errorf("cell %s holds the number %s, shown as percents, money or the like, but the item has text "+
+			"there; format the cell as text, and enter it again", plainName(place), number)
 	}
-	return cell, nil
+	return number, nil
 }
 
 func (r *restored) same(cell, have []byte) bool {
@@ -409,16 +416,37 @@ func (r *restored) same(cell, have []byte) bool {
 	return text == asSheet(shown) || text == asSheet(Defuse(shown)) || text != "" && text == TooLongForCell(shown)
 }
 
-var clockTime = regexp.MustCompile(`^[0-2]?[0-9]:[0-5][0-9]$`)
+var (
+	isoDate   = regexp.MustCompile(`^[0-9]{4}-[0-9]{2}-[0-9]{2}([T ]|$)`)
+	anyDate   = regexp.MustCompile(`^[0-9]{1,4}[./-] ?[0-9]{1,2}[./-] ?[0-9]{1,4}\b`)
+	clockTime = regexp.MustCompile(`^([0-2]?[0-9]:[0-5][0-9])(:[0-5][0-9])?$`)
+	truth     = regexp.MustCompile(`(?i)^(true|false)$`)
+)
 
-// asClock writes a cell's time in the shown form: without seconds, and without a leading zero of the hour.
-func asClock(cell []byte, shown string) []byte {
-	text, ok := strings.CutSuffix(textOf(cell), ":00")
-	if !ok || !clockTime.MatchString(text) {
+// asShown writes a cell's time or truth in the form of the text that it replaces: spreadsheets write 09:05 or 9:05:00
+// for 9:05, and in CSV TRUE for true.
+func (r *restored) asShown(cell []byte, shown string) []byte {
+	text := textOf(cell)
+	is, was := clockTime.FindStringSubmatch(text), clockTime.FindStringSubmatch(shown)
+	switch {
+	case is != nil && was != nil:
+		if text = is[1]; len(text) < len("09:05") {
+			text = "0" + text
+		}
+		if len(was[1]) < len("09:05") {
+			text = strings.TrimPrefix(text, "0")
+		}
+		if was[2] != "" || is[2] != ":00" {
+			text += is[2]
+		}
+	case r.format == CSV && truth.MatchString(text) && truth.MatchString(shown):
+		if strings.EqualFold(text, shown) {
+			text = shown
+		} else if shown == strings.ToLower(shown) {
+			text = strings.ToLower(text)
+		}
+	default:
 		return cell
-	}
-	if len(shown) < len("09:30") {
-		text = strings.TrimPrefix(text, "0")
 	}
 	return strconv.AppendQuote(nil, text)
 }
@@ -427,16 +455,6 @@ func asClock(cell []byte, shown string) []byte {
 // replaced.
 func asSheet(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(ShownInCell(text), "\r\n", "\n"), "\r", "\n")
-}
-
-// shownElse returns the number and the cell of a workbook value whose format shows more than digits, see
-// xlsxReader.Next.
-func shownElse(cell []byte) (number []byte, place string, ok bool) {
-	if len(cell) == 0 || cell[0] != '[' {
-		return nil, "", false
-	}
-	number, quoted, ok := bytes.Cut(cell[1:len(cell)-1], []byte(","))
-	return number, plainName(quoted), ok
 }
 
 // kindOf returns the type that a replacement of a value must have; empty: any.

@@ -19,6 +19,7 @@ func TestRowsOfAnExport(t *testing.T) {
 	const have = `{"id":"1","n":12.50,"s":"007","t":"=x","b":true,"o":{"a":[1]},"z":null,"e":""}`
 	const digits = `{"zip":"01067","tel":"+4930123","eur":"1,10","card":"1234567890123456","big":9876543210987654,` +
 		`"far":1.5e999}`
+	const typed = `{"due":"2024-01-05","at":"9:05","to":"09:05:00","ok":"true","py":"True","ze":"00:05"}`
 	for name, c := range map[string]struct{ in, want, wrong string }{
 		"as it was": {in: "tranche.key,id,n,s,t,b,o,z,e,tranche.state\n1,1,12.50,007,'=x,true,\"{\"\"a\"\":[1]}\",,,failed\n",
 			want: have},
@@ -71,7 +72,14 @@ func TestRowsOfAnExport(t *testing.T) {
 			wrong: `field "big"`},
 		"another long number": {in: "tranche.key,big\nd,9876543210987655\n",
 			want: strings.Replace(digits, "7654,", "7655,", 1)},
-		"two headings of one name": {in: "tranche.key,=g,'=g\n7,2,3\n", wrong: `field "=g": two columns`},
+		"what a spreadsheet makes of texts": {in: "tranche.key,due,at,to,ok,py,ze\nw,2024-01-05,09:05,9:05:00,TRUE,TRUE,0:05\n",
+			want: typed},
+		"such texts, changed": {in: "tranche.key,due,at,ok\nw,2024-05-01,08:30:00,FALSE\n", want: strings.NewReplacer(
+			"01-05", "05-01", `"9:05`, `"8:30`, `"true`, `"false`).Replace(typed)},
+		"a date in German":          {in: "tranche.key;due\nw;05.01.2024\n", wrong: `field "due": it holds "05.01.2024" where`},
+		"another date in English":   {in: "tranche.key,due\nw,1/6/24\n", wrong: "rewritten a date"},
+		"a field called as the key": {in: "tranche.key,tranche.key_,n\nx,9,2\n", want: `{"tranche.key":9,"n":2}`},
+		"two headings of one name":  {in: "tranche.key,=g,'=g\n7,2,3\n", wrong: `field "=g": two columns`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -83,8 +91,8 @@ func TestRowsOfAnExport(t *testing.T) {
 				plan.Key = ""
 			}
 			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
-				return map[string]string{"1": have, "d": digits, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
-					"u":      `{"gr\u00f6\u00dfe":"10"}`,
+				return map[string]string{"1": have, "d": digits, "w": typed, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
+					"x": `{"tranche.key":8,"n":1}`, "u": `{"gr\u00f6\u00dfe":"10"}`,
 					"k\r\n1": `{"k":1}`, "=k": `{"k":2}`, "'=q": `{"k":3}`, "=two": "{}", "'=two": "{}", "t\n1": "{}",
 					"t\r1": "{}", "m\r1\n2": "{}"}, nil
 			}}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"unicode/utf8"
 
 	"github.com/go-json-experiment/json/jsontext"
@@ -17,6 +16,7 @@ type ndjsonReader struct {
 	lines    *lineReader
 	maxField int
 	maxDepth int
+	rename   map[string]string
 	key      string // empty until the first row decides
 	quoted   []byte // the key's name as usually written in JSON
 	keyless  bool   // the key is not in the object
@@ -27,7 +27,8 @@ type ndjsonReader struct {
 
 func newNDJSON(lines *lineReader, cfg Config) *ndjsonReader {
 	n := &ndjsonReader{
-		lines: lines, maxField: cfg.MaxFieldBytes, maxDepth: cfg.MaxDepth, dec: jsontext.NewDecoder(new(bytes.Buffer)),
+		lines: lines, maxField: cfg.MaxFieldBytes, maxDepth: cfg.MaxDepth, rename: cfg.Rename,
+		dec: jsontext.NewDecoder(new(bytes.Buffer)),
 	}
 	n.setKey(cfg.Key)
 	return n
@@ -185,16 +186,10 @@ func (n *ndjsonReader) chooseKey(line []byte) error {
 	if err != nil {
 		return err
 	}
-	for _, usual := range row.UsualKeys() {
-		if slices.Contains(names, usual) {
-			n.setKey(usual)
-			return nil
-		}
-	}
 	if len(names) == 0 {
 		return n.noKey("", line)
 	}
-	n.setKey(names[0])
+	n.setKey(row.UsualKey(names, n.rename))
 	return nil
 }
 

@@ -125,8 +125,8 @@ func keepParquet(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 		return nil, err
 	}
 	open := func(cfg Config, _ bool) (*Reader, error) {
-		rows, err := parquet.Open(kept, kept.Size, parquet.Config{Key: cfg.Key, MaxFieldBytes: cfg.MaxFieldBytes,
-			MaxRowBytes: cfg.MaxRowBytes, MaxDepth: cfg.MaxDepth, MaxRatio: cfg.MaxRatio})
+		rows, err := parquet.Open(kept, kept.Size, parquet.Config{Key: cfg.Key, Rename: cfg.Rename,
+			MaxFieldBytes: cfg.MaxFieldBytes, MaxRowBytes: cfg.MaxRowBytes, MaxDepth: cfg.MaxDepth, MaxRatio: cfg.MaxRatio})
 		return &Reader{rows: rows, format: Parquet, unit: "row", close: kept.Close}, err
 	}
 	if cfg.Export != nil {

@@ -30,16 +30,10 @@ func Types() []string { return []string{TypeNumber, TypeText, TypeBool, TypeJSON
 
 // raw returns the Config for reading rows before they are shaped: with the key's name in the input.
 func (c Config) raw() Config {
-	keys := []string{c.Key}
-	if c.Key == "" {
-		keys = row.UsualKeys()
-	}
-	for _, key := range keys {
-		for _, old := range slices.Sorted(maps.Keys(c.Rename)) {
-			if c.Rename[old] == key {
-				c.Key = old
-				return c
-			}
+	for _, old := range slices.Sorted(maps.Keys(c.Rename)) {
+		if c.Key != "" && c.Rename[old] == c.Key {
+			c.Key = old
+			break
 		}
 	}
 	return c

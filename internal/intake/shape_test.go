@@ -71,6 +71,8 @@ func TestShapes(t *testing.T) {
 		"columns":      {csv, intake.Config{Columns: []string{"name", "n"}}, "2 7 {\"name\":\"Ann\",\"n\":\" 1.50 \"}\n3 8 {\"name\":\"Bo\",\"n\":\"\"}"},
 		"rename":       {csv, intake.Config{Columns: []string{"nr"}, Rename: map[string]string{"nr": "id"}}, "2 7 {\"id\":\"7\"}\n3 8 {\"id\":\"8\"}"},
 		"renamed key":  {"a,b\n1,2\n", intake.Config{Rename: map[string]string{"b": "id"}}, `2 2 {"a":"1","id":"2"}`},
+		"key and id":   {"foo,key\n1,2\n", intake.Config{Rename: map[string]string{"foo": "id"}}, `2 2 {"id":"1","key":"2"}`},
+		"key renamed":  {`{"foo":1,"key":2,"id":3}`, intake.Config{Rename: map[string]string{"key": "x"}}, `1 3 {"foo":1,"x":2,"id":3}`},
 		"swapped":      {"a,b\n1,2\n", intake.Config{Rename: map[string]string{"a": "b", "b": "a"}, Key: "a"}, `2 2 {"b":"1","a":"2"}`},
 		"types":        {csv, intake.Config{Columns: []string{"n", "ok", "doc"}, Types: map[string]string{"n": "number", "ok": "bool", "doc": "json"}}, "2 7 {\"n\":1.50,\"ok\":true,\"doc\":[1,2]}\n3 8 {\"n\":null,\"ok\":null,\"doc\":null}"},
 		"objects":      {json, intake.Config{Types: map[string]string{"nr": "text"}}, `1 7 {"nr":"7","name":"Ann","x":{"a":"}"}}` + "\n" + `2 8 {"nr":"8","\u006eame":"Bo"}`},
@@ -87,7 +89,9 @@ func TestShapes(t *testing.T) {
 		"no number":        {"id,n\n1,007\n", intake.Config{Types: map[string]string{"n": "number"}}, `! line 2, field "n": "007" is not written as a number`},
 		"no truth":         {"id,n\n1,maybe\n", intake.Config{Types: map[string]string{"n": "bool"}}, `! line 2, field "n": "maybe" is neither true nor false`},
 		"no JSON":          {"id,n\n1,{\n", intake.Config{Types: map[string]string{"n": "json"}}, `! line 2, field "n": "{" is not JSON`},
-		"too few names":    {"7,Ann\n", intake.Config{NoHeader: true, Columns: []string{"id"}}, `! line 1: 2 fields, the header has 1`},
+		"too few names":    {"7,Ann\n", intake.Config{NoHeader: true, Columns: []string{"id"}}, `! line 1: 2 fields, --columns has 1`},
+		"too many fields":  {"7\n8,Bo\n", intake.Config{NoHeader: true}, `! line 2: 2 fields, the first row has 1`},
+		"no key so far":    {`{"x":1}`, intake.Config{Rename: map[string]string{"nr": "id"}}, `! line 1: no field "nr" for the key`},
 		"unknown encoding": {csv, intake.Config{Encoding: "x"}, `! intake: Encoding "x" is not known`},
 	} {
 		got, _, err := linesOf(test.in, test.cfg)

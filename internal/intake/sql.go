@@ -165,7 +165,7 @@ func (q *sqlReader) header() error {
 	}
 	q.prefixes = row.Prefixes(q.names)
 	var err error
-	q.key, err = row.KeyColumn(q.names, q.cfg.Key, 0)
+	q.key, err = row.KeyColumn(q.names, q.cfg.Key, q.cfg.Rename, 0)
 	if wrong, ok := errors.AsType[*row.LineError](err); ok {
 		return q.fail("%s", wrong.Reason)
 	}

@@ -169,10 +169,10 @@ type AcceptSettings struct {
 	// Examples: statements@2.1.0
 	Service string `json:"service,omitempty"`
 
-	// Since recorded then or later
+	// Since from requests that ended then or later; in flight: were sent
 	Since *time.Time `json:"since,omitempty"`
 
-	// Until recorded before
+	// Until from requests that ended before
 	Until *time.Time `json:"until,omitempty"`
 
 	// Where a SQL/JSON path that the payload matches
@@ -3493,10 +3493,10 @@ type RerunSettings struct {
 	// Examples: statements@2.1.0
 	Service string `json:"service,omitempty"`
 
-	// Since recorded then or later
+	// Since from requests that ended then or later; in flight: were sent
 	Since *time.Time `json:"since,omitempty"`
 
-	// Until recorded before
+	// Until from requests that ended before
 	Until *time.Time `json:"until,omitempty"`
 
 	// Where a SQL/JSON path that the payload matches
@@ -3593,10 +3593,10 @@ type ResetSettings struct {
 	// Examples: statements@2.1.0
 	Service string `json:"service,omitempty"`
 
-	// Since recorded then or later
+	// Since from requests that ended then or later; in flight: were sent
 	Since *time.Time `json:"since,omitempty"`
 
-	// Until recorded before
+	// Until from requests that ended before
 	Until *time.Time `json:"until,omitempty"`
 
 	// Where a SQL/JSON path that the payload matches
@@ -5484,10 +5484,10 @@ type ExportRunParams struct {
 	// Service only outcomes of this service: name, name@version, or with the instance
 	Service string `form:"service,omitempty" json:"service,omitempty"`
 
-	// Since only outcomes recorded then or later
+	// Since only outcomes of requests that ended then or later; in flight: were sent
 	Since time.Time `form:"since,omitempty" json:"since,omitempty"`
 
-	// Until only outcomes recorded before
+	// Until only outcomes of requests that ended before
 	Until time.Time `form:"until,omitempty" json:"until,omitempty"`
 
 	// Where only items whose payload matches this SQL/JSON path

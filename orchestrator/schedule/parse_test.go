@@ -61,14 +61,15 @@ func TestParseReadsEverything(t *testing.T) {
 	}
 }
 
+// The day before had no midnight.
 func TestVariables(t *testing.T) {
 	t.Parallel()
-	s := testenv.Must(schedule.Parse("daily", []byte(`{cron: "30 0 * * *", zone: Asia/Tokyo, endpoint: e,
+	s := testenv.Must(schedule.Parse("daily", []byte(`{cron: "30 0 * * *", zone: America/Santiago, endpoint: e,
   params: {x: "a/b?{due.hour}"}, items: {url: "http://h/{params.x}/{due}"},
   run_name: "{{{due.yesterday}}} {due.week} {due.time} {due.unix} {schedule}"}`)))(t)
-	r, err := s.Resolve(instant(t, "2025-12-31T15:30:00Z"))
-	if err != nil || r.RunName != "{2025-12-31} 2026-W01 00:30 1767195000 daily" ||
-		r.Items.URL != "http://h/a%2Fb%3F00/2025-12-31T15%3A30%3A00Z" {
+	r, err := s.Resolve(instant(t, "2026-09-07T03:30:00Z"))
+	if err != nil || r.RunName != "{2026-09-06} 2026-W37 00:30 1788751800 daily" ||
+		r.Items.URL != "http://h/a%2Fb%3F00/2026-09-07T03%3A30%3A00Z" {
 		t.Errorf("it resolves to %+v, %v", r, err)
 	}
 }

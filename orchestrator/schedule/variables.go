@@ -124,7 +124,8 @@ func (in *values) value(name string) (value string, known bool) {
 	case "due.minute":
 		return in.due.Format("04"), true
 	case "due.yesterday":
-		return in.due.AddDate(0, 0, -1).Format(time.DateOnly), true
+		y, m, d := in.due.Date() // in UTC: in the zone, that day's midnight may not exist
+		return time.Date(y, m, d-1, 0, 0, 0, 0, time.UTC).Format(time.DateOnly), true
 	case "due.week":
 		year, week := in.due.ISOWeek()
 		return fmt.Sprintf("%04d-W%02d", year, week), true

@@ -205,10 +205,14 @@ type DeadLetterPage struct {
 	Next    *workqueue.LetterID `json:"next,omitempty" doc:"where the next page goes on; absent on the last one"`
 }
 
+// sealedBody is 1 for a body that is stored encrypted, which is longer.
+const sealedBody = `
+    (SELECT count(*) FROM batchrun r WHERE r.id = run_id AND r.data_key IS NOT NULL AND octet_length(body) > 0)`
+
 // The size of a body is known without reading it.
 const letterColumns = `
 SELECT id, endpoint, cause, message, mode, run_id, slice_id, root_id, stack, origin, service, deliveries, requeued,
-    items, state, headers, coalesce(octet_length(body), 0), at, changed_at`
+    items, state, headers, coalesce(octet_length(body), 0), at, changed_at,` + sealedBody
 
 // The primary key, backwards, or one of dead_letter_state and dead_letter_endpoint.
 const listLetters = letterColumns + `
@@ -297,11 +301,13 @@ func scanLetter(row pgx.CollectableRow) (DeadLetter, error) { return scanLetterA
 func scanLetterAnd(row pgx.CollectableRow, more ...any) (DeadLetter, error) {
 	var l DeadLetter
 	var headers []byte
+	var sealed int
 	to := []any{&l.ID, &l.Endpoint, &l.Cause, &l.Message, &l.Mode, &l.Run, &l.Slice, &l.Root, &l.Stack, &l.Origin,
-		&l.Service, &l.Deliveries, &l.Requeued, &l.Items, &l.State, &headers, &l.Size, &l.At, &l.ChangedAt}
+		&l.Service, &l.Deliveries, &l.Requeued, &l.Items, &l.State, &headers, &l.Size, &l.At, &l.ChangedAt, &sealed}
 	if err := row.Scan(append(to, more...)...); err != nil {
 		return l, err
 	}
+	l.Size -= sealed * database.SealOverhead
 	err := json.Unmarshal(headers, &l.Headers)
 	return l, pg.Wrap(err, "headers of dead letter %s", l.ID)
 }

@@ -92,7 +92,7 @@ type QuarantinePage struct {
 }
 
 const quarantinedColumns = `
-SELECT id, at, reason, detail, subject, run_id, slice_id, headers, octet_length(body)`
+SELECT id, at, reason, detail, subject, run_id, slice_id, headers, octet_length(body),` + sealedBody
 
 // The primary key, backwards, or quarantine_run.
 const listQuarantined = quarantinedColumns + `
@@ -142,10 +142,12 @@ func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedVie
 func scanQuarantined(row pgx.CollectableRow, more ...any) (QuarantinedView, error) {
 	var q QuarantinedView
 	var headers []byte
-	to := []any{&q.ID, &q.At, &q.Reason, &q.Detail, &q.Subject, &q.Run, &q.Slice, &headers, &q.Size}
+	var sealed int
+	to := []any{&q.ID, &q.At, &q.Reason, &q.Detail, &q.Subject, &q.Run, &q.Slice, &headers, &q.Size, &sealed}
 	if err := row.Scan(append(to, more...)...); err != nil {
 		return q, err
 	}
+	q.Size -= sealed * database.SealOverhead
 	err := json.Unmarshal(headers, &q.Headers)
 	return q, pg.Wrap(err, "headers of quarantined message %d", q.ID)
 }

@@ -116,6 +116,7 @@ func Unreached() []string {
 		"backups, standbys that lag and the write-ahead log of the database; rows as they were, until vacuum has been there",
 		"logs, traces and metrics of nodes, proxies and the database, and what browsers have loaded",
 		"payloads and results of other items that name the key",
+		"of runs with order_by the number of the item's lane, a hash of its value",
 	}
 }
 

@@ -23,8 +23,8 @@ import (
 type Evidence struct {
 	States      []workqueue.Outcome // done or failed: the part is a result or an error
 	Service     string              // that answered, as "name", "name@version" or "name@version instance"
-	Since       time.Time           // recorded at this time or later
-	Until       time.Time           // recorded before
+	Since       time.Time           // the request ended at this time or later; in flight: was sent
+	Until       time.Time           // it ended before
 	Where       string              // an SQL/JSON path that holds for the payload: `$.branch == "12"`
 	WhereResult string              // the same for a JSON result
 	Corrected   bool                // the item's payload was corrected
@@ -212,6 +212,9 @@ func (r *redo) taken() blockMasks {
 	return items
 }
 
+// Items without an outcome at a step are being done, or will be: their newest part no longer counts.
+const settledPlanes = `SELECT step, block, done | failed FROM work_block WHERE run_id = $1 AND step = ANY($2)`
+
 // Items finds the items that the selection matches at any of some steps, for reading.
 func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, items int64, steps []workqueue.Step,
 ) (map[workqueue.Block]*bitfield.Set, error) {
@@ -222,8 +225,15 @@ func (sel Selection) Items(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 	if err != nil {
 		return nil, err
 	}
+	settled, err := planesAt(pg.Rows(ctx, tx, settledPlanes, run, steps))
+	if err != nil {
+		return nil, fmt.Errorf("find outcomes: %w", err)
+	}
 	all := blockMasks{}
-	for _, masks := range found {
+	for s, masks := range found {
+		if sel.ofParts() || sel.byError() {
+			masks = masks.and(settled[s])
+		}
 		for b, mask := range masks {
 			both := *mask
 			if all[b] != nil {

@@ -1,6 +1,7 @@
 package redo_test
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -57,10 +58,10 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 		"an instance":    {redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0 two"}}, "[C8 C9 C10 C11]"},
 		"half a version": {redo.Selection{Evidence: redo.Evidence{Service: "statements@2"}}, "none"},
 		"an hour":        {redo.Selection{Evidence: redo.Evidence{Since: at(13), Until: at(14)}}, "[C4 C5 C6 C7]"},
-		"a payload":      {redo.Selection{Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2 C5 C8 C11]"},
-		"escaped characters": {redo.Selection{Evidence: redo.Evidence{
+		"a payload":      {redo.Selection{Step: "only", Evidence: redo.Evidence{Where: `$.branch == "2"`}}, "[C2 C5 C8 C11]"},
+		"escaped characters": {redo.Selection{Step: "only", Evidence: redo.Evidence{
 			Where: `$.face == "😀" && $.path == "\\u0000" && $.n == "a�b"`}}, "12"},
-		"a filter": {redo.Selection{Evidence: redo.Evidence{Where: `$ ? (@.branch == "2")`}}, "[C2 C5 C8 C11]"},
+		"a filter": {redo.Selection{Step: "only", Evidence: redo.Evidence{Where: `$ ? (@.branch == "2")`}}, "[C2 C5 C8 C11]"},
 		"a result": {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even`}}, "[C0 C2 C4 C6 C8 C10]"},
 		"a result of release": {redo.Selection{Evidence: redo.Evidence{WhereResult: `$.even == true`,
 			Service: "statements@2.1.0"}}, "[C8 C10]"},
@@ -96,7 +97,10 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 			t.Errorf("%s: an export is of %s, %v; want %s", name, got, err, c.want)
 		}
 	}
-	_, err := store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
+	failed, err := store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true, Actor: "test",
+		Select: redo.Selection{Evidence: redo.Evidence{Where: `$.branch == "2"`}}})
+	testenv.Same(t, fmt.Sprint(failed.Examples), "[C11]", "a re-run of a payload without a step, %v", err)
+	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
 		Select: redo.Selection{Evidence: redo.Evidence{Where: `$.branch = "2"`}}})
 	b.WantSaid(err, "where is", "no path of SQL/JSON", `$.branch == "12"`)
 	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
@@ -111,6 +115,9 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 	testenv.Must(store.Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test",
 		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}}))(t)
 	b.WantTally(run, storetest.Tally{Ready: 4, Done: 8})
+	found := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run,
+		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}}))(t)
+	testenv.NoError(t, found.Each(t.Context(), func(i *export.Item) error { return errors.New(i.Key + " is being done") }))
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
 	b.Check()

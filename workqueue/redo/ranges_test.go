@@ -30,12 +30,6 @@ func TestMasksOfRanges(t *testing.T) {
 			testenv.MustSame(t, masks[block] != nil && masks[block].Has(bit), want[o], "%v: ordinal %d is in", ranges, o)
 		}
 	}
-	for want, ranges := range map[string][]Range{
-		"smaller ordinal first":                     {{0, 1}, {5, 4}},
-		"ranges[1] is 9 to 24593, and the ordinals": {{0, 1}, {9, items}},
-		"there are 1001 ranges; give at most 1000":  make([]Range, 1001),
-	} {
-		_, err := masksOfRanges(ranges, items)
-		testenv.Says(t, err, want, "the error")
-	}
+	_, err := masksOfRanges(make([]Range, 1001), items)
+	testenv.Says(t, err, "there are 1001 ranges; give at most 1000", "the error")
 }

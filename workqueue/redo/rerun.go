@@ -121,7 +121,8 @@ func (r *rerun) do(ctx context.Context, db *database.DB) error {
 }
 
 func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) error {
-	r.take.done = r.Select.named() && !some || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
+	named := r.Select.named() && !some && (r.Select.Step != "" || !r.Select.alone())
+	r.take.done = named || r.Select.ofParts() && !r.Select.Failed || r.Select.At != ""
 	r.named = []workqueue.Step{step}
 	if some {
 		r.named = r.graph.Numbers()

@@ -79,6 +79,9 @@ func (e *NothingToRerunError) Error() string {
 	switch {
 	case !e.Select.empty():
 		what = "the evidence matches nothing that could be rerun"
+		if !e.Select.ofParts() && e.Select.alone() && e.Select.Step == "" {
+			what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
+		}
 		if e.Select.Service != "" {
 			what += fmt.Sprintf(" (service %.80q)", e.Select.Service)
 			hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", e.Run)
@@ -265,16 +268,20 @@ WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
 func findFailed(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, unaccepted bool,
 ) (map[workqueue.Step]blockMasks, error) {
+	found, err := planesAt(pg.Rows(ctx, tx, failedPlanes, run, steps, unaccepted))
+	return found, pg.Wrap(err, "find failed items")
+}
+
+func planesAt(rows pgx.Rows) (map[workqueue.Step]blockMasks, error) {
 	found := map[workqueue.Step]blockMasks{}
 	var step workqueue.Step
 	var block workqueue.Block
-	var failed bitfield.Set
-	err := pg.Each(pg.Rows(ctx, tx, failedPlanes, run, steps, unaccepted),
-		[]any{&step, &block, pgbits.Into(&failed)}, func() {
-			one := failed
-			masksOf(found, step)[block] = &one
-		})
-	return found, pg.Wrap(err, "find failed items")
+	var bits bitfield.Set
+	err := pg.Each(rows, []any{&step, &block, pgbits.Into(&bits)}, func() {
+		one := bits
+		masksOf(found, step)[block] = &one
+	})
+	return found, err
 }
 
 func masksAt(rows pgx.Rows) (map[workqueue.Step]blockMasks, error) {

@@ -192,8 +192,6 @@ func (c *chainedRun) read(ctx context.Context, group *errgroup.Group) {
 	}
 }
 
-func (c *chainedRun) state() string { return c.runs[0].state }
-
 // peek returns the next item, nil at the end.
 func (c *chainedRun) peek() (first *keyedItem, err error) {
 	for _, r := range c.runs {
@@ -211,22 +209,15 @@ func (c *chainedRun) peek() (first *keyedItem, err error) {
 // next advances past the item that peek returned, in all runs that have its key.
 func (c *chainedRun) next() {
 	first, _ := c.peek() // its pages are loaded
-	var key []byte
-	if first != nil {
-		key = first.key
-	}
 	for _, r := range c.runs {
-		if one, err := r.peek(); err == nil && one != nil && bytes.Equal(one.key, key) {
+		switch one, err := r.peek(); {
+		case first == nil || err != nil || one == nil:
+		case one == first:
 			r.page = r.page[1:]
+		case bytes.Equal(one.key, first.key):
+			r.drop()
 		}
 	}
-}
-
-func (c *chainedRun) earlier() (ids []workqueue.RunID) {
-	for _, r := range c.runs[1:] {
-		ids = append(ids, r.run)
-	}
-	return ids
 }
 
 // Together is the counts of a run and those that it continues. An item counts where it was last taken.
@@ -238,18 +229,20 @@ type Together struct {
 	Missing int64             `json:"missing"`
 }
 
-// What run $2 did not take of run $1, by work_queue_key. Duplicate keys match in order.
+// What run $2 did not take of run $1, by work_queue_key. Of duplicate keys it took those not done, in order.
 const leftBehind = `
 WITH planes AS (
     SELECT o.block, o.settled & ~o.failed AS done, o.failed
     FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o WHERE r.id = $1
 ), taken AS (
-    SELECT count(*) AS items, count(*) FILTER (WHERE get_bit(p.done, a.ordinal & 8191) = 1) AS done,
-        count(*) FILTER (WHERE get_bit(p.failed, a.ordinal & 8191) = 1) AS failed
-    FROM (SELECT item_key, count(*) AS n FROM work_queue WHERE run_id = $2 GROUP BY item_key) b
-    CROSS JOIN LATERAL (SELECT ordinal FROM work_queue
-        WHERE run_id = $1 AND item_key = b.item_key ORDER BY key_ordinal LIMIT b.n) a
-    LEFT JOIN planes p ON p.block = a.ordinal >> 13
+    SELECT count(*) AS items, coalesce(sum(a.done), 0) AS done, coalesce(sum(a.failed), 0) AS failed
+    FROM (SELECT b.n, get_bit(p.done, q.ordinal & 8191) AS done, get_bit(p.failed, q.ordinal & 8191) AS failed,
+            row_number() OVER (PARTITION BY b.item_key
+                ORDER BY get_bit(p.done, q.ordinal & 8191) NULLS FIRST, q.key_ordinal) AS nth
+        FROM (SELECT item_key, count(*) AS n FROM work_queue WHERE run_id = $2 GROUP BY item_key) b
+        JOIN work_queue q ON q.run_id = $1 AND q.item_key = b.item_key
+        LEFT JOIN planes p ON p.block = q.ordinal >> 13) a
+    WHERE a.nth <= a.n
 )
 SELECT r.items - t.items, coalesce((SELECT sum(bit_count(done)) FROM planes), 0)::bigint - t.done,
     coalesce((SELECT sum(bit_count(failed)) FROM planes), 0)::bigint - t.failed

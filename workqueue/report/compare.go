@@ -115,11 +115,14 @@ func (s Store) CompareBefore(
 	if plans != nil {
 		out.Note = plans.note()
 	}
-	if step == "" && (left.state() != "completed" || right.state() != "completed") {
+	is, was := left.runs[0].state, right.runs[0].state
+	if step == "" && (is != "completed" || was != "completed") {
 		out.Note = strings.TrimPrefix(out.Note+"; ", "; ") + fmt.Sprintf(
-			"compared as they stand: this run is %s, the other is %s", left.state(), right.state())
+			"compared as they stand: this run is %s, the other is %s", is, was)
 	}
-	out.CarriedOn = left.earlier()
+	for _, r := range left.runs[1:] {
+		out.CarriedOn = append(out.CarriedOn, r.run)
+	}
 	return out, nil
 }
 

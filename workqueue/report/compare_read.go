@@ -1,6 +1,7 @@
 package report
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"slices"
@@ -197,4 +198,21 @@ func (r *keyedRun) peek() (*keyedItem, error) {
 		r.page = page
 	}
 	return &r.page[0], nil
+}
+
+// drop removes the next item, which a later run took: of those with its key the first that is not done, if any.
+func (r *keyedRun) drop() {
+	for at := 0; bytes.Equal(r.page[at].key, r.page[0].key); at++ {
+		if r.page[at].outcome != workqueue.OutcomeDone {
+			copy(r.page[1:], r.page[:at])
+			break
+		}
+		if at+1 == len(r.page) {
+			r.page = append(r.page, <-r.pages...)
+		}
+		if at+1 == len(r.page) {
+			break
+		}
+	}
+	r.page = r.page[1:]
 }

@@ -227,21 +227,26 @@ func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err 
 	}
 }
 
-// A key that stands twice counts as often as it stands.
+// A key that stands twice counts as often as it stands, and a run takes those of its items that are not done.
 func TestCarriedTwinsCountOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(10)
 	req.OnDuplicate = start.DuplicateAllow
-	first := b.LoadKeys(req, "a", "a", "a", "b")
-	b.Record(storetest.Faulty(b.One(first), workqueue.SlotError{Code: "bad_payload", Message: "no"}))
+	first := b.LoadKeys(req, "a", "a", "a", "b", "k", "k")
+	slice := b.One(first)
+	answer := storetest.Faulty(slice, workqueue.SlotError{Code: "bad_payload", Message: "no"})
+	answer.Slots[4] = storetest.Whole(slice).Slots[4]
+	b.Record(answer)
 	req.FromRun = first
-	second := b.LoadKeys(req, "a", "a")
+	second := b.LoadKeys(req, "a", "a", "k")
 	b.Finish(second)
 	got := b.Report(second).Together
-	if got == nil || got.Items != 4 || got.Done != 2 || got.Failed != 2 || got.Missing != 0 {
-		t.Errorf("together: %+v; want 4 items, 2 done and 2 failed", got)
+	if got == nil || got.Items != 6 || got.Done != 4 || got.Failed != 2 || got.Missing != 0 {
+		t.Errorf("together: %+v; want 6 items, 4 done and 2 failed", got)
 	}
+	_, counts := b.compare(second, first)
+	testenv.Same(t, counts[report.ChangeNewlyFixed], 3, "items fixed since the first run")
 }
 
 // What is set going again, or deleted, while its items are read would be done twice, or be of former data.

@@ -379,7 +379,7 @@ func TestReadsOfLeaderTasksAreLimited(t *testing.T) {
 		"due schedules":       func() error { _, err := schedule.New(store).DueSchedules(ctx, 1); return err },
 		"waiting occurrences": func() error { _, err := schedule.New(store).WaitingOccurrences(ctx, 1); return err },
 		"next schedule":       func() error { _, _, err := schedule.New(store).NextScheduleTime(ctx); return err },
-		"plan by its key":     func() error { _, _, _ = start.New(store).KeyedPlan(ctx, "k"); return nil },
+		"plan by its key":     func() error { _, _ = start.New(store).Keyed(ctx, "k"); return nil },
 		"plan":                func() error { _, _ = inspect.New(store).Plan(ctx, "p", 0); return nil },
 		"load": func() error {
 			req := storetest.Request()

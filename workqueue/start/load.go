@@ -81,6 +81,11 @@ type Loaded struct {
 	Invalid  int64 // items that have already failed
 	Existing bool  // the idempotency key was known: this is its run
 
+	// Of an existing run.
+	Name        string
+	PlanVersion int
+	DoneBy      *time.Time
+
 	Completions []settle.Completion // of the run, if no item has work left
 }
 
@@ -244,7 +249,9 @@ func validateParams(params map[string]string) error {
 }
 
 const runByIdempotencyKey = `
-SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened FROM batchrun
+SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, coalesce(name, ''), coalesce(plan_version, 0),
+    done_by, (SELECT coalesce(sum(bit_count(invalid)), 0)::bigint FROM work_block WHERE run_id = batchrun.id AND step = 0)
+FROM batchrun
 WHERE idempotency_key = $1 AND namespace = $2`
 
 func (s Store) byIdempotencyKey(ctx context.Context, from pg.RowQuerier, l *loader) (Loaded, error) {
@@ -257,7 +264,7 @@ func (s Store) byIdempotencyKey(ctx context.Context, from pg.RowQuerier, l *load
 	out := Loaded{Existing: true}
 	var unsealed, opened bool
 	err := from.QueryRow(asking, runByIdempotencyKey, req.IdempotencyKey, req.Namespace).
-		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened)
+		Scan(&out.Run, &out.Items, &out.Skipped, &unsealed, &opened, &out.Name, &out.PlanVersion, &out.DoneBy, &out.Invalid)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Loaded{}, nil
@@ -284,15 +291,22 @@ func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMess
 	return spec, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "read the plan of run %s", run)
 }
 
-const planByIdempotencyKey = `
-SELECT plan, coalesce(plan_version, 0) FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
+const runOfIdempotencyKey = `
+SELECT plan, coalesce(plan_version, 0), created_at FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
 
-// KeyedPlan returns the plan of the run started with an idempotency key, and its version if it is saved, else 0.
-func (s Store) KeyedPlan(ctx context.Context, key string) (plan string, version int, err error) {
+// Keyed is the run started with an idempotency key: its plan, that one's version if it is saved, else 0, and when.
+type Keyed struct {
+	Plan    string
+	Version int
+	At      time.Time
+}
+
+// Keyed returns the run started with an idempotency key.
+func (s Store) Keyed(ctx context.Context, key string) (Keyed, error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	err = s.db.Pool.QueryRow(ctx, planByIdempotencyKey, key, workqueue.Into(ctx)).Scan(&plan, &version)
-	return plan, version, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "look up idempotency key %q", key)
+	out, err := pg.One(ctx, s.db.Pool, pgx.RowToStructByPos[Keyed], runOfIdempotencyKey, key, workqueue.Into(ctx))
+	return out, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "look up idempotency key %q", key)
 }
 
 const maxTriedFirst = 10

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"time"
 
 	"github.com/google/uuid"
@@ -60,7 +59,7 @@ type Opened struct {
 const openRun = `
 UPDATE batchrun
 SET state = 'running', opened = true, seal_deadline = tranche_now() + $2::interval, on_overdue = $3, on_duplicate = $4,
-    failed_limit = $5, started_at = tranche_now(), loader_session = NULL
+    failed_limit = $5, content = $6, started_at = tranche_now(), loader_session = NULL
 WHERE id = $1 AND state = 'loading'
 RETURNING seal_deadline`
 
@@ -104,6 +103,8 @@ func (req *OpenRequest) check() error {
 	case req.SealWithin < time.Second || req.SealWithin > MaxSealWithin:
 		return workqueue.BadSetting("seal within is %s; it must be from 1s to %s", req.SealWithin, MaxSealWithin)
 	}
+	req.Content = &Content{Said: map[string]string{"on_duplicate": string(req.OnDuplicate),
+		"seal_within": req.SealWithin.String(), "on_overdue": string(req.OnOverdue)}}
 	switch req.OnOverdue {
 	case OverdueReport, OverdueSeal, OverdueCancel:
 		return req.validate()
@@ -130,8 +131,8 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 	if err != nil {
 		return out, err
 	}
-	err = tx.QueryRow(ctx, openRun, l.run, req.SealWithin, string(req.OnOverdue), string(req.OnDuplicate), limit).
-		Scan(&out.SealDeadline)
+	err = tx.QueryRow(ctx, openRun, l.run, req.SealWithin, string(req.OnOverdue), string(req.OnDuplicate), limit,
+		l.content()).Scan(&out.SealDeadline)
 	if err != nil {
 		return out, fmt.Errorf("open run %s: %w", l.run, err)
 	}
@@ -159,39 +160,28 @@ func limitWhileOpen(maxFailed string) (*int64, error) {
 }
 
 const openedByKey = `
-SELECT id, opened, seal_deadline, plan, spec = $2, params
-FROM batchrun WHERE idempotency_key = $1 AND namespace = $3`
+SELECT id, opened, coalesce(seal_deadline, 'epoch') FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
 
 func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error) {
 	if req.IdempotencyKey == "" {
 		return Opened{}, nil
 	}
 	out := Opened{Existing: true}
-	var opened, same bool
-	var plan string
-	var sealDeadline *time.Time
-	var stored []byte
-	var params map[string]string
-	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.spec(), req.Namespace).
-		Scan(&out.Run, &opened, &sealDeadline, &plan, &same, &stored)
-	if err == nil {
-		params, err = startedWith(ctx, s.db, s.db.Pool, out.Run, stored)
-	}
-	op := fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey)
+	var opened bool
+	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.Namespace).
+		Scan(&out.Run, &opened, &out.SealDeadline)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Opened{}, nil
 	case err != nil:
 		return Opened{}, fmt.Errorf("look up idempotency key %q: %w", req.IdempotencyKey, err)
 	case !opened:
-		return Opened{}, &workqueue.StateError{Run: out.Run, State: "one that was started with all its items", Op: op,
+		return Opened{}, &workqueue.StateError{Run: out.Run, State: "one that was started with all its items",
+			Op:  fmt.Sprintf("use idempotency key %q for", req.IdempotencyKey),
 			Fix: "use another key to open a run"}
-	case !same || !maps.Equal(params, req.Params):
-		return Opened{}, &workqueue.StateError{Run: out.Run, State: "of plan " + plan + " with other settings", Op: op,
-			Fix: "use another key for another run"}
 	}
-	if sealDeadline != nil {
-		out.SealDeadline = *sealDeadline
+	if _, err := (&loader{store: s.db, req: req.LoadRequest}).compare(ctx, s.db.Pool, Loaded{Run: out.Run}); err != nil {
+		return Opened{}, err
 	}
 	return out, nil
 }

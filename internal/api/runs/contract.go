@@ -48,7 +48,7 @@ type reader struct {
 // is empty for a repeated start, which gets its first answer regardless of what the services read by now.
 func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contract, error) {
 	if req.IdempotencyKey != "" {
-		_, _, err := start.New(s.Store).KeyedPlan(ctx, req.IdempotencyKey)
+		_, err := start.New(s.Store).Keyed(ctx, req.IdempotencyKey)
 		if err == nil || !errors.Is(err, workqueue.ErrNotFound) {
 			return &Contract{}, err
 		}

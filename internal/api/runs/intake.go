@@ -259,7 +259,13 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	if err := json.Unmarshal(view.Spec, plan); err != nil {
 		return run, nil, 0, fmt.Errorf("read the plan of run %s: %w", id, err)
 	}
-	if by, err := time.Parse(time.RFC3339, plan.DoneBy); err == nil && !by.After(time.Now()) {
+	now := time.Now()
+	if known, err := start.New(c.s.Store).Keyed(ctx, set.IdempotencyKey); err == nil {
+		now = known.At // this start is repeated
+	} else if !errors.Is(err, workqueue.ErrNotFound) {
+		return run, nil, 0, err
+	}
+	if by, err := time.Parse(time.RFC3339, plan.DoneBy); err == nil && !by.After(now) {
 		plan.DoneBy, plan.Gentle = "", false // that time was the earlier run's
 	}
 	return id, plan, view.Version, nil

@@ -284,8 +284,8 @@ func (OrdinalRanges) Schema(huma.Registry) *huma.Schema {
 type Evidence struct {
 	States      Codes      `json:"states,omitempty" maxItems:"2" nullable:"false" doc:"done or failed, at the step"`
 	Service     string     `json:"service,omitempty" doc:"by this service: name, name@version, or with the instance" example:"statements@2.1.0"`
-	Since       *time.Time `json:"since,omitempty" doc:"recorded then or later"`
-	Until       *time.Time `json:"until,omitempty" doc:"recorded before"`
+	Since       *time.Time `json:"since,omitempty" doc:"from requests that ended then or later; in flight: were sent"`
+	Until       *time.Time `json:"until,omitempty" doc:"from requests that ended before"`
 	Where       string     `json:"where,omitempty" doc:"a SQL/JSON path that the payload matches" example:"$.branch == \"12\""`
 	WhereResult string     `json:"where_result,omitempty" doc:"a SQL/JSON path that the result matches"`
 	Corrected   bool       `json:"corrected,omitempty" doc:"only items whose payload was corrected"`
@@ -338,8 +338,8 @@ type EvidenceQuery struct {
 	Codes       []string  `query:"code,explode" doc:"only items that failed with this code; repeatable"`
 	Groups      []string  `query:"group,explode" doc:"only items that failed with a message of this group; repeatable"`
 	Service     string    `query:"service" doc:"only outcomes of this service: name, name@version, or with the instance"`
-	Since       time.Time `query:"since" doc:"only outcomes recorded then or later"`
-	Until       time.Time `query:"until" doc:"only outcomes recorded before"`
+	Since       time.Time `query:"since" doc:"only outcomes of requests that ended then or later; in flight: were sent"`
+	Until       time.Time `query:"until" doc:"only outcomes of requests that ended before"`
 	Where       string    `query:"where" maxLength:"4000" doc:"only items whose payload matches this SQL/JSON path"`
 	WhereResult string    `query:"where_result" maxLength:"4000" doc:"only items whose result matches this SQL/JSON path"`
 	Corrected   bool      `query:"corrected" doc:"only items whose payload was corrected"`

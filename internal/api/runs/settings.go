@@ -211,10 +211,10 @@ func (s *Starts) planOnRecord(ctx context.Context, ref, key string) (*gather.Pla
 		return nil, 0, err
 	}
 	if version == 0 && key != "" {
-		known, had, err := start.New(s.Store).KeyedPlan(ctx, key)
+		known, err := start.New(s.Store).Keyed(ctx, key)
 		switch {
-		case err == nil && known == name:
-			version = had
+		case err == nil && known.Plan == name:
+			version = known.Version
 		case err != nil && !errors.Is(err, workqueue.ErrNotFound):
 			return nil, 0, err
 		}

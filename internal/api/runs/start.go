@@ -172,7 +172,9 @@ func (s *Starts) started(ctx context.Context, intent *intent, load loading) (Sta
 		return Started{}, err
 	}
 	warnings := s.unheard(ctx, servicesOf(req.Steps))
-	if req.DoneBy != nil && !loaded.Existing {
+	if loaded.Existing {
+		req.Name, req.PlanVersion, req.DoneBy = loaded.Name, loaded.PlanVersion, loaded.DoneBy
+	} else if req.DoneBy != nil {
 		warnings = append(warnings, late(ctx, s.Store, loaded.Run)...)
 	}
 	return Started{

@@ -146,15 +146,17 @@ func TestFieldsThatComeLater(t *testing.T) {
 func TestExportToXLSX(t *testing.T) {
 	t.Parallel()
 	items := append(flatItems(), &export.Item{Key: "long", State: workqueue.OutcomeDone,
-		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)})
+		Payload: []byte(`{"name":"` + strings.Repeat("x", 40_000) + `","balance":12345678901234567890}`)},
+		&export.Item{Key: "tiny", State: workqueue.OutcomeDone, Payload: []byte(`{"name":0.0,"balance":1e-400}`)})
 	file := exportItems(t, items, func(w *bufio.Writer) exportWriter {
 		return testenv.Must(newXLSXExport(w, flatTable(), t.TempDir(), nil))(t)
 	})
 	book := testenv.Must(excelize.OpenReader(bytes.NewReader(file)))(t)
 	defer func() { _ = book.Close() }()
 	rows, err := book.GetRows(xlsxSheet)
-	if err != nil || len(rows) != 5 || rows[1][0] != "+49" || rows[1][1] != "=Ann" || rows[1][3] != "12.5" ||
-		!strings.Contains(rows[4][1], "40000 characters") || rows[4][3] != "12345678901234567890" {
+	if err != nil || len(rows) != 6 || rows[1][0] != "+49" || rows[1][1] != "=Ann" || rows[1][3] != "12.5" ||
+		!strings.Contains(rows[4][1], "40000 characters") || rows[4][3] != "12345678901234567890" ||
+		rows[5][1] != "0" || rows[5][3] != "1e-400" {
 		t.Errorf("%.200q, %v", rows, err)
 	}
 	testenv.Same(t, testenv.Must(book.GetCellFormula(xlsxSheet, "B2"))(t), "", "there is a formula")

@@ -2,8 +2,10 @@ package runs
 
 import (
 	"bufio"
+	"bytes"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -172,9 +174,11 @@ func (e *xlsxExport) line(item *export.Item) error {
 	cells := make([]any, len(e.table.columns))
 	for i, column := range e.table.columns {
 		cell := column.cell(row)
-		switch n, err := strconv.ParseFloat(string(cell.raw), 64); {
+		n, err := strconv.ParseFloat(string(cell.raw), 64)
+		tiny := math.Abs(n) < 0x1p-1022 && bytes.ContainsAny(cell.raw, "eE") // it would lose digits, or become 0
+		switch {
 		case !cell.here:
-		case cell.isNumber() && err == nil && len(cell.raw) <= intake.XLSXDigits:
+		case cell.isNumber() && err == nil && !tiny && len(cell.raw) <= intake.XLSXDigits:
 			cells[i] = n
 		case intake.TooLongForCell(cell.text) != "":
 			cells[i] = intake.TooLongForCell(cell.text)

@@ -23,8 +23,8 @@ type itemChoice struct {
 
 type evidence struct {
 	Service     string    `help:"Only outcomes of this service: NAME, NAME@VERSION, or with the instance." placeholder:"NAME@VERSION"`
-	Since       time.Time `help:"Only outcomes recorded since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
-	Until       time.Time `help:"Only outcomes recorded before." placeholder:"TIME"`
+	Since       time.Time `help:"Only outcomes of requests that ended since then: 90m, 24h, 2026-01-31 or 2026-01-31T15:04:05Z." placeholder:"TIME"`
+	Until       time.Time `help:"Only outcomes of requests that ended before." placeholder:"TIME"`
 	Where       string    `help:"Only items whose payload matches this SQL/JSON path: $$.branch == \"12\"." placeholder:"PATH"`
 	WhereResult string    `help:"Only items whose result matches it." placeholder:"PATH"`
 	Corrected   bool      `help:"Only items whose data was corrected."`

@@ -53,6 +53,7 @@ const (
 // Config has the key column and the limits, like the Config of package intake. No limit is zero.
 type Config struct {
 	Key           string
+	Rename        map[string]string
 	MaxFieldBytes int
 	MaxRowBytes   int
 	MaxDepth      int
@@ -74,7 +75,7 @@ func Open(file io.ReaderAt, size int64, cfg Config) (*Reader, error) {
 		names = append(names, f.Name)
 	}
 	p.prefixes = row.Prefixes(names)
-	p.key, err = row.KeyColumn(names, cfg.Key, 0)
+	p.key, err = row.KeyColumn(names, cfg.Key, cfg.Rename, 0)
 	if wrong, ok := errors.AsType[*row.LineError](err); ok {
 		return nil, bad("%s", wrong.Reason)
 	}

@@ -4,8 +4,10 @@
 package row
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -144,19 +146,14 @@ func RefuseName(name string) string {
 }
 
 // KeyColumn finds the key's column by the rule of intake.Config.Key.
-func KeyColumn(names []string, key string, line int) (int, error) {
-	if key != "" {
-		if i := slices.Index(names, key); i >= 0 {
-			return i, nil
-		}
-		return 0, &LineError{Line: line, Reason: NoKey("column", key, names)}
+func KeyColumn(names []string, key string, rename map[string]string, line int) (int, error) {
+	if key == "" {
+		key = UsualKey(names, rename)
 	}
-	for _, usual := range UsualKeys() {
-		if i := slices.Index(names, usual); i >= 0 {
-			return i, nil
-		}
+	if i := slices.Index(names, key); i >= 0 {
+		return i, nil
 	}
-	return 0, nil
+	return 0, &LineError{Line: line, Reason: NoKey("column", key, names)}
 }
 
 // NoKey says that an input has no column or field of the key's name.
@@ -203,8 +200,23 @@ func slips(a, b string) int {
 	return row[len(b)]
 }
 
-// UsualKeys are the default names of the key, best first.
-func UsualKeys() []string { return []string{"key", "id"} }
+// UsualKey is the default key among names, of which some will be renamed.
+func UsualKey(names []string, rename map[string]string) string {
+	missing := ""
+	for _, key := range []string{"key", "id"} {
+		for _, old := range slices.Sorted(maps.Keys(rename)) {
+			if rename[old] == key && slices.Contains(names, old) {
+				return old
+			} else if rename[old] == key {
+				missing = old
+			}
+		}
+		if slices.Contains(names, key) && rename[key] == "" {
+			return key
+		}
+	}
+	return cmp.Or(missing, names[0])
+}
 
 // Prefixes returns the text before each value of a payload. The names are known to be valid.
 func Prefixes(names []string) [][]byte {
