@@ -7311,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9a20b6316fbd374400afd9114bafedc0, is a1ef55e90acca63cd65b453c0dbe226ed7329aa82c44d9036618e6a4b85b5213.
+// Of 0b8632354ffa55587bc5cd5166b3dec3, is 13945f3759ac7d861209b3ed38c58a51b79e9be6b7da7c5d42d939d11f4899dc.
