@@ -95,7 +95,7 @@ func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := openXLSX(kept, kept.Size, xlsxConfig{Key: ExportKey, Dir: spool.Dir, Ignored: aboutItem})
+	rows, err := openXLSX(kept, kept.Size, spool.Dir)
 	if err != nil {
 		return nil, errors.Join(err, kept.Close())
 	}
