@@ -17,6 +17,7 @@ type BreakerChange struct {
 	Endpoint string
 	Open     bool
 	Changed  bool   // it just opened or closed
+	Probed   bool   // a probe just failed: the next waits longer
 	Reason   string // of a change, human-readable
 }
 
@@ -131,7 +132,7 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 		}
 		return NoteChange(ctx, tx, out.Endpoint, Change{"breaker", "open", "closed", out.Reason})
 	case "failed":
-		out.Reason = fmt.Sprintf("probe %d failed with %s: %.200s", b.Probes+1, code, message)
+		out.Probed, out.Reason = true, fmt.Sprintf("probe %d failed with %s: %.200s", b.Probes+1, code, message)
 		pause, err := b.pauseAfter(ctx, tx, code)
 		if err != nil {
 			return err
