@@ -20,6 +20,11 @@ func (k *OpKeying) same(other *OpKeying) bool {
 	return k.Field == other.Field && k.Partitions == other.Partitions && slices.Equal(k.Values, other.Values)
 }
 
+// foldsLike reports whether both fold by the same value. Equal values of different fields are different things.
+func (s *CollectorSpec) foldsLike(other *CollectorSpec) bool {
+	return s.FoldBy == other.FoldBy && (s.Fold == "") == (other.Fold == "")
+}
+
 // validate checks what the store relies on, and returns the rate in requests a second.
 func (c *Text) validate() (rate float64, err error) {
 	s := &c.Spec
