@@ -278,6 +278,25 @@ test('calls: one, a list, errors, and no one there', async () => {
   await assert.rejects(call(kit.service, 'asleep', 'A', 1, { timeout: 20 }), UnansweredError);
 });
 
+test('a slot that comes twice counts once', async () => {
+  const { service: { bus }, service } = new Kit();
+  const send = bus.send.bind(bus);
+  const answer = (head, to, ...slots) => send(to, head, Buffer.from(JSON.stringify({ slots: slots.map((i) => ({ i, d: i })) })));
+  const items = [{ key: 'A' }, { key: 'B' }];
+  bus.send = async (_, head, body, to) => {
+    await answer(head, to, 1);
+    head.set('Tranche-Final', '2');
+    await answer(head, to, 1);
+    await answer(head, to, 0);
+  };
+  assert.deepEqual((await callList(service, 'each', items, { direct: true })).map(({ out }) => out), [0, 1]);
+  bus.send = async (_, head, body, to) => {
+    head.set('Tranche-Final', '2');
+    await answer(head, to, 1, 1);
+  };
+  assert.equal((await callList(service, 'each', items, { direct: true }))[0].error.code, 'unanswered');
+});
+
 test('a circle of calls ends', async () => {
   const kit = new Kit();
   let deepest = '';
