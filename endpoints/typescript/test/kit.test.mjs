@@ -80,12 +80,15 @@ test('single items: so many at once, in any order', async () => {
     if (n === 8) throw new Error('eight');
     return n * 2;
   }, { concurrency: 3 });
+  handleEach(kit.service, 'thenable', (n) => ({ then: (done, fail) => { n < 0 ? fail(new Failure('less', '')) : done(n * 2); } }));
   const items = Array.from({ length: 20 }, (_, n) => ({ key: `K-${n}`, in: n }));
   const reply = await kit.send('each', items);
   assert.equal(most, 3);
   assert.equal(reply.result('K-5'), 10);
   const errors = ['K-7', 'K-8'].map((key) => reply.error(key));
   assert.deepEqual(errors.map(({ code, message }) => [code, message]), [['seven', 'K-7'], ['handler_error', 'eight']]);
+  const later = await kit.send('thenable', [{ key: 'A', in: 3 }, { key: 'B', in: -1 }]);
+  assert.deepEqual([later.result('A'), later.error('B').code], [6, 'less']);
 });
 
 test('someone who waits takes the next free place before a list', async () => {
