@@ -26,10 +26,11 @@ type answerBox struct {
 }
 
 type callPart struct {
-	first, end int // ordinals [first, end), without those at the end that did not fit
-	left       int // unanswered ordinals
-	slots      int // slots received, of any ordinal
-	final      int // number of slots in the whole reply; -1 until known
+	first, end int              // ordinals [first, end), without those at the end that did not fit
+	left       int              // unanswered ordinals
+	slots      map[int]struct{} // ordinals of received slots, also of items not asked for
+	final      int              // number of slots in the whole reply; -1 until known
+	whole      bool             // the final message held all slots
 	failure    *wire.SlotError
 	completed  func()
 }
@@ -53,7 +54,7 @@ func (b *answerBox) begin(stop func(error)) {
 func (b *answerBox) expect(slice uuid.UUID, first, end int, completed func()) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	p := &callPart{first: first, end: end, final: -1, completed: completed}
+	p := &callPart{first: first, end: end, final: -1, slots: map[int]struct{}{}, completed: completed}
 	for n := first; n < end; n++ {
 		if !b.answered[n] {
 			p.left++
@@ -82,15 +83,15 @@ func (b *answerBox) receive(msg *nats.Msg) {
 		return
 	}
 	for _, slot := range reply.Slots {
-		p.slots++
+		p.slots[slot.Ordinal] = struct{}{}
 		if slot.Ordinal >= p.first && slot.Ordinal < p.end && b.answer(slot.Ordinal, slot) {
 			p.left--
 		}
 	}
 	if reply.Answered >= 0 && p.final < 0 {
-		p.final, p.failure = reply.Answered, reply.Failure
+		p.final, p.failure, p.whole = reply.Answered, reply.Failure, len(reply.Slots) >= reply.Answered
 	}
-	if p.left == 0 || p.final >= 0 && p.slots >= p.final {
+	if p.left == 0 || p.whole || p.final >= 0 && len(p.slots) >= p.final {
 		b.complete(reply.Slice, p)
 	}
 }

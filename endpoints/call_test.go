@@ -315,14 +315,21 @@ func TestCallTakesTheFirstOfSeveralAnswers(t *testing.T) {
 		return []*nats.Msg{
 			slotsMsg(`{"slots":[{"i":1,"d":1},{"i":1,"d":2},{"i":99,"d":3}]}`),
 			slotsMsg(`{"slots":[{"i":0,"d":5}]}`, wire.HeaderSlice, "5b0c4c1e-8f2c-4a57-9d3e-1f60a7c2d9b4"),
-			slotsMsg(`{"slots":[{"i":1,"d":4}],"error":{"code":"first","message":"","retry":false}}`, wire.HeaderFinal, "5"),
+			slotsMsg(`{"slots":[{"i":1,"d":4}],"error":{"code":"first","message":"","retry":false}}`, wire.HeaderFinal, "3"),
 			slotsMsg(`{"slots":[],"error":{"code":"second","message":"","retry":false}}`, wire.HeaderFinal, "0"),
 			slotsMsg(`{"slots":[{"i":2,"d":6}]}`),
 		}
 	})
+	b.answerer("whole", func(*nats.Msg) []*nats.Msg {
+		return []*nats.Msg{slotsMsg(`{"slots":[{"i":1,"d":1},{"i":1,"d":2}]}`, wire.HeaderFinal, "2")}
+	})
 	results := testenv.Must(CallList[number, int](b.ctx, b.nc, "odd", callItems(4), Direct()))(t)
 	if results[1].Out != 1 || results[2].Out != 6 || results[0].Err == nil || results[0].Err.Code != "first" ||
 		results[3].Err == nil || results[3].Err.Code != "first" {
+		t.Errorf("%+v", results)
+	}
+	results = testenv.Must(CallList[number, int](b.ctx, b.nc, "whole", callItems(2), Direct()))(t)
+	if results[1].Out != 1 || results[0].Err == nil || results[0].Err.Code != wire.CodeUnanswered {
 		t.Errorf("%+v", results)
 	}
 }

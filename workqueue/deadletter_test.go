@@ -170,16 +170,22 @@ func TestLettersMoveOnce(t *testing.T) {
 	testenv.Same(t, b.Number(`SELECT count(*) FROM dead_letter WHERE state = 'waiting'`), 0, "letters wait still")
 }
 
-// The outbox is read in portions, however large the letters are.
+// The outbox is read in portions, however large the letters are. What cannot be read now stays in it.
 func TestUnsentLettersAreBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
+	run := workqueue.NewRunID()
 	for i := range 4 {
 		l := letter(strconv.Itoa(i), "a")
-		l.Body = make([]byte, 5<<20)
+		l.Body, l.Run = make([]byte, 5<<20), &run
 		b.bury(l)
 	}
 	b.requeue(deadletter.DeadSelection{All: true}, 4)
+	b.Exec(`ALTER TABLE deleted_run RENAME TO away`)
+	if left, err := deadletter.New(b.Store).UnsentLetters(t.Context(), 1000); err == nil {
+		t.Errorf("%d letters were read without the runs that are gone", len(left))
+	}
+	b.Exec(`ALTER TABLE away RENAME TO deleted_run`)
 	var read []workqueue.LetterID
 	for {
 		some := b.unsent()

@@ -5903,8 +5903,8 @@ func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (Col
 // ApplyCollector: Save or change a collector.
 //
 // The body is a collector in YAML, or in JSON. Its name field, or else the query, names it. What is the same as
-// before changes nothing. Changes hold from the next flush on. When order_by, values or partitions change, what waits
-// goes under its old keys before anything that is added from then on.
+// before changes nothing. Changes hold from the next flush on. When order_by, values, partitions or fold_by change,
+// or fold is added or removed, what waits goes under its old keys before anything that is added from then on.
 //
 // It is POST /collectors, for role operator.
 func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
@@ -7311,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 0b8632354ffa55587bc5cd5166b3dec3, is 13945f3759ac7d861209b3ed38c58a51b79e9be6b7da7c5d42d939d11f4899dc.
+// Of d1f5c6ac244c587cf7fc0ea2be864c23, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.

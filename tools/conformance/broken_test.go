@@ -50,6 +50,7 @@ func TestFlawsAreFound(t *testing.T) {
 		"never says retry":                              {"error-slots"},
 		"says failures in the body only":                {"fail-chunk"},
 		"lets the last answer count":                    {"twice"},
+		"sends both answers":                            {"twice"},
 		"sends everything at the end":                   {"partial"},
 		"writes the base64 of URLs":                     {"binary"},
 		"never splits":                                  {"big"},

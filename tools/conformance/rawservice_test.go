@@ -410,6 +410,9 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 				first = second
 			}
 			r.result(ordinal, first)
+			if s.has("sends both answers") {
+				r.result(ordinal, second)
+			}
 		case "bytes":
 			encoding := base64.StdEncoding
 			if s.has("writes the base64 of URLs") {

@@ -95,7 +95,7 @@ func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out wo
 					return fmt.Errorf("read its present definition: %w", err)
 				}
 				write, last = updateCollector, 0
-				if out.Renumbered = !old.OrderBy.same(p.OrderBy); out.Renumbered {
+				if out.Renumbered = !old.OrderBy.same(p.OrderBy) || !old.foldsLike(p); out.Renumbered {
 					last = 1
 				}
 			}

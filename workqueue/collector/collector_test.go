@@ -287,3 +287,27 @@ func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
 	c.record(f, nil)
 	c.one("u", "v")
 }
+
+// Whoever drops what blocks a key of a strict collector need not wait for its next try.
+func TestADroppedOperationBlocksNothing(t *testing.T) {
+	t.Parallel()
+	spec := gatherOps()
+	spec.Strict, spec.Backoff, spec.MaxBackoff = true, collector.Span(time.Hour), collector.Span(time.Hour)
+	c := collect(t, spec)
+	c.add("k", "a", "b", "c", "d", "e")
+	c.record(c.one("a", "b", "c"), map[string]workqueue.SlotError{"a": retried("bad"), "b": retried("bad")})
+	drop := func(id string) {
+		t.Helper()
+		n := testenv.Must(collector.New(c.Store).DropOps(t.Context(), "c",
+			collector.OpsSelection{IDs: []string{id}, Waiting: true}, "ann"))(t)
+		testenv.MustSame(t, n, 1, "dropped")
+	}
+	drop("a")
+	for _, f := range c.claimAll() {
+		testenv.Same(t, len(f.ids()), 0, "operations pass b")
+		c.record(f, nil)
+	}
+	c.none("b blocks its key")
+	drop("b")
+	c.one("d", "e")
+}

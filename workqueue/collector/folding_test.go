@@ -80,6 +80,12 @@ func TestBoundsOfFolding(t *testing.T) {
 	c.update("Y2", "Z1")
 	c.record(c.one("V1", "W1", "X1"), nil) // Y1 has no room, and nothing passes it
 	c.record(c.one("Y2", "Z1"), nil)
+	c.update("A3")
+	spec.FoldBy = "account"
+	c.apply(spec)
+	c.update("A4") // the A of another field
+	c.record(c.one("A3"), nil)
+	c.record(c.one("A4"), nil)
 	many := make([]collector.Op, collector.MaxFlushSize+1)
 	for i := range many {
 		many[i] = collector.Op{ID: fmt.Sprint("M", i), Key: "k", Fold: "M", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}

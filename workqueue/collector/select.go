@@ -66,23 +66,26 @@ RETURNING g.ops`
 	unsettle = `
 UPDATE collector SET drained_key_version = least(drained_key_version, $2) WHERE id = $1 AND drained_key_version > $2`
 
-	// dropOps leaves the due times of keys unchanged, except for empty ones; an empty flush corrects them.
+	// dropOps frees keys held by an operation in backoff, and otherwise leaves their times: an empty flush corrects them.
 	dropOps = `
 WITH gone AS (
     DELETE FROM collector_op WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR $3)
     RETURNING key_version, key, parked_at IS NOT NULL AS parked, not_before IS NULL AS untried),
 keys AS (
     SELECT key_version, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
-           (count(*) FILTER (WHERE untried AND NOT parked))::int AS untried
+           (count(*) FILTER (WHERE untried AND NOT parked))::int AS untried, bool_or(NOT untried AND NOT parked) AS frees
     FROM gone GROUP BY key_version, key)
 UPDATE collector_key k
 SET untried = k.untried - g.untried, parked = k.parked - g.parked,
     retrying = k.retrying - (g.ops - g.parked - g.untried),
     oldest_at = CASE WHEN k.untried > g.untried THEN k.oldest_at END,
     retry_at = CASE WHEN k.retrying > g.ops - g.parked - g.untried THEN k.retry_at END,
-    due_at = CASE WHEN k.untried - g.untried + k.retrying - (g.ops - g.parked - g.untried) > 0 THEN k.due_at END
-FROM keys g
-WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
+    held_until = CASE WHEN NOT g.frees THEN k.held_until END,
+    due_at = CASE WHEN k.untried - g.untried + k.retrying - (g.ops - g.parked - g.untried) = 0 THEN NULL
+        WHEN g.frees THEN collector_due(k.untried - g.untried, k.oldest_at, k.retry_at, NULL, c.min_size, c.max_age,
+            c.drain_at) ELSE k.due_at END
+FROM keys g CROSS JOIN collector c
+WHERE c.id = $1 AND k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
 RETURNING g.ops`
 
 	dropKeys = `

@@ -349,7 +349,7 @@ WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
 )
 
 // UnsentLetters returns requeued letters not marked as sent, oldest first: at most limit and about 8 MiB, without the
-// endpoints in except.
+// endpoints in except. Letters that can never be decrypted wait again.
 func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) ([]UnsentLetter, error) {
 	if except == nil {
 		except = []string{}
@@ -365,10 +365,15 @@ func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) (
 		if err == nil {
 			letter.Body, err = seal.OpenBytes(database.LetterOf(letter.ID), letter.Body)
 		}
-		if err == nil {
+		_, keyless := errors.AsType[*workqueue.StateError](err)
+		switch {
+		case err == nil:
 			sendable = append(sendable, letter)
-		} else if err := s.LetterUnsendable(ctx, letter.ID, err.Error()); err != nil {
-			return nil, err
+		case keyless, errors.Is(err, database.ErrRunGone), errors.Is(err, database.ErrDamaged):
+			err = s.LetterUnsendable(ctx, letter.ID, err.Error())
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read requeued letter %s: %w", letter.ID, err)
 		}
 	}
 	return sendable, nil

@@ -88,7 +88,8 @@ interface Request {
   readonly first: number;
   readonly next: number;
   left: number;
-  slots: number;
+  readonly slots: Set<number>; // ordinals, also of items not asked for
+  whole: boolean; // the final message held all slots
   final: number | undefined;
   failure: Failure | undefined;
   done: () => void;
@@ -180,7 +181,7 @@ class Call<Out> {
       n = next;
       if (!body) continue;
       const answered = new Promise<void>((done) => {
-        this.#requests.set(slice, { first, next, left: 0, slots: 0, final: undefined, failure: undefined, done });
+        this.#requests.set(slice, { first, next, left: 0, slots: new Set(), whole: false, final: undefined, failure: undefined, done });
       });
       this.#requests.get(slice)!.left = this.#results.slice(first, next).filter((result) => !result).length;
       const headers = toHeaders(fields);
@@ -242,12 +243,14 @@ class Call<Out> {
     try {
       const { slots, failure, final } = readReply(msg.headers, msg.data);
       for (const slot of slots) this.#slot(request, slot);
-      if (final !== undefined && request.final === undefined) [request.final, request.failure] = [final, failure];
+      if (final !== undefined && request.final === undefined) {
+        [request.final, request.failure, request.whole] = [final, failure, slots.length >= final];
+      }
     } catch (err) {
       this.#end(new Error(`the reply of endpoint ${this.endpoint} cannot be read: ${said(err)}`));
       return;
     }
-    if (request.final !== undefined && request.slots >= request.final) {
+    if (request.final !== undefined && (request.whole || request.slots.size >= request.final)) {
       const left = request.failure ?? new Failure('unanswered', `endpoint ${this.endpoint} has left the item out`, true);
       for (let n = request.first; n < request.next; n++) if (!this.#results[n]) this.#answer(n, { error: left });
       request.left = 0;
@@ -256,7 +259,7 @@ class Call<Out> {
   }
 
   #slot(request: Request, slot: Slot): void {
-    request.slots++;
+    request.slots.add(slot.i);
     if (slot.i < request.first || slot.i >= request.next || this.#results[slot.i]) return;
     request.left--;
     this.#answer(slot.i, slot.e ? { error: slotValue(slot) as Failure } : { out: slotValue(slot) as Out });

@@ -81,10 +81,15 @@ export function handleList<In = unknown, Out = unknown>(
  */
 export function handleEach<In = unknown, Out = unknown>(
   service: Service, endpoint: string,
-  handler: (input: In, item: ItemInfo, signal: AbortSignal) => Out | Binary | Promise<Out | Binary>,
+  handler: (input: In, item: ItemInfo, signal: AbortSignal) => Out | Binary | PromiseLike<Out | Binary>,
   options: EndpointOptions<In> = {},
 ): void {
   service.register(new EachEndpoint<In, Out>(service.host, endpoint, handler, options));
+}
+
+// A promise of another library is one, too.
+function isLater<T>(result: T | PromiseLike<T>): result is PromiseLike<T> {
+  return typeof (result as Partial<PromiseLike<T>> | null | undefined)?.then === 'function';
 }
 
 function itemsOf<In, Out>(endpoint: Endpoint, job: Job, raw: RawItem[]): Item<In, Out>[] {
@@ -129,7 +134,7 @@ class EachEndpoint<In, Out> extends Endpoint {
 
   constructor(
     host: Host, name: string,
-    private readonly handler: (input: In, item: ItemInfo, signal: AbortSignal) => Out | Binary | Promise<Out | Binary>,
+    private readonly handler: (input: In, item: ItemInfo, signal: AbortSignal) => Out | Binary | PromiseLike<Out | Binary>,
     options: EndpointOptions<In>,
   ) {
     super(host, name, options as EndpointOptions<never>, 8);
@@ -175,9 +180,9 @@ class EachEndpoint<In, Out> extends Endpoint {
       }
       try {
         const result = this.handler(item.in, item, signal);
-        if (result instanceof Promise) {
+        if (isLater(result)) {
           const begun = since;
-          pending.push(result.then((out) => item.answer(out), (err: unknown) => { this.#failed(item, err); })
+          pending.push(Promise.resolve(result).then((out) => item.answer(out), (err: unknown) => { this.#failed(item, err); })
             .finally(() => slots.give(lane, begun)));
           continue;
         }

@@ -80,12 +80,15 @@ test('single items: so many at once, in any order', async () => {
     if (n === 8) throw new Error('eight');
     return n * 2;
   }, { concurrency: 3 });
+  handleEach(kit.service, 'thenable', (n) => ({ then: (done, fail) => { n < 0 ? fail(new Failure('less', '')) : done(n * 2); } }));
   const items = Array.from({ length: 20 }, (_, n) => ({ key: `K-${n}`, in: n }));
   const reply = await kit.send('each', items);
   assert.equal(most, 3);
   assert.equal(reply.result('K-5'), 10);
   const errors = ['K-7', 'K-8'].map((key) => reply.error(key));
   assert.deepEqual(errors.map(({ code, message }) => [code, message]), [['seven', 'K-7'], ['handler_error', 'eight']]);
+  const later = await kit.send('thenable', [{ key: 'A', in: 3 }, { key: 'B', in: -1 }]);
+  assert.deepEqual([later.result('A'), later.error('B').code], [6, 'less']);
 });
 
 test('someone who waits takes the next free place before a list', async () => {
@@ -276,6 +279,25 @@ test('calls: one, a list, errors, and no one there', async () => {
   const results = await callList(kit.service, 'interest', [{ key: 'A', in: { cents: 100 } }, { key: 'B', in: { cents: -1 } }]);
   assert.deepEqual(results.map(({ out, error }) => out?.cents ?? error.code), [1.5, 'overdrawn']);
   await assert.rejects(call(kit.service, 'asleep', 'A', 1, { timeout: 20 }), UnansweredError);
+});
+
+test('a slot that comes twice counts once', async () => {
+  const { service: { bus }, service } = new Kit();
+  const send = bus.send.bind(bus);
+  const answer = (head, to, ...slots) => send(to, head, Buffer.from(JSON.stringify({ slots: slots.map((i) => ({ i, d: i })) })));
+  const items = [{ key: 'A' }, { key: 'B' }];
+  bus.send = async (_, head, body, to) => {
+    await answer(head, to, 1);
+    head.set('Tranche-Final', '2');
+    await answer(head, to, 1);
+    await answer(head, to, 0);
+  };
+  assert.deepEqual((await callList(service, 'each', items, { direct: true })).map(({ out }) => out), [0, 1]);
+  bus.send = async (_, head, body, to) => {
+    head.set('Tranche-Final', '2');
+    await answer(head, to, 1, 1);
+  };
+  assert.equal((await callList(service, 'each', items, { direct: true }))[0].error.code, 'unanswered');
 });
 
 test('a circle of calls ends', async () => {
