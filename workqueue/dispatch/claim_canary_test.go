@@ -73,13 +73,18 @@ func TestCanaryIsBounded(t *testing.T) {
 	}
 	b.canary(99.9999)
 	hung := claim("half of what is in flight", 5, 10)
+	budget := func(endpoint string, n int) {
+		change := pacestore.EndpointChange{Endpoint: endpoint, MaxInFlight: &n}
+		testenv.Must(pacestore.New(b.Store).ChangeEndpoint(t.Context(), change, "ann"))(t)
+	}
+	budget(storetest.Endpoint, 7)
+	claim("the budget of both", 0, 2)
+	budget(storetest.Endpoint, 0)
 	b.Record(storetest.Faulty(hung[0], workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
 	retried := b.One(run)
 	testenv.Same(t, retried.Endpoint, storetest.Endpoint, "where the retry goes")
 	answer(append(hung[1:], retried)...)
-	two := 2
-	change := pacestore.EndpointChange{Endpoint: canary, MaxInFlight: &two}
-	testenv.Must(pacestore.New(b.Store).ChangeEndpoint(t.Context(), change, "ann"))(t)
+	budget(canary, 2)
 	answer(claim("its budget", 2, 10)...)
 	testenv.NoError(t, pacestore.New(b.Store).SaveListening(t.Context(), []string{storetest.Endpoint}))
 	answer(claim("no service listened when it was set", 2, 10)...)
