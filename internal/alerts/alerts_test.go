@@ -103,6 +103,11 @@ func TestWhatIsAcknowledgedIsNotEscalated(t *testing.T) {
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '15 minutes'`)
 	b.turn(d, lease)
 	testenv.Same(t, host.count(), 1, "how often it was told")
+	b.says(taken)
+	b.look(d, lease)
+	b.exec(`UPDATE alert_condition SET ended_at = ended_at - interval '1 hour'`)
+	b.turn(d, lease)
+	testenv.Same(t, host.count(), 1, "how often it was told after an operator took it: it is not over")
 }
 
 // Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.

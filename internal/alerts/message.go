@@ -375,7 +375,7 @@ func (s *Spec) holds(all []seen) func(kind, subject string) bool {
 func (s *Spec) isMuted(all []seen) func(kind, subject string) bool {
 	muted := map[[2]string]bool{}
 	for i := range all {
-		if c := &all[i]; c.muted {
+		if c := &all[i]; c.muted || s.Unacknowledged && c.taken {
 			for _, k := range s.kinds(c) {
 				muted[[2]string{k, c.key}] = true
 			}

@@ -42,6 +42,17 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 	testenv.SameList(t, got, want, "it was told")
 }
 
+// However many runs complete at one time, a look reads them all, so that the next one gets further.
+func TestManyCompletionsAreRead(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	b.exec(`INSERT INTO run_event (id, run_id, generation, kind, payload)
+		SELECT gen_random_uuid(), $1, n, 'completed', '{}' FROM generate_series(1, 20001) n`, b.run("r", "p", nil))
+	done, until, err := b.store.Completions(t.Context(), time.Now().Add(-5*time.Minute))
+	testenv.NoError(t, err)
+	testenv.Same(t, len(done), 20_001, "completions, until %s", until)
+}
+
 // A rule tells what is about its plans and endpoints, and of a run in one place only.
 func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	t.Parallel()

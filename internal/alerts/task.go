@@ -52,7 +52,7 @@ const (
 // Store keeps rules and messages, as workqueue/alert does.
 type Store interface {
 	Active(ctx context.Context) ([]alert.Rule, error)
-	Completions(ctx context.Context, since time.Time) ([]alert.Completion, error)
+	Completions(ctx context.Context, since time.Time) (done []alert.Completion, until time.Time, err error)
 	Labels(ctx context.Context, runs []workqueue.RunID) (map[workqueue.RunID]alert.Label, error)
 	Now(ctx context.Context) (time.Time, error)
 	Note(ctx context.Context, lease workqueue.Lease, look *alert.Look, compose func([]alert.Listed) ([]alert.Message,
@@ -208,11 +208,12 @@ func wanted(rules []alert.Rule, specs []*Spec) map[RunChange]time.Time {
 
 func (d *LeaderTask) gatherRuns(ctx context.Context, f *facts, want map[RunChange]time.Time) (err error) {
 	if from, asked := want[RunCompleted]; asked {
-		if f.completed, err = d.cfg.Store.Completions(ctx, from); err != nil {
+		var until time.Time
+		if f.completed, until, err = d.cfg.Store.Completions(ctx, from); err != nil {
 			return err
 		}
-		if n := len(f.completed); n == alert.MaxRuns { // there are more: the next check continues here
-			f.began = f.completed[n-1].At
+		if !until.IsZero() { // there are more: the next check continues here
+			f.began = until
 		}
 	}
 	return nil

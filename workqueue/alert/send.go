@@ -165,8 +165,8 @@ func (s Store) end(
 	return pg.Wrap(err, "note message %s of alert %s", a.Message, a.Alert)
 }
 
-// MaxRuns limits the completions that a look reads.
-const MaxRuns = 20_000
+// maxRuns limits the completions that a look reads, unless they happened within twice the overlap.
+const maxRuns = 20_000
 
 // Completion is a completed run.
 type Completion struct {
@@ -197,10 +197,18 @@ SELECT r.id, r.plan, r.namespace, array(SELECT DISTINCT s.endpoint FROM run_step
 FROM batchrun r WHERE r.id = ANY ($1)`
 )
 
-// Completions returns what has completed since a time.
-func (s Store) Completions(ctx context.Context, since time.Time) ([]Completion, error) {
-	done, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Completion], completions, since, MaxRuns)
-	return done, pg.Wrap(err, "read completions for alerts")
+// Completions returns what has completed since a time. If there is more, it says until when it has read; the next look,
+// which begins an overlap before, gets further.
+func (s Store) Completions(ctx context.Context, since time.Time) (done []Completion, until time.Time, err error) {
+	for n := maxRuns; ; n *= 2 {
+		done, err = pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Completion], completions, since, n)
+		if err != nil || len(done) < n {
+			return done, time.Time{}, pg.Wrap(err, "read completions for alerts")
+		}
+		if until = done[n-1].At; until.Sub(since) > 2*overlap {
+			return done, until, nil
+		}
+	}
 }
 
 // Label is the plan, namespace and endpoints of a run.
