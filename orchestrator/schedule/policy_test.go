@@ -155,6 +155,20 @@ func TestDue(t *testing.T) {
 	}
 }
 
+// With jitter a due time may be planned after the next one: it is not missed before that.
+func TestJitterLongerThanTheInterval(t *testing.T) {
+	t.Parallel()
+	s := parse(t, "every: 1m\njitter: 10m\nmisfire: none\n")
+	now := instant(t, "2026-01-01T09:00:00Z")
+	got := s.Due(now.Add(-time.Hour), now)
+	testenv.Same(t, len(got.Fire)+len(got.Missed), 60, "due times")
+	for _, due := range got.Missed {
+		if s.Planned(due).After(now.Add(-schedule.OnTime)) {
+			t.Errorf("%s is missed at %s and planned for %s", due, now, s.Planned(due))
+		}
+	}
+}
+
 // TestDueAfterYears wants the newest due times, soon, however many there were.
 func TestDueAfterYears(t *testing.T) {
 	t.Parallel()

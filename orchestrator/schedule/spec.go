@@ -27,6 +27,7 @@ package schedule
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -202,19 +203,23 @@ func (s *Spec) Due(last, now time.Time) Passed {
 	var out Passed
 	out.Next, _ = s.Next(now)
 	dues, more := s.newest(last, now, MaxMissed+1)
-	late := len(dues)
-	for late > 0 && now.Sub(s.Planned(dues[late-1])) <= OnTime {
-		late--
+	var missed []time.Time
+	for _, due := range dues {
+		if now.Sub(s.Planned(due)) <= OnTime { // with jitter perhaps before a missed one
+			out.Fire = append(out.Fire, due)
+		} else {
+			missed = append(missed, due)
+		}
 	}
-	fire := late // index of the first to fire
+	fire := len(missed) // index of the first to fire nevertheless
 	switch {
 	case s.Misfire == MisfireAll:
-		fire = max(0, late-s.MisfireLimit)
-	case s.Misfire == MisfireOnce && late == len(dues):
-		fire = max(0, late-1)
+		fire = max(0, fire-s.MisfireLimit)
+	case s.Misfire == MisfireOnce && len(out.Fire) == 0:
+		fire = max(0, fire-1)
 	}
-	out.Fire = dues[fire:]
-	missed := dues[:fire]
+	missed, out.Fire = missed[:fire], append(missed[fire:], out.Fire...)
+	slices.SortFunc(out.Fire, time.Time.Compare)
 	out.More = more && fire > 0 || len(missed) > MaxMissed
 	out.Missed = missed[max(0, len(missed)-MaxMissed):]
 	return out
