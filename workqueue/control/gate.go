@@ -112,7 +112,7 @@ FROM run_step st JOIN batchrun r ON r.id = st.run_id
 WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
 
 	// Starting a run, or writing its plan or schedule, counts permanently; other acts since the step's last approval,
-	// also in the run that it continues. A schedule starts its newest text. Settings of pace change no outcome.
+	// also in the runs that it continues. A schedule starts its newest text. Settings of pace change no outcome.
 	gateActs = `
 SELECT st.step, a.actor, a.action, max(a.at)
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
@@ -128,8 +128,10 @@ CROSS JOIN LATERAL (
     SELECT s.changed_by, 'schedule', s.changed_at FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
     WHERE f.run_id = r.id
     UNION ALL
-    SELECT l.actor, l.action, l.at FROM audit_log l
-    WHERE (l.run_id = r.from_run OR l.run_id = r.id AND l.id > coalesce((SELECT max(p.id) FROM audit_log p
+    SELECT l.actor, l.action, l.at FROM (
+        WITH RECURSIVE up (id) AS (SELECT r.from_run UNION ALL SELECT e.from_run FROM up JOIN batchrun e ON e.id = up.id)
+        SELECT r.id UNION ALL SELECT id FROM up) c JOIN audit_log l ON l.run_id = c.id
+    WHERE (l.run_id <> r.id OR l.id > coalesce((SELECT max(p.id) FROM audit_log p
             WHERE p.run_id = r.id AND p.action = 'approve' AND p.detail ->> 'step' = st.name), 0))
         AND (l.action IN ('add', 'seal', 'correct', 'reset', 'rerun', 'accept', 'accept_withdraw')
             OR l.action = 'resume' AND l.before ->> 'state' = 'cancelled'

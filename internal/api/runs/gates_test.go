@@ -101,4 +101,8 @@ func TestFourEyesAtAGate(t *testing.T) {
 	ask(200, bob, http.MethodGet, "/runs/second/report?against=first&before=send&digests=false", "",
 		`{"change":"changed","items":1`, `{"change":"unchanged","items":2`)
 	ask(422, bob, http.MethodGet, "/runs/second/report?against=first&before=compose&digests=false", "", "before: ")
+	begin("third")
+	b.Exec(`UPDATE batchrun r SET from_run = f.id FROM batchrun f
+		WHERE (r.name, f.name) IN (('first', 'third'), ('third', 'second'))`)
+	ask(200, carl, http.MethodGet, "/runs/first/gate", "", `{"actor":"bob","action":"reset",`)
 }
