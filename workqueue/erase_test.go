@@ -253,7 +253,13 @@ func TestErase(t *testing.T) {
 	if after := b.everything(); after != before {
 		t.Error("a dry run has changed something")
 	}
+	groups := func() string {
+		found := testenv.Must(inspect.New(b.Store).GroupsBy(t.Context(), run, "name"))(t)
+		return string(testenv.Must(json.Marshal(found))(t))
+	}
+	testenv.Has(t, groups(), secret, "groups")
 	did := b.erase(erasure.Request{Run: run})
+	testenv.Same(t, strings.Contains(groups(), secret), false, "whether the groups still have it")
 	if len(did.Runs) != 1 || did.Erased.Items != 1 || did.Erased.Results != 2 || did.Erased.Payloads != 1 ||
 		did.Erased.DeadLetters != 1 || did.Erased.Quarantine != 1 || did.Erased.Operations != 0 {
 		t.Errorf("out of one run: %+v", did)
@@ -547,7 +553,10 @@ func TestEraseParametersAndNames(t *testing.T) {
 	l.Run, l.Body = &sealed, []byte(secret+" "+person)
 	b.bury(l)
 	b.Store = database.New(b.Pool) // without the key
+	b.Exec(`UPDATE batchrun SET name = concat('of ', $3::text, ' ', id) WHERE id IN ($1, $2)`, sealed, run, person)
 	did = b.erase(erasure.Request{Run: sealed})
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE strpos(name, CASE id WHEN $1 THEN $2 ELSE $3 END) > 0`,
+		sealed, did.Marker, person), 2, "the name of its run without the key, that of another with it")
 	b.WantSaid(errors.New(fmt.Sprint(did.Kept)), "batchrun.params, rows: 1: ", "quarantine.body, rows: 1: ")
 	one := b.Pool.Config()
 	one.MaxConns = 1

@@ -278,19 +278,21 @@ func Searched() []Columns {
 	}
 }
 
-const perRun = " run_event work_slice run_correction run_acceptance run_fail_fast "
+// perRun is the tables that are searched for one run, with the column that has it.
+var perRun = map[string]string{"batchrun": "id", "run_event": "run_id", "work_slice": "run_id", "run_correction": "run_id",
+	"run_acceptance": "run_id", "run_fail_fast": "run_id", "schedule_occurrence": "run_id"}
 
 func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	var statements []string
 	for _, of := range Searched() {
-		if of.How != Text && of.How != JSON {
+		how := of.How
+		if how != Text && how != JSON {
 			continue
 		}
 		for name := range strings.FieldsSeq(of.Names) {
 			table, column, _ := strings.Cut(name, ".")
-			byRun := strings.Contains(perRun, " "+table+" ")
-			if run == nil || byRun {
-				statements = append(statements, eraseColumn(table, column, of.How, byRun))
+			if of := perRun[table]; run == nil || of != "" {
+				statements = append(statements, eraseColumn(table, column, how, of))
 			}
 		}
 	}
@@ -317,13 +319,14 @@ func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased,
 }
 
 // eraseColumn updates only rows with the key. Names come from [Searched]. Tables may have millions of rows: a cheap
-// condition excludes rows without any form of the key, since the function takes a hundred times as long.
-func eraseColumn(table, column, how string, byRun bool) string {
+// condition excludes rows without any form of the key, since the function takes a hundred times as long. Run is the
+// column with the run, if the table has one.
+func eraseColumn(table, column, how, run string) string {
 	of := "erased_" + how + "(" + column + ", $1, $2)"
 	statement := "UPDATE " + table + " SET " + column + " = " + of + " WHERE CASE WHEN strpos(" + column +
 		`::text, $1) > 0 OR ` + column + `::text ~ '[\\%+]' THEN ` + column + " <> " + of + " END"
-	if byRun {
-		statement += " AND ($3::uuid IS NULL OR run_id = $3)"
+	if run != "" {
+		statement += " AND ($3::uuid IS NULL OR " + run + " = $3)"
 	}
 	return statement
 }

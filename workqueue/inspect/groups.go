@@ -201,6 +201,7 @@ type fieldGroups struct {
 	index  map[string]uint16
 	counts []int64              // by value, as in of
 	known  workqueue.Generation // generation of the last correction in of
+	erased int                  // erasures in the run before of was read
 	wrong  error                // a GroupingError, for too many values; the field is not read again
 }
 
@@ -268,7 +269,9 @@ WHERE run_id = $1 AND $2::text = '' AND ordinal >= $3 AND ordinal < $4`
 )
 
 const (
-	lastCorrection = `SELECT coalesce(max(generation), 0) FROM run_correction WHERE run_id = $1`
+	lastCorrection = `
+SELECT coalesce(max(generation), 0), coalesce((SELECT erased FROM batchrun WHERE id = $1), 0)
+FROM run_correction WHERE run_id = $1`
 
 	// correctedValues is the items among those read that were corrected since.
 	correctedValues = `
@@ -281,8 +284,12 @@ WHERE run_id = $1 AND ordinal < $4
 // concurrent one may be read twice, but is never missed.
 func (f *fieldGroups) correct(ctx context.Context, db *database.DB) error {
 	var last workqueue.Generation
-	if err := db.Pool.QueryRow(ctx, lastCorrection, f.run).Scan(&last); err != nil {
+	var erased int
+	if err := db.Pool.QueryRow(ctx, lastCorrection, f.run).Scan(&last, &erased); err != nil {
 		return err
+	}
+	if erased != f.erased { // nothing of what was erased may stay
+		f.of, f.values, f.index, f.counts, f.erased = nil, nil, map[string]uint16{}, make([]int64, 1), erased
 	}
 	if last == f.known {
 		return nil
