@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/gather/template"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	"github.com/tranchehq/tranche/workqueue/order"
-	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
 const (
@@ -141,8 +140,7 @@ func check(doc *strictyaml.Document, s *collector.CollectorSpec, keying *order.R
 		return doc.Fail("params", "they have %d bytes; at most %d KiB are allowed", len(size), maxParamsBytes>>10)
 	}
 	if _, err := collector.ParseRequestRate(s.Rate); err != nil {
-		return doc.Fail("rate", "want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a "+
-			"second; this is %.40q", pace.MinRequestRate, pace.MaxRequestRate, s.Rate)
+		return doc.Fail("rate", "%v", err)
 	}
 	return cmp.Or(checkCodes(doc, "retry_codes", s.RetryCodes), checkCodes(doc, "no_retry_codes", s.NoRetryCodes),
 		checkKeying(doc, keying), checkFold(doc, s), checkEnrichment(doc, s), checkPairs(doc, s))
@@ -217,60 +215,71 @@ func checkPairs(doc *strictyaml.Document, given *collector.CollectorSpec) error 
 }
 
 // Key returns an operation's key: its own, or the payload's value for order_by. With partitions it is a stable number
-// such as 17/64, counted from 0. The error is an *order.ValueError if the payload has no value, or one that is not
-// listed.
+// such as 17/64, counted from 0. The error is an *OpError if the payload has no value, one that is not listed, or one
+// that cannot be a key.
 func Key(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
-	by := spec.OrderBy
-	if by == nil {
-		return own, nil
+	rule := order.Rule{By: order.Key}
+	if by := spec.OrderBy; by != nil {
+		rule = order.Rule{By: by.Field, Values: by.Values, Partitions: by.Partitions}
 	}
-	rule := order.Rule{By: by.Field, Values: by.Values, Partitions: by.Partitions}
-	value, err := rule.Value(own, payload)
-	if err != nil {
+	value, err := valueOf(&rule, "order_by", own, payload)
+	switch {
+	case err != nil:
 		return "", err
-	}
-	if by.Partitions > 0 {
-		return strconv.Itoa(order.Partition(value, by.Partitions)) + "/" + strconv.Itoa(by.Partitions), nil
-	}
-	if len(value) > collector.MaxOpKey {
-		return "", &order.ValueError{Field: by.Field, Problem: fmt.Sprintf("the value has %d bytes, and a key has at most "+
-			"%d; with partitions it may be longer", len(value), collector.MaxOpKey)}
+	case rule.Partitions > 0:
+		return strconv.Itoa(order.Partition(value, rule.Partitions)) + "/" + strconv.Itoa(rule.Partitions), nil
+	case len(value) > collector.MaxOpKey:
+		return "", wrongValue(&rule, "order_by", "the value has %d bytes, and a key has at most %d; with partitions it may "+
+			"be longer", len(value), collector.MaxOpKey)
 	}
 	return value, nil
 }
 
 // ownKey reports whether operations must have a key.
-func ownKey(spec *collector.CollectorSpec) bool {
-	return spec.OrderBy == nil || spec.OrderBy.Field == order.Key
-}
+func ownKey(spec *collector.CollectorSpec) bool { return usual(spec, "").By == order.Key }
 
 // Fold returns the value by which an operation is folded with others of its key: that of fold_by, else of order_by,
-// else the operation's own key. It is empty without fold. The error is an *order.ValueError.
+// else the operation's own key. It is empty without fold. The error is an *OpError.
 func Fold(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
 	if spec.Fold == "" {
 		return "", nil
 	}
-	value, err := valueOf(spec, spec.FoldBy, own, payload)
-	if err != nil {
-		return "", err
+	rule := usual(spec, spec.FoldBy)
+	value, err := valueOf(&rule, "fold by", own, payload)
+	if err == nil && (value == "" || len(value) > collector.MaxOpKey) {
+		return "", wrongValue(&rule, "fold by", "the value has %d bytes; what operations are folded by has 1 to %d",
+			len(value), collector.MaxOpKey)
 	}
-	if value == "" || len(value) > collector.MaxOpKey {
-		return "", &order.ValueError{Field: spec.FoldBy, Problem: fmt.Sprintf("the value has %d bytes; what operations are "+
-			"folded by has 1 to %d", len(value), collector.MaxOpKey)}
-	}
-	return value, nil
+	return value, err
 }
 
-// valueOf returns the value of by, else of order_by, else the operation's own key.
-func valueOf(spec *collector.CollectorSpec, by, own string, payload []byte) (string, error) {
+// usual returns the rule for the value of by, else of order_by, else the operation's own key.
+func usual(spec *collector.CollectorSpec, by string) order.Rule {
 	if by == "" && spec.OrderBy != nil {
 		by = spec.OrderBy.Field
 	}
-	if by == "" {
-		return own, nil
+	return order.Rule{By: cmp.Or(by, order.Key)}
+}
+
+// valueOf returns an operation's value for a rule: text that PostgreSQL can store. The error is an *OpError, which says
+// what the value is for.
+func valueOf(rule *order.Rule, use, own string, payload []byte) (string, error) {
+	value, err := rule.Value(own, payload)
+	if bad, ok := errors.AsType[*order.ValueError](err); ok {
+		return "", wrongValue(rule, use, "%s", bad.Problem)
 	}
-	rule := order.Rule{By: by}
-	return rule.Value(own, payload)
+	if err == nil && !isText(value) {
+		return "", wrongValue(rule, use, "the value %.60q must be UTF-8 without NUL", value)
+	}
+	return value, err
+}
+
+func wrongValue(rule *order.Rule, use, format string, args ...any) error {
+	field := "payload"
+	if rule.By == order.Key {
+		field = "key"
+	}
+	return &OpError{Field: field, Problem: use + " " + rule.By + ": " + fmt.Sprintf(format, args...)}
 }
 
 const partSQL, partEndpoint, partLocal = "sql", "endpoint", "local"
@@ -353,10 +362,4 @@ func checkEnrichment(doc *strictyaml.Document, s *collector.CollectorSpec) error
 		return doc.Fail("enrich.payload", "%v", err)
 	}
 	return nil
-}
-
-// lookedUp returns the value that an enrichment looks up for an operation: that of by, else of order_by, else
-// the operation's own key. The error is an *order.ValueError.
-func lookedUp(spec *collector.CollectorSpec, own string, payload []byte) (string, error) {
-	return valueOf(spec, spec.Enrich.By, own, payload)
 }

@@ -179,6 +179,7 @@ func TestKey(t *testing.T) {
 		{&collector.OpKeying{Field: "a", Partitions: 100}, `{"a":"customer-7"}`, "97/100", ""},
 		{&collector.OpKeying{Field: "key", Partitions: 100}, `{}`, "", ""},
 		{&collector.OpKeying{Field: "a"}, `{"a":"` + strings.Repeat("x", 600) + `"}`, "", "the value has 600 bytes"},
+		{&collector.OpKeying{Field: "a"}, `{"a":"x\u0000"}`, "", `order_by a: the value "x\x00" must be UTF-8 without NUL`},
 	} {
 		got, err := ingest.Key(&collector.CollectorSpec{OrderBy: tc.keying}, "own", []byte(tc.payload))
 		if (tc.refuse == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), tc.refuse) ||
@@ -202,6 +203,7 @@ func TestFold(t *testing.T) {
 		{collector.CollectorSpec{Fold: "last", OrderBy: by, FoldBy: "b"}, `{"a":7,"b":"x"}`, "x", ""},
 		{collector.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"a":7}`, "", `no field "b"`},
 		{collector.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"b":""}`, "", `field "b" is empty`},
+		{collector.CollectorSpec{Fold: "last", FoldBy: "b"}, `{"b":"\u0000"}`, "", "fold by b: the value"},
 	} {
 		got, err := ingest.Fold(&tc.spec, "own", []byte(tc.payload))
 		if got != tc.want || (tc.wrongWith == "") != (err == nil) || err != nil && !strings.Contains(err.Error(),

@@ -14,9 +14,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/fetch/sqlfetch"
 	"github.com/tranchehq/tranche/gather/template"
-	"github.com/tranchehq/tranche/internal/intake/row"
 	"github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 const maxAsked = 1000
@@ -114,22 +112,16 @@ func (e *enriching) ask(ctx context.Context, sent, ops []collector.Op) error {
 		return nil
 	}
 	e.rows, e.asked = map[int]template.Part{}, make([]int, len(ops))
+	by := usual(e.spec, e.spec.Enrich.By)
 	first := map[string]int{} // the first operation that needs a value
 	var questions []question
 	for i := range ops {
 		if ops[i].Duplicate {
 			continue
 		}
-		value, err := lookedUp(e.spec, sent[i].Key, sent[i].Payload)
-		if bad, ok := errors.AsType[*order.ValueError](err); ok {
-			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("enrich by %s: %s", bad.Field, bad.Problem)}
-		}
+		value, err := valueOf(&by, "enrich by", sent[i].Key, sent[i].Payload)
 		if err != nil {
-			return err
-		}
-		if !isText(value) {
-			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("the value to look up, %.60q, must be UTF-8 "+
-				"without NUL", value)}
+			return ofOp(i, err)
 		}
 		q := question{value: value, op: i, payload: sent[i].Payload}
 		if e.spec.Enrich.SQL != nil {
@@ -298,13 +290,8 @@ func (e *enriching) fill(sent, ops []collector.Op) error {
 		if err != nil {
 			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("enrich: %v", err)}
 		}
-		switch {
-		case len(payload) > collector.MaxOpPayload:
-			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("with what enrich adds it has %d bytes; at "+
-				"most %d are stored", len(payload), collector.MaxOpPayload)}
-		case row.Deeper(payload, wire.DefaultMaxDepth):
-			return &OpError{Number: i + 1, Field: "payload", Problem: fmt.Sprintf("with what enrich adds it is nested deeper "+
-				"than %d", wire.DefaultMaxDepth)}
+		if problem := payloadProblem(payload); problem != "" {
+			return &OpError{Number: i + 1, Field: "payload", Problem: "with what enrich adds " + problem}
 		}
 		if err := e.hold(len(payload)); err != nil {
 			return err

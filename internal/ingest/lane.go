@@ -104,7 +104,7 @@ func (l *lane) commit(adds []*add) {
 	if err == nil {
 		return
 	}
-	if len(adds) > 1 && isTheirs(err) {
+	if len(adds) > 1 && isData(err) {
 		l.of.log.Warn("operations that were added together are added one by one", zap.String("collector", l.collector),
 			zap.Int("adds", len(adds)), zap.Error(err))
 		for _, a := range adds {
@@ -115,12 +115,6 @@ func (l *lane) commit(adds []*add) {
 	for _, a := range adds {
 		a.err = err
 	}
-}
-
-func isTheirs(err error) bool {
-	_, moved := errors.AsType[*collector.MovedError](err)
-	_, bad := errors.AsType[*workqueue.SettingError](err)
-	return bad || !moved && !errors.Is(err, workqueue.ErrNotFound) && isData(err)
 }
 
 func (l *lane) tryCommit(adds []*add) error {

@@ -101,8 +101,7 @@ func (p *Producers) told(err error) (wire.CollectCode, string) {
 		code wire.CollectCode
 	}{
 		{as[*OpError], wire.CollectInvalid}, {as[*TooManyError], wire.CollectTooLarge},
-		{as[*OverloadedError], wire.CollectBusy}, {as[*workqueue.SettingError], wire.CollectInvalid},
-		{as[*EnrichError], wire.CollectUnavailable},
+		{as[*OverloadedError], wire.CollectBusy}, {as[*EnrichError], wire.CollectUnavailable},
 	} {
 		if found := known.find(err); found != nil {
 			return known.code, found.Error()

@@ -59,8 +59,9 @@ func New(definitions collector.Store, adder Adder, sources Sources, log *zap.Log
 		specs: map[string]knownSpec{}, noted: map[string]noted{}}
 }
 
-// AddFrom reads operations, see Read, and adds all or none. It returns errors of Read and Add, an *OverloadedError,
-// or the reader's error.
+// AddFrom reads operations, see Read, and adds all or none. It returns after the commit. If ctx ends before, they may
+// be committed anyway. It returns errors of Read, an *OpError, an *EnrichError, an *OverloadedError, an error of the
+// Adder, or the reader's error.
 func (p *Producers) AddFrom(ctx context.Context, name string, from io.Reader) (collector.AddedOps, error) {
 	ops, release, err := p.read(from)
 	if err != nil {
@@ -76,14 +77,6 @@ func (p *Producers) read(from io.Reader) ([]collector.Op, func(), error) {
 		b.release()
 	}
 	return ops, b.release, err
-}
-
-// Add adds all operations or none, and returns after the commit. If ctx ends before, they may be committed anyway. It
-// returns an *OpError, an *EnrichError, an *OverloadedError, or an error of the Adder.
-func (p *Producers) Add(
-	ctx context.Context, name string, ops []collector.Op,
-) (collector.AddedOps, error) {
-	return p.add(ctx, name, ops, func() {}, p.await)
 }
 
 const maxSample = 10

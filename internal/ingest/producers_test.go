@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -85,8 +86,8 @@ func (b *bench) keys(name string) map[string]int {
 	return all
 }
 
-func op(id, key string) []collector.Op {
-	return []collector.Op{{ID: id, Key: key, Payload: []byte(`{"n":1}`)}}
+func op(id string) io.Reader {
+	return strings.NewReader(`{"id":"` + id + `","key":"k","payload":{"n":1}}`)
 }
 
 // Adds that come while a commit is in progress share the next one, and each is told of its own operations.
@@ -103,7 +104,7 @@ func TestAddsShareCommits(t *testing.T) {
 	var adding sync.WaitGroup
 	var added, duplicates atomic.Int64
 	add := func(id string) {
-		done, err := b.it.Add(t.Context(), "c", op(id, "k"))
+		done, err := b.it.AddFrom(t.Context(), "c", op(id))
 		if err != nil || done.Added+done.Duplicates != 1 {
 			t.Errorf("%s: %+v, %v", id, done, err)
 		}
@@ -144,7 +145,7 @@ func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 	var adding sync.WaitGroup
 	for i, id := range []string{"first", "a", "bad", "b", "c"} {
 		adding.Go(func() {
-			done, err := b.it.Add(t.Context(), "c", op(id, "k"))
+			done, err := b.it.AddFrom(t.Context(), "c", op(id))
 			if (id == "bad") != (err != nil) || err == nil && done.Added != 1 {
 				t.Errorf("%s: %+v, %v", id, done, err)
 			}
@@ -166,7 +167,7 @@ func TestKeysFollowTheDefinition(t *testing.T) {
 	b := setup(t)
 	b.apply("o", "endpoint: echo\norder_by: n\n")
 	add := func() (collector.AddedOps, error) {
-		return b.it.Add(t.Context(), "o", []collector.Op{{Payload: []byte(`{"n":"customer-7"}`)}})
+		return b.it.AddFrom(t.Context(), "o", strings.NewReader(`{"payload":{"n":"customer-7"}}`))
 	}
 	testenv.MustSame(t, testenv.Must(add())(t).Added, 1, "added")
 	b.apply("o", "endpoint: echo\norder_by: n\npartitions: 100\n")

@@ -197,19 +197,27 @@ func (r *opReader) payload(op *collector.Op) error {
 	if err != nil {
 		return r.broken(err)
 	}
-	if row.Deeper(value, wire.DefaultMaxDepth) {
-		return r.wrong("payload", "it is nested deeper than %d", wire.DefaultMaxDepth)
-	}
 	kept := value.Clone()
 	if err := kept.Compact(); err != nil {
 		return r.broken(err)
 	}
-	if len(kept) > collector.MaxOpPayload {
-		return r.wrong("payload", "it has %d bytes; at most %d are taken: send what it is about by reference", len(kept),
-			collector.MaxOpPayload)
+	if problem := payloadProblem(kept); problem != "" {
+		return r.wrong("payload", "%s", problem)
 	}
 	op.Payload = json.RawMessage(kept)
 	return nil
+}
+
+// payloadProblem says why a payload cannot be stored; empty: it can.
+func payloadProblem(payload []byte) string {
+	switch {
+	case len(payload) > collector.MaxOpPayload:
+		return fmt.Sprintf("it has %d bytes; at most %d are stored: send what it is about by reference", len(payload),
+			collector.MaxOpPayload)
+	case row.Deeper(payload, wire.DefaultMaxDepth):
+		return fmt.Sprintf("it is nested deeper than %d", wire.DefaultMaxDepth)
+	}
+	return ""
 }
 
 func (r *opReader) wrong(field, format string, args ...any) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/gather/template"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
-	"github.com/tranchehq/tranche/workqueue/order"
 )
 
 // specAge is how long a collector's definition is cached. The store refuses an add for another version, which is then
@@ -78,48 +77,38 @@ func withKeys(spec *collector.CollectorSpec, ops []collector.Op) ([]collector.Op
 	ops = slices.Clone(ops) // a retry may set other keys
 	for i := range ops {
 		op := &ops[i]
-		if err := checkOp(spec, op); err != nil {
-			err.Number = i + 1
-			return nil, err
-		}
-		key, err := Key(spec, op.Key, op.Payload)
-		if bad, ok := errors.AsType[*order.ValueError](err); ok {
-			return nil, &OpError{Number: i + 1, Field: "payload", Problem: bad.Error()}
-		}
-		if err != nil {
-			return nil, err
-		}
-		fold, err := Fold(spec, op.Key, op.Payload)
-		if bad, ok := errors.AsType[*order.ValueError](err); ok {
-			return nil, &OpError{Number: i + 1, Field: "payload",
-				Problem: fmt.Sprintf("fold by %s: %s", cmp.Or(bad.Field, order.Key), bad.Problem)}
-		}
-		if err != nil {
-			return nil, err
+		key, badKey := Key(spec, op.Key, op.Payload)
+		fold, badFold := Fold(spec, op.Key, op.Payload)
+		if err := cmp.Or(checkOp(spec, op), badKey, badFold); err != nil {
+			return nil, ofOp(i, err)
 		}
 		op.Key, op.Fold = key, fold
 	}
 	return ops, nil
 }
 
-func checkOp(spec *collector.CollectorSpec, op *collector.Op) *OpError {
+// ofOp adds to an *OpError which operation it is of.
+func ofOp(i int, err error) error {
+	if bad, ok := errors.AsType[*OpError](err); ok {
+		bad.Number = i + 1
+	}
+	return err
+}
+
+// checkOp checks what Key, Fold and Read do not.
+func checkOp(spec *collector.CollectorSpec, op *collector.Op) error {
 	switch {
 	case len(op.ID) > collector.MaxOpID:
 		return &OpError{Field: "id", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.ID),
 			collector.MaxOpID)}
 	case !isText(op.ID):
 		return &OpError{Field: "id", Problem: "it must be UTF-8 without NUL"}
-	case !isText(op.Key):
-		return &OpError{Field: "key", Problem: "it must be UTF-8 without NUL"}
 	case ownKey(spec) && op.Key == "":
 		return &OpError{Field: "key", Problem: "it is missing; say what the operation belongs to, like a customer's id, or " +
 			"give the collector an order_by"}
 	case !ownKey(spec) && op.Key != "":
 		return &OpError{Field: "key", Problem: fmt.Sprintf("the collector makes it of the payload's %s; leave it out",
 			spec.OrderBy.Field)}
-	case spec.OrderBy == nil && len(op.Key) > collector.MaxOpKey:
-		return &OpError{Field: "key", Problem: fmt.Sprintf("it has %d bytes, and at most %d are allowed", len(op.Key),
-			collector.MaxOpKey)}
 	}
 	return nil
 }

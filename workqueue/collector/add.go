@@ -57,8 +57,8 @@ RETURNING CASE WHEN flush IS NULL THEN extract(epoch FROM due_at - $5)::float8 E
 //
 // An operation whose ID is still remembered from an earlier add is not added but counted as a duplicate; so is the
 // second of the same ID. version is that of the collector for which the keys were made; 0 means any. The error is a
-// *MovedError if the version has changed, wraps ErrNotFound if the collector does not exist, and is a *SettingError
-// for an operation that cannot be stored; then nothing is added.
+// *MovedError if the version has changed, and wraps ErrNotFound if the collector does not exist; then nothing is added.
+// The caller has checked the operations, see internal/ingest.
 //
 // next is the time until the first of the keys is due; 0 or negative means now. The caller should then wake the
 // flushers.
@@ -66,9 +66,6 @@ func (s Store) AddOps(ctx context.Context, name string, version int, batches [][
 	next time.Duration, err error,
 ) {
 	add := opsAdding{name: name, version: version, batches: batches}
-	if err := add.check(); err != nil {
-		return nil, 0, err
-	}
 	if !slices.ContainsFunc(batches, func(batch []Op) bool { return len(batch) > 0 }) {
 		return make([]AddedOps, len(batches)), noWait, nil
 	}
@@ -97,17 +94,6 @@ type opsAdding struct {
 	known      map[string]bool
 	out        []AddedOps
 	next       time.Duration
-}
-
-func (a *opsAdding) check() error {
-	for _, batch := range a.batches {
-		for i := range batch {
-			if err := batch[i].check(); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
 }
 
 func (a *opsAdding) run(ctx context.Context, tx pgx.Tx) error {
@@ -165,9 +151,6 @@ func (a *opsAdding) remember(ctx context.Context, tx pgx.Tx) error {
 // TryOps returns what AddOps would do with a batch, without doing it. taken is the operations that would be added.
 func (s Store) TryOps(ctx context.Context, name string, version int, ops []Op) (out AddedOps, taken []Op, err error) {
 	try := opsAdding{name: name, version: version, batches: [][]Op{ops}}
-	if err := try.check(); err != nil {
-		return out, nil, err
-	}
 	remembers := false
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		remembers, err = try.target(ctx, tx)

@@ -25,17 +25,11 @@ func New(db *database.DB) Store { return Store{db: db} }
 
 // Limits of operations and collectors.
 const (
-	MaxOpID           = 256                 // bytes of an operation's ID
-	MaxOpKey          = 512                 // bytes of its key
-	MaxOpPayload      = 512 << 10           // bytes of its payload
-	MaxOpPriority     = 9                   // the most urgent; 0 is the least
-	MaxFlushSize      = 8192                // operations of a flush
-	MaxFlushes        = 1024                // concurrent flushes of a collector
-	MaxCollectorSpan  = 30 * 24 * time.Hour // of every duration in a collector's settings
-	MaxFlushTimeout   = time.Hour
-	MaxFlushAttempts  = 1000
-	maxCollectorText  = 256 << 10
-	maxCollectorParts = 1 << 20 // of a key version
+	MaxOpID       = 256       // bytes of an operation's ID
+	MaxOpKey      = 512       // bytes of its key
+	MaxOpPayload  = 512 << 10 // bytes of its payload
+	MaxOpPriority = 9         // the most urgent; 0 is the least
+	MaxFlushSize  = 8192      // operations of a flush
 )
 
 // Defaults of CollectorSpec.
@@ -132,17 +126,13 @@ func ParseRequestRate(text string) (perSecond float64, err error) {
 	if text == "" {
 		return 0, nil
 	}
-	wrong := workqueue.BadSetting("rate is %.40q; give calls in a second, minute, hour or day, as 10/s, 50/m, 100/h or "+
-		"500/d", text)
 	number, unit, found := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
 	seconds, known := map[string]float64{"s": 1, "m": 60, "h": 3600, "d": 86400}[strings.TrimSpace(unit)]
-	if err != nil || !found || !known {
-		return 0, wrong
-	}
-	if n /= seconds; !(n >= pace.MinRequestRate && n <= pace.MaxRequestRate) { // rejects NaN, too
-		return 0, workqueue.BadSetting("rate is %.40q; give at least %g and at most %d calls a second", text,
-			pace.MinRequestRate, pace.MaxRequestRate)
+	n /= seconds
+	if err != nil || !found || !known || !(n >= pace.MinRequestRate && n <= pace.MaxRequestRate) { // rejects NaN, too
+		return 0, workqueue.BadSetting("want calls in a time, like 10/s, 50/m, 100/h or 500/d, at least %g and at most %d a "+
+			"second; this is %.40q", pace.MinRequestRate, pace.MaxRequestRate, text)
 	}
 	return n, nil
 }
@@ -179,7 +169,7 @@ func (e *MovedError) Error() string {
 // Text is a collector to be applied.
 type Text struct {
 	Name   string
-	Spec   CollectorSpec // with its defaults
+	Spec   CollectorSpec // checked, with its defaults
 	Source string        // as the user wrote it; valid UTF-8 without NUL
 	Newest int           // only if this is the newest version; 0: any
 }
