@@ -23,6 +23,8 @@ import (
 // certPrefix separates names made of a certificate's subject from names of tokens and of people.
 const certPrefix = "cert:"
 
+const maxSubject = MaxActor - len(certPrefix)
+
 // crlLook is the interval for checking whether the revocation list was renewed.
 const crlLook = time.Second
 
@@ -65,7 +67,7 @@ func NewCertificates(config CertificatesConfig) (*Certificates, error) {
 		return nil, fmt.Errorf("--client-ca: %w", err)
 	}
 	for subject := range config.Roles {
-		if err := CheckName(certPrefix + subject); err != nil {
+		if err := checkName(subject, maxSubject); err != nil {
 			return nil, fmt.Errorf("--client-roles %q: %w", subject, err)
 		}
 	}
@@ -159,8 +161,8 @@ func (c *Certificates) Caller(state *tls.ConnectionState) (Principal, error) {
 	}
 	namespace, role, err := ParseGrant(string(c.Roles[subject]))
 	if err != nil {
-		return Principal{}, &DeniedError{Role: true, Why: fmt.Sprintf("the certificate of %.200q has no role here "+
-			"(serve --client-roles)", subject)}
+		return Principal{}, &DeniedError{Role: true, Why: fmt.Sprintf("the certificate of %.*q has no role here "+
+			"(serve --client-roles)", maxSubject, subject)}
 	}
 	p := Principal{Name: certPrefix + subject, Role: role, ExpiresAt: &cert.NotAfter, standing: standing,
 		certificate: numbered(cert.Issuer.String(), cert.SerialNumber)}
@@ -197,10 +199,14 @@ func subjectOf(cert *x509.Certificate) (string, error) {
 		}
 		parts = append(parts, strings.Join(part, "+"))
 	}
-	if names > 1 {
-		return "", fmt.Errorf("of %.200q has more than one CN", strings.Join(parts, ","))
+	text := strings.Join(parts, ",")
+	switch {
+	case names > 1:
+		return "", fmt.Errorf("of %.200q has more than one CN", text)
+	case len([]rune(text)) > maxSubject:
+		return "", fmt.Errorf("of %.200q has a subject of more than %d characters", text, maxSubject)
 	}
-	return strings.Join(parts, ","), nil
+	return text, nil
 }
 
 // fault is checked with each request: a connection may be older than a revocation. Without a current list of its

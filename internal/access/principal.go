@@ -185,8 +185,11 @@ func Recheck(ctx context.Context) error {
 // Anonymous is the audit log's name for unknown callers.
 const Anonymous = identity.Anonymous
 
-// MaxName is the maximum length of a name, in characters.
-const MaxName = 100
+// Maximum lengths, in characters: of a name, and of any actor, which may be the subject of a certificate.
+const (
+	MaxName  = 100
+	MaxActor = 512
+)
 
 // CheckTokenName refuses names for tokens that may look like another's: those with other characters than ASCII letters,
 // digits and ._- or single spaces. So none is an email or a subject of an identity provider.
@@ -201,13 +204,15 @@ func CheckTokenName(name string) error {
 var tokenName = regexp.MustCompile(`^[A-Za-z0-9]+([ ._-][A-Za-z0-9]+)*$`)
 
 // CheckName refuses names that would mislead readers of the audit log.
-func CheckName(name string) error {
+func CheckName(name string) error { return checkName(name, MaxName) }
+
+func checkName(name string, most int) error {
 	strange := strings.IndexFunc(name, func(r rune) bool { return !unicode.IsGraphic(r) || r == unicode.ReplacementChar })
 	switch {
 	case name == "" || strings.TrimSpace(name) != name:
 		return errors.New("there must be a name, without spaces around it, by which the audit log tells who acted")
-	case len([]rune(name)) > MaxName:
-		return fmt.Errorf("it has more than %d characters; shorten it", MaxName)
+	case len([]rune(name)) > most:
+		return fmt.Errorf("it has more than %d characters; shorten it", most)
 	case strange >= 0:
 		return errors.New(strconv.Quote(name) + " has a character that no one sees; leave it out")
 	case strings.EqualFold(name, workqueue.Engine) || strings.EqualFold(name, Anonymous):

@@ -69,13 +69,15 @@ func TestClientCertificates(t *testing.T) {
 		testenv.NoError(t, os.Chtimes(crl, at, at))
 	}
 	revoke(time.Now(), 99)
+	long := strings.Repeat("\U0001f3e6", 497) // with CN= and ,O=Bank 507 characters, each of four bytes
 	seen, log := observer.New(zap.WarnLevel)
 	clients, err := access.NewCertificates(access.CertificatesConfig{CAFile: authorities, CRLFile: crl, Log: zap.New(seen),
-		Roles: map[string]access.Role{"CN=billing,O=Bank": access.Operator, "CN=between's": access.Operator}})
+		Roles: map[string]access.Role{"CN=billing,O=Bank": access.Operator, "CN=between's": access.Operator,
+			"CN=" + long + ",O=Bank": access.Operator}})
 	testenv.NoError(t, err)
 	_, err = access.NewCertificates(access.CertificatesConfig{CAFile: authorities,
-		Roles: map[string]access.Role{"CN=" + strings.Repeat("x", 93): access.Viewer}})
-	testenv.Says(t, err, "it has more than 100 characters", "a long subject")
+		Roles: map[string]access.Role{"CN=x" + long + ",O=Bank": access.Viewer}})
+	testenv.Says(t, err, "it has more than 507 characters", "a long subject")
 	gate := testenv.Must(access.New(identity.New(b.Store), access.Config{}))(t)
 	server := testenv.Must(api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)),
 		api.Config{Access: gate, Certificates: clients, SecureCookies: true,
@@ -143,6 +145,9 @@ func TestClientCertificates(t *testing.T) {
 		"an authority between": {from("127.0.0.1", below), "GET", "/session", nil, `"role":"operator"`},
 		"a proxy's own": {from("127.0.0.2", below), "GET", "/runs", []string{"X-Forwarded-For", "192.0.2.1"},
 			"needs a login"},
+		"a long subject": {client(&ca, 12, time.Hour, long), "POST", change, []string{"Idempotency-Key",
+			strings.Repeat("k", 64)}, "200 "},
+		"a longer one":    {client(&ca, 13, time.Hour, "x"+long), "GET", "/runs", nil, "more than 507 characters"},
 		"two names":       {client(&ca, 10, time.Hour, "eve", twice, twice), "GET", "/runs", nil, "more than one CN"},
 		"a readable name": {client(&ca, 11, time.Hour, "x", domain), "GET", "/runs", nil, `DC=a\\\\,b,CN=x,O=Bank`},
 	} {
@@ -151,7 +156,8 @@ func TestClientCertificates(t *testing.T) {
 		}
 	}
 	testenv.Same(t, b.Number(`SELECT sum(CASE WHEN origin->>'certificate' = '7 CN=a test' AND
-		actor = 'cert:CN=billing,O=Bank' THEN 1 ELSE 9 END) FROM audit_log WHERE action = 'endpoint_set'`), 1, "changes")
+		actor = 'cert:CN=billing,O=Bank' OR actor = $1 THEN 1 ELSE 9 END) FROM audit_log WHERE action = 'endpoint_set'`,
+		"cert:CN="+long+",O=Bank"), 2, "changes")
 	testenv.NoError(t, os.WriteFile(crl, []byte("half a list"), 0o600))
 	testenv.NoError(t, os.Chtimes(crl, time.Now(), time.Now().Add(time.Second)))
 	testenv.Until(t, time.Minute, "a list that cannot be read is logged", func() bool {

@@ -46,12 +46,15 @@ func TestVersionsAreCompared(t *testing.T) {
 	} {
 		e.Says(422, at, body, says)
 	}
-	e.Says(200, at, `{"max_in_flight":90}`, `90`)
+	e.Says(200, at, `{"max_in_flight":90,"namespaces":["default"]}`, `90`)
 	e.Says(200, at, `{"canary":{"endpoint":"count-v2","share":50}}`, `"canary_share":50`)
 	testenv.Same(t, e.Number(`SELECT count(*) FROM audit_log WHERE subject = 'count-v2'
-		AND after = '{"max_in_flight": 90}'`), 1, "limits that the new version got")
+		AND after = '{"max_in_flight": 90, "namespaces": "default"}'`), 1, "limits that the new version got")
+	v2 := "/endpoints/count-v2/settings"
+	e.Says(422, at, `{"namespaces":[]}`, "is for all, and its canary count-v2 for default")
+	e.Says(422, v2, `{"namespaces":[]}`, "is for default, and its canary count-v2 for all")
 	e.Says(422, at, `{"canary":{"endpoint":"third","share":5}}`, "50% of the requests go to count-v2")
-	e.Says(422, "/endpoints/count-v2/settings", `{"canary":{"endpoint":"count","share":5}}`, "is already the canary of")
+	e.Says(422, v2, `{"canary":{"endpoint":"count","share":5}}`, "is already the canary of")
 	e.Says(422, "/endpoints/third/settings", `{"canary":{"endpoint":"count-v2","share":5}}`,
 		"count-v2 is already the canary of count")
 	e.Says(409, at, `{"canary":{"share":40},"if_was":{"canary":"30"}}`, "30")
@@ -70,4 +73,8 @@ func TestVersionsAreCompared(t *testing.T) {
 	e.Says(200, at, `{"canary":{"share":0},"if_was":{"canary":"50"}}`, `"canary":"count-v2"`)
 	testenv.Same(t, apitest.Read[api.Endpoint](e.Bench, "/endpoints/count").Canary.State, "no requests go to count-v2",
 		"what is said")
+	e.Says(200, at, `{"namespaces":[]}`, `"canary":"count-v2"`)
+	e.Says(422, at, `{"canary":{"share":5}}`, "is for all, and its canary count-v2 for default")
+	e.Says(200, v2, `{"namespaces":[]}`, `90`)
+	e.Says(200, at, `{"canary":{"share":5}}`, `"canary_share":5`)
 }

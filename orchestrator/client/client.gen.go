@@ -7311,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of d1f5c6ac244c587cf7fc0ea2be864c23, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.
+// Of 32c28a26ed181f0fe4f8a147ce86fee2, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.

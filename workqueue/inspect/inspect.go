@@ -42,7 +42,7 @@ type AuditEntry struct {
 // AuditFilter selects what Audit lists. Zero fields select everything.
 type AuditFilter struct {
 	Run    workqueue.RunID `json:"-"`
-	Actor  string          `query:"actor" maxLength:"200" doc:"only actions of this actor; tranche: those of nodes"`
+	Actor  string          `query:"actor" maxLength:"512" doc:"only actions of this actor; tranche: those of nodes"`
 	Action string          `query:"action" maxLength:"64" doc:"only actions of this name" example:"rerun"`
 	Since  time.Time       `query:"since" doc:"only actions then or later"`
 	Before int64           `query:"before" minimum:"0" doc:"next of the previous page"` // 0: from the newest

@@ -46,8 +46,8 @@ WHERE canary_share > 0 AND (endpoint = $2 OR canary = $1 OR canary = $2 AND endp
 
 	// shareLimits gives the new version the limits of the old one, unless it has its own.
 	shareLimits = `
-INSERT INTO endpoint_setting (endpoint, concurrency, max_in_flight, rate, request_rate, changed_by)
-SELECT $2, concurrency, max_in_flight, rate, request_rate, $3 FROM endpoint_setting WHERE endpoint = $1
+INSERT INTO endpoint_setting (endpoint, concurrency, max_in_flight, rate, request_rate, namespaces, changed_by)
+SELECT $2, concurrency, max_in_flight, rate, request_rate, namespaces, $3 FROM endpoint_setting WHERE endpoint = $1
 ON CONFLICT DO NOTHING`
 
 	setCanary = `
@@ -55,6 +55,14 @@ UPDATE endpoint_setting
 SET canary = $2, canary_share = $3, canary_has_listeners = true,
     canary_since = CASE WHEN canary = $2 AND canary_share > 0 THEN canary_since ELSE tranche_now() END
 WHERE endpoint = $1`
+
+	// otherNamespaces finds a canary in use that other namespaces may use than its endpoint.
+	otherNamespaces = `
+SELECT e.endpoint, coalesce(array_to_string(e.namespaces, ', '), 'all'), c.endpoint,
+    coalesce(array_to_string(c.namespaces, ', '), 'all')
+FROM endpoint_setting e JOIN endpoint_setting c ON c.endpoint = e.canary
+WHERE e.canary_share > 0 AND $1 IN (e.endpoint, e.canary) AND NOT coalesce(
+    e.namespaces @> c.namespaces AND e.namespaces <@ c.namespaces, e.namespaces IS NULL AND c.namespaces IS NULL)`
 
 	// sharePace makes the new version start with what was learned of the old one.
 	sharePace = `
@@ -108,6 +116,26 @@ func (c *Canary) set(ctx context.Context, tx pgx.Tx, before *EndpointSetting, ac
 	}
 	_, err = tx.Exec(ctx, sharePace, name, to)
 	return err
+}
+
+// changeCanary sets the canary, unless it is nil. It refuses one that other namespaces may use than its endpoint, also
+// if the setting is the canary's: their runs would reach a service that is not for them.
+func (s *EndpointSetting) changeCanary(ctx context.Context, tx pgx.Tx, to *Canary, actor string) error {
+	if to != nil {
+		if err := to.set(ctx, tx, s, actor); err != nil {
+			return err
+		}
+		if err := tx.QueryRow(ctx, lockSetting, s.Endpoint).Scan(s.columns()...); err != nil {
+			return err
+		}
+	}
+	var name, of, canary, canaryOf string
+	err := tx.QueryRow(ctx, otherNamespaces, s.Endpoint).Scan(&name, &of, &canary, &canaryOf)
+	if err == nil {
+		return workqueue.BadSetting("endpoint %s is for %s, and its canary %s for %s; end the canary, give both the same "+
+			"namespaces, and set it again: tranche endpoints canary %[1]s --none", name, of, canary, canaryOf)
+	}
+	return pg.NoRow(err, nil)
 }
 
 // A look for services that began before a canary was set may have missed its first one.

@@ -140,7 +140,7 @@ func (s Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor 
 
 func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor string) (EndpointSetting, error) {
 	var before, after EndpointSetting
-	if change.Canary != nil {
+	if change.Canary != nil || change.Namespaces != nil {
 		if _, err := tx.Exec(ctx, lockCanaries); err != nil {
 			return after, err
 		}
@@ -150,11 +150,6 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 	}
 	if err := tx.QueryRow(ctx, lockSetting, change.Endpoint).Scan(before.columns()...); err != nil {
 		return after, err
-	}
-	if change.Canary != nil {
-		if err := change.Canary.set(ctx, tx, &before, actor); err != nil {
-			return after, err
-		}
 	}
 	if change.Namespaces != nil {
 		unknown := &workqueue.UnknownNamespaceError{}
@@ -166,6 +161,9 @@ func changeEndpoint(ctx context.Context, tx pgx.Tx, change EndpointChange, actor
 	row := tx.QueryRow(ctx, updateSetting, change.Endpoint, change.Concurrency, change.MaxInFlight, change.Rate, actor,
 		change.RequestRate, change.Namespaces)
 	if err := row.Scan(after.columns()...); err != nil {
+		return after, err
+	}
+	if err := after.changeCanary(ctx, tx, change.Canary, actor); err != nil {
 		return after, err
 	}
 	was, is := before.limits(), after.limits()

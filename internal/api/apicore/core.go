@@ -20,6 +20,7 @@ import (
 	"sync"
 	"time"
 	"unicode"
+	"unicode/utf8"
 
 	"github.com/danielgtaylor/huma/v2"
 	"github.com/nats-io/nats.go"
@@ -257,11 +258,11 @@ const (
 )
 
 // MaxActorBytes limits the actor's name in the audit log.
-const MaxActorBytes = 800 // 200 characters
+const MaxActorBytes = access.MaxActor * utf8.UTFMax
 
 // Actor is the caller.
 type Actor struct {
-	Name string `header:"Tranche-Actor" maxLength:"200" default:"anonymous" doc:"the caller, for the audit log"`
+	Name string `header:"Tranche-Actor" maxLength:"512" default:"anonymous" doc:"the caller, for the audit log"`
 }
 
 // Check refuses a name that the audit log cannot store.
