@@ -66,9 +66,7 @@ func (r *retentionRound) noteArchive(ctx context.Context, known bool) (used bool
 // notStored notes an error of the archive. Unless it takes objects all the same, so that the cause is in what was to be
 // stored, the rest waits for the next round.
 func (r *retentionRound) notStored(ctx context.Context, err error) {
-	if r.unstored == nil {
-		r.unstored = err
-	}
+	r.unstored = cmp.Or(r.unstored, err)
 	r.waits = r.archive.Check(ctx) != nil
 }
 

@@ -94,9 +94,7 @@ type Config struct {
 func (c Config) withDefaults() Config {
 	c.Log = cmp.Or(c.Log, zap.NewNop())
 	c.Log = c.Log.WithOptions(Quiet())
-	if c.Meter == nil {
-		c.Meter = core.NoMeter{}
-	}
+	c.Meter = cmp.Or[core.Meter](c.Meter, core.NoMeter{})
 	if c.Host == "" {
 		c.Host, _ = os.Hostname() // only shown to people
 	}

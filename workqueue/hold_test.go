@@ -128,22 +128,23 @@ func TestThreshold(t *testing.T) {
 func TestFailedLimit(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		text    string
-		items   int64
-		limit   int64
-		limited bool
+		text  string
+		items int64
+		limit int64
 	}{
-		{"", 100, 0, false}, {"0", 100, 0, true}, {"500", 100, 500, true}, {"1%", 1_000_000, 10_000, true},
-		{"1%", 199, 1, true}, {"0.5%", 1000, 5, true}, {"0.0001%", 1_000_000, 1, true}, {"100%", 7, 7, true},
-		{"0%", 7, 0, true}, {"33.3333%", 2_147_475_456, 715_824_436, true},
+		{"0", 100, 0}, {"500", 100, 500}, {"1%", 1_000_000, 10_000}, {"1%", 199, 1}, {"0.5%", 1000, 5},
+		{"0.0001%", 1_000_000, 1}, {"100%", 7, 7}, {"0%", 7, 0}, {"33.3333%", 2_147_475_456, 715_824_436},
 	} {
-		limit, limited, err := workqueue.FailedLimit(c.text, c.items)
-		if err != nil || limit != c.limit || limited != c.limited {
-			t.Errorf("%q of %d: %d, %v, %v; want %d, %v", c.text, c.items, limit, limited, err, c.limit, c.limited)
+		limit, err := workqueue.FailedLimit(c.text, c.items)
+		if err != nil || limit == nil || *limit != c.limit {
+			t.Errorf("%q of %d: %v, %v; want %d", c.text, c.items, limit, err, c.limit)
 		}
 	}
+	if limit, err := workqueue.FailedLimit("", 100); limit != nil || err != nil {
+		t.Errorf("without a threshold: %d, %v", *limit, err)
+	}
 	var setting *workqueue.SettingError // see TestParseMaxFailed
-	if _, _, err := workqueue.FailedLimit("3000000000", 100); !errors.As(err, &setting) {
+	if _, err := workqueue.FailedLimit("3000000000", 100); !errors.As(err, &setting) {
 		t.Errorf("more than there can be: %v", err)
 	}
 }

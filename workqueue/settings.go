@@ -418,10 +418,8 @@ func ParseMaxFailed(text string) (string, error) {
 func canonicalShare(share string) (canonical string, ok bool) {
 	whole, decimals, dot := strings.Cut(share, ".")
 	n, err := WholeNumber(whole)
-	if err != nil || n < 0 || n > 100 || dot != (decimals != "") || len(decimals) > 4 {
-		return "", false
-	}
-	if strings.Trim(decimals, "0123456789") != "" {
+	if err != nil || n < 0 || n > 100 || dot != (decimals != "") || len(decimals) > 4 ||
+		strings.Trim(decimals, "0123456789") != "" {
 		return "", false
 	}
 	decimals = strings.TrimRight(decimals, "0")
@@ -433,21 +431,21 @@ func canonicalShare(share string) (canonical string, ok bool) {
 
 const percentUnit = 10_000
 
-// FailedLimit converts a threshold for [ParseMaxFailed] to items, rounded down. limited is false for none.
-func FailedLimit(maxFailed string, items int64) (limit int64, limited bool, err error) {
+// FailedLimit converts a threshold for [ParseMaxFailed] to items, rounded down; nil: there is none.
+func FailedLimit(maxFailed string, items int64) (*int64, error) {
 	text, err := ParseMaxFailed(maxFailed)
 	if err != nil {
-		return 0, false, &SettingError{fmt.Sprintf("max failed is %.40q; %v", maxFailed, err)}
+		return nil, &SettingError{fmt.Sprintf("max failed is %.40q; %v", maxFailed, err)}
 	}
 	if text == "" {
-		return 0, false, nil
+		return nil, nil
 	}
 	share, part := strings.CutSuffix(text, "%")
 	if !part {
 		n, err := strconv.ParseInt(text, 10, 64)
-		return n, err == nil, err
+		return &n, err
 	}
 	whole, decimals, _ := strings.Cut(share, ".")
 	units, err := strconv.ParseInt(whole+decimals+strings.Repeat("0", 4-len(decimals)), 10, 64)
-	return items * units / (100 * percentUnit), err == nil, err
+	return new(items * units / (100 * percentUnit)), err
 }

@@ -282,12 +282,7 @@ func Rearm(ctx context.Context, tx pgx.Tx, id uuid.UUID, items []Ack) (generatio
 }
 
 func (m *masks) empty() bool {
-	for i := range m.sets {
-		if !m.sets[i].Empty() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(m.sets, func(s bitfield.Set) bool { return !s.Empty() })
 }
 
 const stateSQL = `SELECT state FROM tracker_batch WHERE id = $1`

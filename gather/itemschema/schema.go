@@ -119,10 +119,8 @@ func (s *Schema) meter(v reflect.Value, seen map[*jsonschema.Schema]bool) {
 }
 
 func (s *Schema) counted(at *jsonschema.Schema) *jsonschema.Format {
-	format, steps := at.Format, 1+len(at.AllOf)+len(at.AnyOf)+len(at.OneOf)
-	if format == nil {
-		format = &jsonschema.Format{Validate: func(any) error { return nil }}
-	}
+	steps := 1 + len(at.AllOf) + len(at.AnyOf) + len(at.OneOf)
+	format := cmp.Or(at.Format, &jsonschema.Format{Validate: func(any) error { return nil }})
 	return &jsonschema.Format{Name: format.Name, Validate: func(v any) error {
 		if s.steps += steps + size(v); s.steps > s.most {
 			return errTooManySteps

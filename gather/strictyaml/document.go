@@ -47,10 +47,7 @@ func Open(kind, name string, text []byte, limit int) (*Document, error) {
 	if err == nil && d.Root.node == nil {
 		err = d.whole("it is empty")
 	}
-	if err != nil {
-		return nil, err
-	}
-	return d, nil
+	return d, err
 }
 
 // OpenSecret is [Open] for a text that may contain passwords, even by mistake: errors quote only what looks like

@@ -54,10 +54,7 @@ func ParseURL(text string, variables Variables) (*URL, error) {
 	if err := u.parseBase(text); err != nil {
 		return nil, err
 	}
-	if err := u.parsePieces(text, variables); err != nil {
-		return nil, err
-	}
-	return u, nil
+	return u, u.parsePieces(text, variables)
 }
 
 var expression = regexp.MustCompile(`\{[^{}]*\}`)

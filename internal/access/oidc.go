@@ -77,11 +77,8 @@ func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	}
 	config.RoleClaim = cmp.Or(config.RoleClaim, DefaultRoleClaim)
 	sealer, err := newSealer(config.ClientSecret)
-	if err != nil {
-		return nil, err
-	}
 	return &OIDC{config: config, client: &http.Client{Timeout: providerTime}, sealer: sealer,
-		used: usedStates{at: map[[sha256.Size]byte]time.Time{}}}, nil
+		used: usedStates{at: map[[sha256.Size]byte]time.Time{}}}, err
 }
 
 func isLocal(u *url.URL) bool {
@@ -261,10 +258,7 @@ func NewAttempt(next string) Attempt {
 // Seal returns an attempt sealed for the browser.
 func (o *OIDC) Seal(a *Attempt) (string, error) {
 	text, err := json.Marshal(a)
-	if err != nil {
-		return "", err
-	}
-	return base64.RawURLEncoding.EncodeToString(o.sealer.seal(sealAttempt, text)), nil
+	return base64.RawURLEncoding.EncodeToString(o.sealer.seal(sealAttempt, text)), err
 }
 
 // Unseal returns the attempt that a browser brings back with the state repeated by the provider. It returns a

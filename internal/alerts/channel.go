@@ -2,6 +2,7 @@ package alerts
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -140,9 +141,7 @@ func NewReceivers(config Config) (*Receivers, error) {
 	}
 	r := &Receivers{conns: config.Connections, sender: sender, programs: config.Programs, public: config.Public,
 		timeout: config.Timeout}
-	if r.conns == nil {
-		r.conns = &connections.Connections{}
-	}
+	r.conns = cmp.Or(r.conns, &connections.Connections{})
 	if r.timeout <= 0 {
 		r.timeout = httpfetch.DefaultTimeout
 	}
@@ -151,10 +150,7 @@ func NewReceivers(config Config) (*Receivers, error) {
 			return nil, fmt.Errorf("alerts: program %q is %q; want a name of A-Z a-z 0-9 _ - and an absolute path", name, path)
 		}
 	}
-	if err := checkPublic(r.public); err != nil {
-		return nil, err
-	}
-	return r, nil
+	return r, checkPublic(r.public)
 }
 
 func checkPublic(text string) error {

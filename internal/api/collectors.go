@@ -1,6 +1,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -54,10 +55,7 @@ func newCollectors(
 	if takers == nil {
 		takers = ingest.New(collector.New(k.Store), engine, ingest.Sources{NC: k.NC}, k.Log)
 	}
-	if sources == nil {
-		sources = &connections.Connections{}
-	}
-	return &collectorRoutes{k, engine, takers, sources}
+	return &collectorRoutes{k, engine, takers, cmp.Or(sources, &connections.Connections{})}
 }
 
 func (s *collectorRoutes) Register(api huma.API) {

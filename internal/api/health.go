@@ -160,10 +160,7 @@ func (o *healthOps) mark(ctx context.Context, c ConditionName, m healthstore.New
 	}
 	defer o.lookAgain()
 	at, until, err := o.store.PutMark(ctx, m)
-	if err != nil {
-		return MarkedCondition{}, err
-	}
-	return MarkedCondition{ConditionName: c, State: string(m.State), By: m.Actor, At: &at, Until: until}, nil
+	return MarkedCondition{ConditionName: c, State: string(m.State), By: m.Actor, At: &at, Until: until}, err
 }
 
 func (o *healthOps) bringBack(ctx context.Context, in *conditionInput) (MarkedCondition, error) {

@@ -14,9 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-const (
-	maxPlanBody = 1 << 20 // larger than any plan, to report that one is too large
-)
+const maxPlanBody = 1 << 20 // larger than any plan, to report that one is too large
 
 // PlanList is a page of plans.
 type PlanList struct {

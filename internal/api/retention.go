@@ -255,9 +255,6 @@ func (s *adminRoutes) erase(ctx context.Context, in *eraseInput) (ErasedKey, err
 	}
 	done, err := erasure.New(s.Store).Erase(ctx, erasure.Request{Run: run, Key: set.Key, DryRun: set.DryRun,
 		Reason: set.Reason, Actor: in.Name})
-	if err != nil {
-		return ErasedKey{}, err
-	}
 	return ErasedKey{DryRun: set.DryRun, Marker: done.Marker, Runs: append([]workqueue.RunID{}, done.Runs...),
-		Erased: done.Erased, Unreached: append(done.Kept, erasure.Unreached()...)}, nil
+		Erased: done.Erased, Unreached: append(done.Kept, erasure.Unreached()...)}, err
 }

@@ -112,10 +112,7 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 		}
 	}
 	made, err := identity.New(s.Store).CreateToken(ctx, n, in.Name)
-	if err != nil {
-		return none, err
-	}
-	return CreatedToken{TokenView: made, Secret: secret}, nil
+	return CreatedToken{TokenView: made, Secret: secret}, err
 }
 
 // within refuses rights outside of namespaces; nil: there are none.

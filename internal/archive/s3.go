@@ -62,10 +62,7 @@ func NewS3(target string) (*S3, error) {
 			&credentials.EnvAWS{}, &credentials.FileAWSCredentials{}, &credentials.IAM{},
 		}),
 	})
-	if err != nil {
-		return nil, err
-	}
-	return &S3{client: client, bucket: u.Host, folder: strings.Trim(u.Path, "/")}, nil
+	return &S3{client: client, bucket: u.Host, folder: strings.Trim(u.Path, "/")}, err
 }
 
 func endpointOf(options url.Values) (*url.URL, error) {

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 )
@@ -130,22 +131,9 @@ func pages() []string {
 
 func isPage(path string) bool {
 	have := strings.Split(path, "/")
-	for _, page := range pages() {
-		if fits(strings.Split(page, "/"), have) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(pages(), func(page string) bool { return fits(strings.Split(page, "/"), have) })
 }
 
 func fits(want, have []string) bool {
-	if len(want) != len(have) {
-		return false
-	}
-	for i, part := range want {
-		if part != have[i] && (part != "{}" || have[i] == "") {
-			return false
-		}
-	}
-	return true
+	return slices.EqualFunc(want, have, func(part, has string) bool { return part == has || part == "{}" && has != "" })
 }

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/http"
 	"path"
 	"regexp"
@@ -120,13 +121,8 @@ func complete(document, at string, contents map[string][]byte) string {
 }
 
 func digestAll(contents map[string][]byte) string {
-	names := make([]string, 0, len(contents))
-	for name := range contents {
-		names = append(names, name)
-	}
-	slices.Sort(names)
 	all := sha256.New()
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(contents)) {
 		sum := sha256.Sum256(contents[name])
 		_, _ = fmt.Fprintf(all, "%q %x\n", name, sum) // a hash never fails
 	}

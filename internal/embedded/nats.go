@@ -345,9 +345,7 @@ func (l *natsLog) fatal() string {
 
 func (l *natsLog) Fatalf(format string, v ...any) {
 	l.mu.Lock()
-	if l.first == "" {
-		l.first = fmt.Sprintf(format, v...)
-	}
+	l.first = cmp.Or(l.first, fmt.Sprintf(format, v...))
 	l.mu.Unlock()
 	l.to.Errorf("nats: "+format, v...)
 }

@@ -43,10 +43,7 @@ func lookAtStore(store string) (storeView, error) {
 		return storeView{}, err
 	}
 	jetstream, err := os.Stat(jetstreamDir(store))
-	if err != nil {
-		return storeView{}, err
-	}
-	return storeView{root: root, jetstream: jetstream, streams: make(map[string]bool)}, nil
+	return storeView{root: root, jetstream: jetstream, streams: make(map[string]bool)}, err
 }
 
 // watch restarts a server that lost its store or disabled JetStream, until ctx ends.

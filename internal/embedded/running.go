@@ -81,10 +81,7 @@ func (l layout) chooseAddress(ctx context.Context) (address, error) {
 		return address{}, fmt.Errorf("read the cluster's password: %w", err)
 	}
 	port, err := freePort(ctx)
-	if err != nil {
-		return address{}, err
-	}
-	return address{port: port, password: strings.TrimSpace(string(password))}, nil
+	return address{port: port, password: strings.TrimSpace(string(password))}, err
 }
 
 // freePort returns a port that was free just now. If it is taken before PostgreSQL binds it, the start is retried

@@ -92,9 +92,7 @@ func New(cfg Config) (*Watch, error) {
 	if cfg.Store == nil || cfg.NC == nil {
 		return nil, errors.New("health: Config.Store and Config.NC are needed")
 	}
-	if cfg.Log == nil {
-		cfg.Log = zap.NewNop()
-	}
+	cfg.Log = cmp.Or(cfg.Log, zap.NewNop())
 	if cfg.Host == "" {
 		cfg.Host, _ = os.Hostname() // shown only
 	}

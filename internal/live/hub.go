@@ -19,6 +19,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"time"
 
@@ -230,12 +231,7 @@ type OutageError struct{ Detail string }
 func (e *OutageError) Error() string { return e.Detail }
 
 func (h *hub) knows(names []string) bool {
-	for _, name := range names {
-		if !h.views[name].loaded {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(names, func(name string) bool { return !h.views[name].loaded })
 }
 
 // Source is what a hub needs of the store.

@@ -208,12 +208,7 @@ func (c *cells) set(states []byte) {
 }
 
 func uniform(states []byte) bool {
-	for _, s := range states[1:] {
-		if s != states[0] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(states, func(s byte) bool { return s != states[0] })
 }
 
 // Changes is a flat list of ordinal, count, state: count items starting at the ordinal are now in that state. Apply

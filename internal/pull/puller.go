@@ -1,8 +1,11 @@
 package pull
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -67,12 +70,7 @@ type Puller struct {
 
 // New returns a Puller to be closed.
 func New(config Config) *Puller {
-	if config.Heartbeat == 0 {
-		config.Heartbeat = Heartbeat
-	}
-	if config.Timeout == 0 {
-		config.Timeout = lateTimeout
-	}
+	config.Heartbeat, config.Timeout = cmp.Or(config.Heartbeat, Heartbeat), cmp.Or(config.Timeout, lateTimeout)
 	return &Puller{config: config, nc: config.JS.Conn(), pulls: map[*Pull]bool{},
 		next: Subject(config.JS, config.Stream, config.Consumer)}
 }
@@ -120,10 +118,7 @@ func (p *Puller) Open(made time.Time, messages, bytes int) (*Pull, error) {
 // is taken; afterwards Take is not called.
 func (p *Puller) Close() {
 	p.mu.Lock()
-	pulls := make([]*Pull, 0, len(p.pulls))
-	for one := range p.pulls {
-		pulls = append(pulls, one)
-	}
+	pulls := slices.Collect(maps.Keys(p.pulls))
 	p.mu.Unlock()
 	for _, one := range pulls {
 		one.Abandon()

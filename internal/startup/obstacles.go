@@ -1,12 +1,14 @@
 package startup
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5/pgconn"
@@ -60,13 +62,8 @@ func textOf(err error) string {
 }
 
 func refusedUser(err error) bool {
-	for _, refusal := range []error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked,
-		nats.ErrAccountAuthExpired, nats.ErrNkeysNotSupported} {
-		if errors.Is(err, refusal) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc([]error{nats.ErrAuthorization, nats.ErrAuthExpired, nats.ErrAuthRevoked,
+		nats.ErrAccountAuthExpired, nats.ErrNkeysNotSupported}, func(refusal error) bool { return errors.Is(err, refusal) })
 }
 
 // untrusted reports whether an error is about the peer's certificate, and sets why.
@@ -112,9 +109,7 @@ func (w *Wait) byJetStream(err error) (o obstacle, ok bool) {
 	default:
 		return w.conflict(err)
 	}
-	if o.patience == 0 {
-		o.patience = refusedTimeout
-	}
+	o.patience = cmp.Or(o.patience, refusedTimeout)
 	o.waiting = "the streams: " + o.end
 	if o.first {
 		o.waiting += "; once they have been there, `tranche streams set` changes them"

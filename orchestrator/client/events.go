@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -103,9 +104,7 @@ func (f *follower) once(ctx context.Context, take func(Event) bool) error {
 		f.last = event.ID
 		if data.Len() > 0 {
 			event.Data = bytes.Clone(bytes.TrimSuffix(data.Bytes(), []byte("\n")))
-			if event.Name == "" {
-				event.Name = "message"
-			}
+			event.Name = cmp.Or(event.Name, "message")
 			if !take(event) {
 				return errEnough
 			}

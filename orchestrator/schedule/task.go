@@ -85,9 +85,7 @@ func New(db *database.DB, runs Runs, start Starter, cfg Config) (*LeaderTask, er
 		return nil, fmt.Errorf("schedules: Config.Starts is %d; it must be positive, or 0 for %d", cfg.Starts, DefaultStarts)
 	}
 	cfg.Starts = cmp.Or(cfg.Starts, DefaultStarts)
-	if cfg.Log == nil {
-		cfg.Log = zap.NewNop()
-	}
+	cfg.Log = cmp.Or(cfg.Log, zap.NewNop())
 	return &LeaderTask{store: store.New(db), runs: runs, start: start, cfg: cfg, log: cfg.Log,
 		loading: map[store.OccurrenceKey]loading{}}, nil
 }

@@ -167,10 +167,7 @@ func (w *Sweeper) sweepLines(ctx context.Context, lease workqueue.Lease) (standi
 	if ended > 0 {
 		w.node.Log.Info("ended items of lines that a failure has stopped", zap.Int("items", ended))
 	}
-	if errors.Is(err, workqueue.ErrNotLeader) {
-		return 0, err
-	}
-	if time.Since(w.healed) < healEvery {
+	if errors.Is(err, workqueue.ErrNotLeader) || time.Since(w.healed) < healEvery {
 		return 0, err
 	}
 	w.healed = time.Now()

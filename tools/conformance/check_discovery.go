@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,12 +24,9 @@ func checkDiscovery(ctx context.Context, n *node) {
 		if json.Unmarshal(data, &info) != nil || info.Metadata["tranche"] != "1" {
 			return false
 		}
-		for _, e := range info.Endpoints {
-			if e.Name == n.config.Endpoint && e.Subject == "tranche.status."+n.config.Endpoint {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(info.Endpoints, func(e micro.EndpointInfo) bool {
+			return e.Name == n.config.Endpoint && e.Subject == "tranche.status."+n.config.Endpoint
+		})
 	}, fmt.Sprintf(`an answer to $SRV.INFO with metadata tranche "1" and endpoint %s on tranche.status.%[1]s`,
 		n.config.Endpoint))
 	n.discover(ctx, micro.StatsVerb, func(data []byte) bool {
@@ -36,12 +34,9 @@ func checkDiscovery(ctx context.Context, n *node) {
 		if json.Unmarshal(data, &stats) != nil || stats.ID != info.ID {
 			return false
 		}
-		for _, e := range stats.Endpoints {
-			if e.Name == n.config.Endpoint && missingFigures(e.Data) == "" {
-				return true
-			}
-		}
-		return false
+		return slices.ContainsFunc(stats.Endpoints, func(e *micro.EndpointStats) bool {
+			return e.Name == n.config.Endpoint && missingFigures(e.Data) == ""
+		})
 	}, `an answer to $SRV.STATS whose "data" of the endpoint has chunks, processed, errors, in_flight and avg_per_item`)
 	// The same figures on the endpoint's own subject.
 	subject := "tranche.status." + n.config.Endpoint

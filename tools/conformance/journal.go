@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -282,10 +283,7 @@ func (a *answer) exactly(r *request) error {
 	case len(missing) > 0:
 		return differs(expected, "%s; no slot for ordinals %s", a, ordinals(missing))
 	case len(slots) > 0:
-		var foreign []int
-		for ordinal := range slots {
-			foreign = append(foreign, ordinal)
-		}
+		foreign := slices.Collect(maps.Keys(slots))
 		return differs(expected, "%s; slots for ordinals that were not asked for: %s", a, ordinals(foreign))
 	}
 	return nil
@@ -412,17 +410,10 @@ func (r *recorder) note(msg *nats.Msg) {
 	if err == nil {
 		_, err = r.out.Write(append(text, '\n'))
 	}
-	if r.err == nil {
-		r.err = err
-	}
+	r.err = cmp.Or(r.err, err)
 }
 
 // printable reports whether data is printable ASCII, like acknowledgements.
 func printable(data []byte) bool {
-	for _, c := range data {
-		if c < ' ' || c > '~' {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(data, func(c byte) bool { return c < ' ' || c > '~' })
 }

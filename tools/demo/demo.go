@@ -72,12 +72,7 @@ func (c Config) withDefaults() (Config, error) {
 	if c.PDFs == AllPDFs || c.PDFs > c.Accounts {
 		c.PDFs = c.Accounts
 	}
-	if c.Out == nil {
-		c.Out = os.Stdout
-	}
-	if c.Err == nil {
-		c.Err = os.Stderr
-	}
+	c.Out, c.Err = cmp.Or[io.Writer](c.Out, os.Stdout), cmp.Or[io.Writer](c.Err, os.Stderr)
 	if c.exported == nil {
 		c.exported = func(string) error { return nil }
 	}

@@ -1,6 +1,7 @@
 package demo
 
 import (
+	"cmp"
 	"fmt"
 
 	"github.com/tranchehq/tranche/examples/yearend"
@@ -86,9 +87,7 @@ func (t *tally) add(line *exportedLine) {
 }
 
 func note(kept *string, format string, args ...any) {
-	if *kept == "" {
-		*kept = fmt.Sprintf(format, args...)
-	}
+	*kept = cmp.Or(*kept, fmt.Sprintf(format, args...))
 }
 
 func (t *tally) checks(pdfs int) []demokit.Check {

@@ -254,12 +254,8 @@ func (c Check) Difference() string {
 // Environment returns the environment plus more, without the settings of Tranche, NATS and PostgreSQL.
 func Environment(more ...string) []string {
 	leads := func(variable string) bool {
-		for _, prefix := range []string{"TRANCHE_", "NATS_", "PG"} {
-			if strings.HasPrefix(variable, prefix) {
-				return true
-			}
-		}
-		return false
+		begins := func(prefix string) bool { return strings.HasPrefix(variable, prefix) }
+		return slices.ContainsFunc([]string{"TRANCHE_", "NATS_", "PG"}, begins)
 	}
 	return append(slices.DeleteFunc(os.Environ(), leads), more...)
 }

@@ -2,7 +2,6 @@ package collector
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -218,9 +217,8 @@ func (c *flushClaim) begin(ctx context.Context) error {
 }
 
 func (l *flushLoad) scan(row pgx.Row) error {
-	var spec []byte
 	var callsAge, itemsAge, paceAge *float64
-	err := row.Scan(&l.name, &l.run, &spec, &l.endpoint, &l.strict, &l.keyVersion, &l.drained, &l.maxSize, &l.inFlight,
+	err := row.Scan(&l.name, &l.run, &l.spec, &l.endpoint, &l.strict, &l.keyVersion, &l.drained, &l.maxSize, &l.inFlight,
 		&l.timeout, &l.live, &l.calls.Rate, &l.calls.Tokens, &callsAge, &l.failures, &l.restIn,
 		&l.down, &l.probeIn, &l.probing, &l.probes, &l.items.Tokens, &itemsAge, &l.paceCalls.Tokens, &paceAge,
 		&l.budget, &l.items.Rate, &l.paceCalls.Rate, &l.busy, &l.now)
@@ -230,7 +228,7 @@ func (l *flushLoad) scan(row pgx.Row) error {
 	l.calls.FillCalls(callsAge)
 	l.paceCalls.FillCalls(paceAge)
 	l.items.Fill(itemsAge)
-	return json.Unmarshal(spec, &l.spec)
+	return nil
 }
 
 func (c *flushClaim) allow() {

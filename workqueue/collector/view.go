@@ -2,7 +2,6 @@ package collector
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"slices"
 	"time"
@@ -158,16 +157,12 @@ func (s Store) Collector(ctx context.Context, name string) (CollectorView, error
 }
 
 func scanCollector(row pgx.CollectableRow) (v CollectorView, err error) {
-	var spec []byte
-	err = row.Scan(&v.id, &v.Name, &v.Namespace, &v.Version, &v.State, &spec, &v.Source, &v.KeyVersion, &v.CreatedBy,
+	err = row.Scan(&v.id, &v.Name, &v.Namespace, &v.Version, &v.State, &v.Spec, &v.Source, &v.KeyVersion, &v.CreatedBy,
 		&v.CreatedAt,
 		&v.ChangedBy, &v.ChangedAt, &v.PausedBy, &v.PausedAt, &v.DrainAt, &v.Failures, &v.FailedAt, &v.FailureCode,
 		&v.FailureMessage, &v.BackoffUntil, &v.callsIn, &v.Keys, &v.Waiting, &v.Backoff, &v.Parked, &v.Flushing,
 		&v.flushedAt, &v.flushUntil, &v.Due, &v.Older, &v.OldestAt, &v.NextDue,
 		&v.RefusedSince, &v.RefusedAt, &v.RefusedFor, &v.At)
-	if err == nil {
-		err = json.Unmarshal(spec, &v.Spec)
-	}
 	return v, err
 }
 
@@ -179,11 +174,7 @@ func (s Store) CollectorSpecOf(ctx context.Context, name string) (spec Collector
 	if !pg.ValidText(name) {
 		return spec, 0, "", fmt.Errorf("collector %q: %w", name, workqueue.ErrNotFound)
 	}
-	var doc []byte
-	err = s.db.Pool.QueryRow(ctx, read, name).Scan(&doc, &version, &namespace)
-	if err == nil {
-		err = json.Unmarshal(doc, &spec)
-	}
+	err = s.db.Pool.QueryRow(ctx, read, name).Scan(&spec, &version, &namespace)
 	return spec, version, namespace, pg.Wrap(pg.NoRow(err, workqueue.ErrNotFound), "collector %q", name)
 }
 

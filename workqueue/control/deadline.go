@@ -2,7 +2,6 @@ package control
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"strconv"
 	"time"
@@ -168,7 +167,7 @@ func (p *RunPace) setSteps(ctx context.Context, tx pgx.Tx) (changed bool, err er
 }
 
 func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
-	if p.Risk == nil && !p.WasAtRisk || p.Risk == nil && !p.Known {
+	if p.Risk == nil && (!p.WasAtRisk || !p.Known) {
 		return nil
 	}
 	if p.Risk != nil && p.WasAtRisk && !p.Risk.Ends.After(p.DoneBy) { // in time, but not by enough to withdraw it
@@ -177,11 +176,7 @@ func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
 	statement, args := clearAtRisk, []any{p.Run, p.DoneBy}
 	if p.Risk != nil {
 		p.Risk.Late = LateText(p.Risk.Ends.Sub(p.DoneBy))
-		doc, err := json.Marshal(p.Risk)
-		if err != nil {
-			return err
-		}
-		statement, args = setAtRisk, append(args, doc, p.Looked)
+		statement, args = setAtRisk, append(args, p.Risk, p.Looked)
 	}
 	gen, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Generation], statement, args...)
 	if err != nil || len(gen) == 0 || (p.Risk != nil) == p.WasAtRisk {

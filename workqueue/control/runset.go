@@ -235,15 +235,12 @@ func timeText(t *time.Time) string {
 }
 
 func (r *RunHold) changeThreshold(ctx context.Context, tx pgx.Tx, maxFailed string, d *ledger.Difference) error {
-	limit, limited, err := workqueue.FailedLimit(maxFailed, r.items)
+	limit, err := workqueue.FailedLimit(maxFailed, r.items)
 	if err != nil {
 		return err
 	}
 	d.Add("max_failed", r.maxFailed, maxFailed)
-	r.maxFailed, r.limit = maxFailed, nil
-	if limited {
-		r.limit = &limit
-	}
+	r.maxFailed, r.limit = maxFailed, limit
 	err = tx.QueryRow(ctx, setMaxFailed, r.id, r.maxFailed, r.limit).Scan(&r.limit)
 	return pg.Wrap(err, "set the threshold")
 }

@@ -7,7 +7,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -81,10 +80,6 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 	if letter.MsgID == "" {
 		return false, errors.New("bury a letter: it has no message id")
 	}
-	headers, err := json.Marshal(pg.Sanitized(letter.Headers))
-	if err != nil {
-		return false, fmt.Errorf("bury letter %s: %w", letter.MsgID, err)
-	}
 	letter.State = cmp.Or(letter.State, LetterWaiting)
 	seal, err := s.db.SealOfMessage(ctx, letter.Run)
 	if errors.Is(err, database.ErrRunGone) {
@@ -99,7 +94,7 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 		pg.Plain(letter.Endpoint),
 		pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
 		pg.Plain(letter.Stack), pg.Plain(letter.Origin), pg.Plain(letter.Service), counted(letter.Deliveries),
-		counted(letter.Requeued), counted(letter.Items), letter.State, headers, body, pg.UnlessZero(letter.At))
+		counted(letter.Requeued), counted(letter.Items), letter.State, pg.Sanitized(letter.Headers), body, pg.UnlessZero(letter.At))
 	return tag.RowsAffected() == 1, pg.Wrap(err, "bury letter %s", letter.MsgID)
 }
 
@@ -296,14 +291,12 @@ func scanLetter(row pgx.CollectableRow) (DeadLetter, error) { return scanLetterA
 // scanLetterAnd reads letterColumns and then more.
 func scanLetterAnd(row pgx.CollectableRow, more ...any) (DeadLetter, error) {
 	var l DeadLetter
-	var headers []byte
 	var sealed int
 	to := []any{&l.ID, &l.Endpoint, &l.Cause, &l.Message, &l.Mode, &l.Run, &l.Slice, &l.Root, &l.Stack, &l.Origin,
-		&l.Service, &l.Deliveries, &l.Requeued, &l.Items, &l.State, &headers, &l.Size, &l.At, &l.ChangedAt, &sealed}
+		&l.Service, &l.Deliveries, &l.Requeued, &l.Items, &l.State, &l.Headers, &l.Size, &l.At, &l.ChangedAt, &sealed}
 	if err := row.Scan(append(to, more...)...); err != nil {
 		return l, err
 	}
 	l.Size -= sealed * database.SealOverhead
-	err := json.Unmarshal(headers, &l.Headers)
-	return l, pg.Wrap(err, "headers of dead letter %s", l.ID)
+	return l, nil
 }

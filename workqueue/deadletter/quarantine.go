@@ -2,7 +2,6 @@ package deadletter
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -33,10 +32,6 @@ INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body
 
 // Quarantine stores a message that could not be accepted, in a transaction, since it must not be stored twice.
 func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
-	headers, err := json.Marshal(pg.Sanitized(q.Headers))
-	if err != nil {
-		return fmt.Errorf("quarantine a message on %s: %w", q.Subject, err)
-	}
 	body := q.Body[:min(len(q.Body), maxQuarantinedBody)]
 	if body == nil { // an empty message is not the same as none
 		body = []byte{}
@@ -52,7 +47,7 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		_, err := tx.Exec(ctx, insertQuarantine, pg.Plain(q.Reason), pg.Plain(q.Detail), pg.Plain(q.Subject),
 			uuid.NullUUID{UUID: q.Run, Valid: q.Run != uuid.Nil}, uuid.NullUUID{UUID: q.Slice, Valid: q.Slice != uuid.Nil},
-			headers, body)
+			pg.Sanitized(q.Headers), body)
 		return err
 	})
 	return pg.Wrap(err, "quarantine a message on %s", q.Subject)
@@ -141,13 +136,11 @@ func (s Store) QuarantinedMessage(ctx context.Context, id int64) (QuarantinedVie
 // scanQuarantined reads quarantinedColumns and then more.
 func scanQuarantined(row pgx.CollectableRow, more ...any) (QuarantinedView, error) {
 	var q QuarantinedView
-	var headers []byte
 	var sealed int
-	to := []any{&q.ID, &q.At, &q.Reason, &q.Detail, &q.Subject, &q.Run, &q.Slice, &headers, &q.Size, &sealed}
+	to := []any{&q.ID, &q.At, &q.Reason, &q.Detail, &q.Subject, &q.Run, &q.Slice, &q.Headers, &q.Size, &sealed}
 	if err := row.Scan(append(to, more...)...); err != nil {
 		return q, err
 	}
 	q.Size -= sealed * database.SealOverhead
-	err := json.Unmarshal(headers, &q.Headers)
-	return q, pg.Wrap(err, "headers of quarantined message %d", q.ID)
+	return q, nil
 }

@@ -1,6 +1,7 @@
 package dispatch
 
 import (
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -229,12 +230,7 @@ func (c *claim) endpointBucket() *pace.Bucket {
 
 // flowing reports whether every rate permits another slice.
 func (c *claim) flowing() bool {
-	for _, b := range c.buckets {
-		if !b.Open() {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.buckets, func(b *pace.Bucket) bool { return !b.Open() })
 }
 
 func (c *claim) spend(items int) {

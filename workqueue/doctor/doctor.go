@@ -71,9 +71,7 @@ func (i Invariant) Words() string {
 	return ""
 }
 
-const (
-	maxViolations = 1000 // listed in a report
-)
+const maxViolations = 1000 // listed in a report
 
 // Violation is one place where an invariant does not hold.
 type Violation struct {

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -171,11 +172,7 @@ func (p *exportPages) choose(
 	p.room = exportBytes
 	chosen := p.wanted(done, failed, size).AndNot(bitfield.Full(first))
 	if p.chosen != nil {
-		of := p.chosen[block]
-		if of == nil {
-			of = &bitfield.Set{}
-		}
-		chosen = chosen.And(*of)
+		chosen = chosen.And(*cmp.Or(p.chosen[block], &bitfield.Set{}))
 	}
 	for bit := range chosen.All() {
 		if len(p.page) == exportItems {

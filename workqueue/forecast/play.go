@@ -186,12 +186,7 @@ func (n *Network) release(p *play) {
 
 // over reports whether steps have ended.
 func (p *play) over(steps []int) bool {
-	for _, i := range steps {
-		if p.steps[i].ended < 0 || p.steps[i].ended > p.now {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(steps, func(i int) bool { return p.steps[i].ended < 0 || p.steps[i].ended > p.now })
 }
 
 // sampled reports whether a canary's sample, as large as the first steps say, was requested, except at barriers.

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -24,10 +25,7 @@ func (f *facts) say(g *MissingGroup, k Kind, row Row) {
 
 // claimable explains claimable items: the first obstacle, in the order of a claim's checks, or that they are next.
 func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
-	e := f.endpoints[g.Endpoint]
-	if e == nil {
-		e = &endpointFacts{name: g.Endpoint}
-	}
+	e := cmp.Or(f.endpoints[g.Endpoint], &endpointFacts{name: g.Endpoint})
 	if f.shut(r, st, e, g) {
 		return
 	}

@@ -2,7 +2,6 @@ package redo
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -403,12 +402,8 @@ func (c *correction) laneRule(ctx context.Context) (*order.Rule, error) {
 	if !c.graph.Ordered {
 		return nil, nil
 	}
-	var text []byte
 	rule := &order.Rule{}
-	err := c.tx.QueryRow(ctx, laneRule, c.run).Scan(&text)
-	if err == nil {
-		err = json.Unmarshal(text, rule)
-	}
+	err := c.tx.QueryRow(ctx, laneRule, c.run).Scan(rule)
 	return rule, pg.Wrap(err, "read the order of run %s", c.run)
 }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -359,12 +360,7 @@ func findKeys(ctx context.Context, tx pgx.Tx, run workqueue.RunID, keys []string
 		return nil, fmt.Errorf("find items by key: %w", err)
 	}
 	if len(missing) > 0 {
-		unknown := &UnknownKeysError{Run: run}
-		for k := range missing {
-			unknown.Keys = append(unknown.Keys, k)
-		}
-		slices.Sort(unknown.Keys)
-		return nil, unknown
+		return nil, &UnknownKeysError{Run: run, Keys: slices.Sorted(maps.Keys(missing))}
 	}
 	return masks, nil
 }

@@ -177,11 +177,9 @@ func takeRunRow(ctx context.Context, tx pgx.Tx, run workqueue.RunID, before *tim
 	return map[string]any{"name": name, "plan": plan, "items": items, "generation": gen, "finished_at": finished}, nil
 }
 
-const (
-	goingRuns = `
+const goingRuns = `
 SELECT ` + inspect.GoneFields + ` FROM deleted_run WHERE purged_at IS NULL AND run_id <> ALL ($2::uuid[])
 ORDER BY deleted_at, run_id LIMIT $1`
-)
 
 // GoingRuns returns the runs being deleted, oldest deletion first, except some.
 func (s Store) GoingRuns(ctx context.Context, limit int, without ...workqueue.RunID) ([]inspect.GoneRun, error) {

@@ -3,6 +3,7 @@ package settle
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/jackc/pgx/v5"
@@ -55,10 +56,7 @@ func (s *settlement) group(ctx context.Context, tx pgx.Tx) error {
 }
 
 func (s *settlement) locks() []plane.BlockID {
-	rows := append(slices.Clone(s.alone), s.followed()...)
-	for id := range s.unheld {
-		rows = append(rows, id)
-	}
+	rows := slices.AppendSeq(slices.Concat(s.alone, s.followed()), maps.Keys(s.unheld))
 	for gate, j := range s.joint {
 		row := func(step workqueue.Step) plane.BlockID {
 			return plane.BlockID{Run: gate.Run, Step: step, Block: gate.Block}

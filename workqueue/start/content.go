@@ -146,10 +146,8 @@ func differentItems(then, now int64) string {
 }
 
 func differentTexts(what string, then, now map[string]string) (other []string) {
-	names := maps.Clone(then)
-	if names == nil {
-		names = map[string]string{}
-	}
+	names := map[string]string{}
+	maps.Copy(names, then)
 	maps.Copy(names, now)
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		was, had := then[name]

@@ -333,7 +333,7 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	var items, failedLimit *int64
 	if l.counted {
 		var err error
-		if failedLimit, err = l.failedLimit(); err != nil {
+		if failedLimit, err = workqueue.FailedLimit(r.MaxFailed, l.items); err != nil {
 			return err
 		}
 		items = &l.items

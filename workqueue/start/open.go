@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -92,9 +93,7 @@ func (s Store) OpenRun(ctx context.Context, req OpenRequest) (Opened, error) {
 
 func (req *OpenRequest) check() error {
 	req.OnDuplicate = cmp.Or(req.OnDuplicate, DuplicateError)
-	if req.SealWithin == 0 {
-		req.SealWithin = DefaultSealWithin
-	}
+	req.SealWithin = cmp.Or(req.SealWithin, DefaultSealWithin)
 	req.OnOverdue = cmp.Or(req.OnOverdue, OverdueReport)
 	switch {
 	case req.Canary > 0:
@@ -152,11 +151,11 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 
 // limitWhileOpen is the limit of failed items of a run that still takes items: nil for a percentage.
 func limitWhileOpen(maxFailed string) (*int64, error) {
-	limit, limited, err := workqueue.FailedLimit(maxFailed, 0)
-	if err != nil || !limited || maxFailed[len(maxFailed)-1] == '%' {
-		return nil, err
+	limit, err := workqueue.FailedLimit(maxFailed, 0)
+	if strings.HasSuffix(maxFailed, "%") {
+		limit = nil
 	}
-	return &limit, nil
+	return limit, err
 }
 
 const openedByKey = `
@@ -268,7 +267,6 @@ type openState struct {
 	generation  workqueue.Generation
 	items       int64
 	skipped     int64
-	maxFailed   string
 	onDuplicate OnDuplicate
 	sealedAt    *time.Time
 	order       *workqueue.RunOrder // nil: its items have no lanes
@@ -280,7 +278,7 @@ const (
 
 	// Without a lock: the conditional UPDATE at the end detects a concurrent cancel.
 	readOpen = `
-SELECT state, generation, items, skipped, max_failed, on_duplicate, sealed_at, opened FROM batchrun WHERE id = $1`
+SELECT state, generation, items, skipped, on_duplicate, sealed_at, opened FROM batchrun WHERE id = $1`
 )
 
 // holdOpen locks the gate of a run, then reads the run. For a run not opened it returns a *StateError.
@@ -290,7 +288,7 @@ func holdOpen(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) (*
 	}
 	o := &openState{id: run}
 	var opened bool
-	err := tx.QueryRow(ctx, readOpen, run).Scan(&o.state, &o.generation, &o.items, &o.skipped, &o.maxFailed,
+	err := tx.QueryRow(ctx, readOpen, run).Scan(&o.state, &o.generation, &o.items, &o.skipped,
 		&o.onDuplicate, &o.sealedAt, &opened)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):

@@ -2,7 +2,6 @@ package start
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -74,11 +73,7 @@ func (l *loader) lane(item *LoadItem, ordinal int) (int64, error) {
 const insertOrder = `INSERT INTO run_order (run_id, rule, stop) VALUES ($1, $2, $3)`
 
 func (l *loader) insertOrder(ctx context.Context, tx pgx.Tx) error {
-	rule, err := json.Marshal(&l.req.Order.Rule)
-	if err != nil {
-		return fmt.Errorf("write the order: %w", err)
-	}
-	_, err = tx.Exec(ctx, insertOrder, l.run, rule, l.req.Order.Stop)
+	_, err := tx.Exec(ctx, insertOrder, l.run, &l.req.Order.Rule, l.req.Order.Stop)
 	return pg.Wrap(err, "write the order")
 }
 
@@ -86,17 +81,10 @@ const readOrder = `SELECT rule, stop FROM run_order WHERE run_id = $1`
 
 // OrderOf reads how the items of a run are put in lanes; nil if they are not.
 func OrderOf(ctx context.Context, db tracker.Querier, run workqueue.RunID) (*workqueue.RunOrder, error) {
-	rows := pg.Rows(ctx, db, readOrder, run)
-	var rule []byte
 	o := &workqueue.RunOrder{}
-	_, err := pgx.CollectExactlyOneRow(rows, func(row pgx.CollectableRow) (struct{}, error) {
-		return struct{}{}, row.Scan(&rule, &o.Stop)
-	})
+	err := db.QueryRow(ctx, readOrder, run).Scan(&o.Rule, &o.Stop)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return nil, nil
-	}
-	if err == nil {
-		err = json.Unmarshal(rule, &o.Rule)
 	}
 	return o, pg.Wrap(err, "read the order of run %s", run)
 }

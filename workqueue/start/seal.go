@@ -142,12 +142,10 @@ func (r *LoadRequest) queueFailFast(batch *pgx.Batch, run workqueue.RunID) {
 
 // paced reports whether the endpoints of all steps have known paces. A claim inserts a lost one.
 func (l *loader) paced() bool {
-	for i := range l.req.Steps {
-		if _, known := database.Kept[knownPaces](l.store).Load(l.req.Steps[i].Endpoint); !known {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(l.req.Steps, func(step workqueue.StepSpec) bool {
+		_, known := database.Kept[knownPaces](l.store).Load(step.Endpoint)
+		return !known
+	})
 }
 
 func inLine(sizes []int, heads []bitfield.Set) (ready []bitfield.Set, held []pgtype.Bits) {
@@ -230,7 +228,7 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 	if l.counted {
 		return nil // insertRun has
 	}
-	failedLimit, err := l.failedLimit()
+	failedLimit, err := workqueue.FailedLimit(l.req.MaxFailed, l.items)
 	if err != nil {
 		return err
 	}
@@ -246,14 +244,6 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, workqueue.ErrSessionLost)
 	}
 	return nil
-}
-
-func (l *loader) failedLimit() (*int64, error) {
-	limit, limited, err := workqueue.FailedLimit(l.req.MaxFailed, l.items)
-	if !limited {
-		return nil, err
-	}
-	return &limit, err
 }
 
 // sampled reports whether a sample goes first. A canary of all items does not count.
@@ -363,16 +353,13 @@ func (req *SealRequest) seal(ctx context.Context, tx pgx.Tx) (Sealed, error) {
 const lockThresholdOf = `SELECT max_failed FROM batchrun WHERE id = $1 FOR NO KEY UPDATE`
 
 func (o *openState) setSealed(ctx context.Context, tx pgx.Tx, req *SealRequest) error {
-	if err := tx.QueryRow(ctx, lockThresholdOf, o.id).Scan(&o.maxFailed); err != nil {
+	var maxFailed string
+	if err := tx.QueryRow(ctx, lockThresholdOf, o.id).Scan(&maxFailed); err != nil {
 		return fmt.Errorf("read the threshold: %w", err)
 	}
-	var failedLimit *int64
-	limit, limited, err := workqueue.FailedLimit(o.maxFailed, o.items)
+	failedLimit, err := workqueue.FailedLimit(maxFailed, o.items)
 	if err != nil {
 		return err
-	}
-	if limited {
-		failedLimit = &limit
 	}
 	tag, err := tx.Exec(ctx, sealOpen, o.id, failedLimit)
 	if err != nil {

@@ -224,11 +224,8 @@ func (o *operator) imported(a *Account, i Import) (*jwt.Import, error) {
 	activation := jwt.NewActivationClaims(o.public[a.Name])
 	activation.ImportSubject, activation.ImportType = jwt.Subject(i.Subject), kindOf(i.Stream)
 	token, err := activation.Encode(o.pairs[i.Account])
-	if err != nil {
-		return nil, err
-	}
 	return &jwt.Import{Name: i.Subject, Subject: jwt.Subject(i.Subject), Account: o.public[i.Account], Token: token,
-		LocalSubject: jwt.RenamingSubject(numbered(i.Local)), Type: kindOf(i.Stream)}, nil
+		LocalSubject: jwt.RenamingSubject(numbered(i.Local)), Type: kindOf(i.Stream)}, err
 }
 
 func numbered(subject string) string {

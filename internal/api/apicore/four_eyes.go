@@ -2,6 +2,7 @@ package apicore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"maps"
@@ -228,9 +229,7 @@ type recorder struct {
 func (k *recorder) Header() http.Header { return k.header }
 
 func (k *recorder) WriteHeader(status int) {
-	if k.code == 0 {
-		k.code = status
-	}
+	k.code = cmp.Or(k.code, status)
 }
 
 func (k *recorder) Write(p []byte) (int, error) {

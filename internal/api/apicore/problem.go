@@ -210,15 +210,10 @@ func (s *Core) Detail(err error) string {
 }
 
 func fromNATS(err error) bool {
-	for _, gone := range []error{
+	return slices.ContainsFunc([]error{
 		nats.ErrConnectionClosed, nats.ErrConnectionReconnecting, nats.ErrDisconnected, nats.ErrNoResponders,
 		nats.ErrNoServers, nats.ErrTimeout, jetstream.ErrNoStreamResponse,
-	} {
-		if errors.Is(err, gone) {
-			return true
-		}
-	}
-	return false
+	}, func(gone error) bool { return errors.Is(err, gone) })
 }
 
 // WriteProblem sends a problem from outside an operation.

@@ -174,10 +174,7 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 		return mimeCSV, &csvExport{out: out, table: f.table, raw: f.raw}, nil
 	case formatXLSX:
 		book, err := newXLSXExport(out, f.table, dir, room)
-		if err != nil {
-			return mimeXLSX, nil, err
-		}
-		return mimeXLSX, book, nil
+		return mimeXLSX, book, err
 	case formatParquet:
 		return MimeParquet, newParquetTable(out, f.table), nil
 	default:

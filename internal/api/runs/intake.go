@@ -176,14 +176,7 @@ func (s *Starts) openStream(ctx context.Context, settings *RunSettings, config i
 
 // LoadItems adapts rows to a source of items for the store.
 func LoadItems(rows *intake.Reader) func(*start.LoadItem) error {
-	var read row.Item
-	return func(item *start.LoadItem) error {
-		if err := rows.Next(&read); err != nil {
-			return err
-		}
-		item.Key, item.Payload, item.Line, item.Invalid = read.Key, read.Payload, read.Line, read.Invalid
-		return nil
-	}
+	return func(item *start.LoadItem) error { return rows.Next((*row.Item)(item)) }
 }
 
 // UnknownSource is the error of a server without sources.

@@ -220,14 +220,10 @@ func addColumns(columns []string, object []byte) []string {
 }
 
 func explainCut(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, errCut):
+	if errors.Is(err, errCut) {
 		return apicore.BadInput("what was sent ends before the first row does; send more of the file, up to 256 KiB")
-	default:
-		return err
 	}
+	return err
 }
 
 // DryRun is the result a start would have. Nothing was stored.

@@ -187,11 +187,7 @@ func NoteCarriedOut(ctx context.Context, tx pgx.Tx, done workqueue.CarriedOut) e
 	if !ok {
 		return nil
 	}
-	what, err := json.Marshal(done)
-	if err != nil {
-		return fmt.Errorf("note that request %q was carried out: %w", claim.Key, err)
-	}
-	tag, err := tx.Exec(ctx, carryOut, claim.User, claim.Key, claim.ID, what)
+	tag, err := tx.Exec(ctx, carryOut, claim.User, claim.Key, claim.ID, done)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = workqueue.ErrClaimLost
 	}

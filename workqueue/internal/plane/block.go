@@ -3,6 +3,7 @@ package plane
 import (
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 
 	"github.com/tranchehq/tranche/bitfield"
@@ -43,12 +44,7 @@ func (o *Outcome) All() bitfield.Set { return o.Done.Or(o.Failed) }
 
 // Sorted returns the members of a set in order.
 func Sorted[T ~int16 | ~int32](set map[T]bool) []T {
-	list := make([]T, 0, len(set))
-	for v := range set {
-		list = append(list, v)
-	}
-	slices.Sort(list)
-	return list
+	return slices.Sorted(maps.Keys(set))
 }
 
 // Envelope is roughly an item's overhead in a request beyond its payload.
