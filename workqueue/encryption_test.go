@@ -102,7 +102,8 @@ func whatIsRead(b *storetest.Bench, run workqueue.RunID, letter workqueue.Letter
 	fmt.Fprintf(out, "%v %v\n", view.Params, view.ParamsError)
 	one := testenv.Must(export.New(b.Store).Result(ctx, export.ResultRequest{Run: run, Step: "fetch", Key: "K-0"}))(b)
 	of := deadletter.New(b.Store)
-	fmt.Fprintf(out, "%s %x\n%v\n%s %s %d %d", one.Body, one.SHA256, testenv.Must(report.New(b.Store).Digests(ctx, run))(b),
+	digests := testenv.Must(report.New(b.Store).Digests(ctx, run))(b)
+	fmt.Fprintf(out, "%s %x\n%v\n%s %s %d %d", one.Body, one.SHA256, digests,
 		testenv.Must(of.DeadLetter(ctx, letter.String()))(b).Body,
 		testenv.Must(of.QuarantinedMessage(ctx, quarantined))(b).Body,
 		testenv.Must(of.DeadLetters(ctx, deadletter.DeadFilter{}))(b).Letters[0].Size,

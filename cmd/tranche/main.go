@@ -79,7 +79,8 @@ func untilSignal() context.Context {
 func run(ctx context.Context, args []string, term *cli.Console) int {
 	var line commands
 	parser, err := kong.New(&line,
-		kong.Name("tranche"), kong.Description("Run one job over a very large set of items, in chunks, on NATS and PostgreSQL."),
+		kong.Name("tranche"),
+		kong.Description("Run one job over a very large set of items, in chunks, on NATS and PostgreSQL."),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
 		kong.Configuration(admin.Read), kong.Vars{"url": client.DefaultURL, "listen": api.DefaultListen,
 			"version": "tranche " + versionText()},

@@ -12,9 +12,9 @@
 //     with a duplicate name is refused, because readers disagree about which one counts. So is nesting deeper than
 //     services read.
 //   - Parquet: whole numbers, floats and booleans keep their JSON type. Decimals are strings with all their digits.
-//     Dates and times are as in RFC 3339, date-times in UTC with a Z. UUIDs, enums and texts are strings, JSON is unchanged,
-//     binary data is base64. Lists are arrays, groups are objects, maps are arrays of {"key":…,"value":…}. The file is
-//     kept while it is read, see Spool.
+//     Dates and times are as in RFC 3339, date-times in UTC with a Z. UUIDs, enums and texts are strings, JSON is
+//     unchanged, binary data is base64. Lists are arrays, groups are objects, maps are arrays of {"key":…,"value":…}.
+//     The file is kept while it is read, see Spool.
 //   - A query: as Parquet, see OpenSQL. Numerics are decimals. Types without a JSON form are strings as PostgreSQL
 //     writes them.
 //   - A stream: each message is an object like a line of NDJSON, see OpenStream.

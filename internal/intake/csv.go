@@ -34,16 +34,19 @@ type csvReader struct {
 func (c *csvReader) KeyName() string { return c.names[c.key] }
 
 func (c *csvReader) Next(item *row.Item) error {
-	if c.first != nil {
-		return c.takeFirst(item)
-	}
-	if err := c.startRow(); err != nil {
-		return err
+	first := len(c.first) > 0
+	if !first {
+		if err := c.startRow(); err != nil {
+			return err
+		}
 	}
 	item.Line = c.row
 	payload := item.Payload[:0]
 	for more := true; more; c.index++ {
 		opened := c.lines.number
+		if first {
+			opened = c.row
+		}
 		var field []byte
 		var err error
 		if field, more, err = c.field(); err != nil {
@@ -88,25 +91,6 @@ func closed(payload []byte) []byte {
 	return append(payload, '}')
 }
 
-func (c *csvReader) takeFirst(item *row.Item) error {
-	first := c.first
-	c.first = nil
-	if c.index = len(first); c.index != len(c.names) {
-		return c.wrongCount()
-	}
-	item.Line = c.row
-	payload := item.Payload[:0]
-	for i, field := range first {
-		c.index = i
-		var err error
-		if payload, err = c.add(payload, field, c.row); err != nil {
-			return err
-		}
-	}
-	item.Key, item.Payload = string(first[c.key]), closed(payload)
-	return nil
-}
-
 func (c *csvReader) startRow() error {
 	c.bytes, c.index = 0, 0
 	for {
@@ -136,6 +120,10 @@ func (c *csvReader) nextLine() error {
 // field cuts the next field off the row and reports whether another follows. The bytes are valid until the next
 // call.
 func (c *csvReader) field() (field []byte, more bool, err error) {
+	if len(c.first) > 0 {
+		field, c.first = c.first[0], c.first[1:]
+		return field, len(c.first) > 0, nil
+	}
 	if len(c.rest) > 0 && c.rest[0] == '"' {
 		return c.quoted()
 	}
@@ -441,14 +429,16 @@ func (c *csvReader) header() ([]string, error) {
 func numbered(index int) string { return fmt.Sprintf("column%d", index+1) }
 
 func (c *csvReader) noHeader(given []string) (names []string, err error) {
-	c.first, c.named = [][]byte{}, "the first row has"
+	c.named = "the first row has"
+	var first [][]byte
 	for more := true; more; c.index++ {
 		var field []byte
 		if field, more, err = c.field(); err != nil {
 			return nil, err
 		}
-		c.first = append(c.first, bytes.Clone(field))
+		first = append(first, bytes.Clone(field))
 	}
+	c.first, c.index = first, 0
 	if given != nil {
 		c.named = "--columns has"
 		return given, nil

@@ -95,7 +95,7 @@ func keepXLSX(plain io.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	rows, err := openXLSX(kept, kept.Size, xlsxConfig{Key: ExportKey, Dir: spool.Dir, Ignored: aboutItem})
+	rows, err := openXLSX(kept, kept.Size, spool.Dir)
 	if err != nil {
 		return nil, errors.Join(err, kept.Close())
 	}
@@ -322,9 +322,7 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 			return nil, err
 		}
 	}
-	if r.isSheet() {
-		cell = r.asShown(cell, textOf(have))
-	}
+	cell = r.asShown(cell, textOf(have))
 	switch {
 	case r.same(cell, have):
 		return have, nil
@@ -426,6 +424,9 @@ var (
 // asShown writes a cell's time or truth in the form of the text that it replaces: spreadsheets write 09:05 or 9:05:00
 // for 9:05, and in CSV TRUE for true.
 func (r *restored) asShown(cell []byte, shown string) []byte {
+	if !r.isSheet() {
+		return cell
+	}
 	text := textOf(cell)
 	is, was := clockTime.FindStringSubmatch(text), clockTime.FindStringSubmatch(shown)
 	switch {

@@ -45,11 +45,9 @@ type sorter struct {
 type sortedPart struct{ begin, end int64 }
 
 type sortedRow struct {
-	by      sortValue
-	key     string
-	payload []byte
-	invalid string
-	line    int
+	row.Item
+
+	by sortValue
 }
 
 type sortValue struct {
@@ -124,15 +122,9 @@ func (s *sorter) Next(read func(*row.Item) error, item *row.Item) error {
 	if s.finished == len(s.rows) {
 		return io.EOF
 	}
-	s.rows[s.finished].into(item)
-	s.rows[s.finished] = sortedRow{}
+	*item, s.rows[s.finished] = s.rows[s.finished].Item, sortedRow{}
 	s.finished++
 	return nil
-}
-
-func (r *sortedRow) into(item *row.Item) {
-	item.Key, item.Line, item.Invalid = r.key, r.line, r.invalid
-	item.Payload = append(item.Payload[:0], r.payload...)
 }
 
 func (s *sorter) takeAll(read func(*row.Item) error) error {
@@ -145,9 +137,10 @@ func (s *sorter) takeAll(read func(*row.Item) error) error {
 		if err != nil {
 			return err
 		}
-		line := sortedRow{s.valueOf(item.Payload), item.Key, bytes.Clone(item.Payload), item.Invalid, item.Line}
+		line := sortedRow{item, s.valueOf(item.Payload)}
+		line.Payload = bytes.Clone(item.Payload)
 		s.rows = append(s.rows, line)
-		s.size += len(line.key) + len(line.payload) + len(line.invalid) + len(line.by.text) + len(line.by.digits) + 128
+		s.size += len(line.Key) + len(line.Payload) + len(line.Invalid) + len(line.by.text) + len(line.by.digits) + 128
 		if s.size > s.memory {
 			if err := s.spill(); err != nil {
 				return err
@@ -185,8 +178,8 @@ func (s *sorter) spill() (err error) {
 	var line []byte
 	for i := range s.rows {
 		r := &s.rows[i]
-		line = binary.AppendUvarint(line[:0], uint64(r.line))
-		for _, text := range [][]byte{[]byte(r.key), r.payload, []byte(r.invalid)} {
+		line = binary.AppendUvarint(line[:0], uint64(r.Line))
+		for _, text := range [][]byte{[]byte(r.Key), r.Payload, []byte(r.Invalid)} {
 			line = append(binary.AppendUvarint(line, uint64(len(text))), text...)
 		}
 		if _, err := out.Write(line); err != nil {
@@ -227,7 +220,7 @@ func (s *sorter) merge(item *row.Item) error {
 		return io.EOF
 	}
 	least := s.merging[0]
-	least.row.into(item)
+	*item = least.row.Item
 	s.merging = slices.Delete(s.merging, 0, 1)
 	err := least.read(s)
 	if errors.Is(err, io.EOF) {
@@ -268,7 +261,8 @@ func (p *openPart) read(s *sorter) error {
 	if err != nil {
 		return fmt.Errorf("read the sorted items: %w", err)
 	}
-	p.row = sortedRow{s.valueOf(texts[1]), string(texts[0]), texts[1], string(texts[2]), int(line)}
+	p.row = sortedRow{row.Item{Key: string(texts[0]), Payload: texts[1], Line: int(line), Invalid: string(texts[2])},
+		s.valueOf(texts[1])}
 	return nil
 }
 

@@ -49,18 +49,10 @@ func ShownInCell(text string) string {
 	}, text)
 }
 
-type xlsxConfig struct {
-	Key string // the column of the keys
-	Dir string // for temporary files; empty: the system's
-	// Ignored reports whether a column is skipped.
-	Ignored func(name string) bool
-}
-
 // xlsxReader reads the first sheet of a workbook that is an edited flat export. The first row has the names. A row
 // is an object of the cells' values: numbers and booleans as such, dates and times as ISO 8601 text, anything else
 // as text. Other values are refused with their cell. A damaged workbook is an error, never a panic.
 type xlsxReader struct {
-	cfg      xlsxConfig
 	file     *excelize.File
 	sheet    *excelize.Rows
 	cells    *cells
@@ -75,8 +67,9 @@ func badWorkbook(format string, args ...any) error {
 		"; save the sheet as CSV (UTF-8)"}
 }
 
-func openXLSX(input io.ReaderAt, size int64, cfg xlsxConfig) (x *xlsxReader, err error) {
-	x = &xlsxReader{cfg: cfg, row: 1}
+// openXLSX keeps parts in dir; empty: in the system's directory for temporary files.
+func openXLSX(input io.ReaderAt, size int64, dir string) (x *xlsxReader, err error) {
+	x = &xlsxReader{row: 1}
 	defer func() {
 		if broken := recover(); broken != nil {
 			err = badWorkbook("it is damaged")
@@ -86,7 +79,7 @@ func openXLSX(input io.ReaderAt, size int64, cfg xlsxConfig) (x *xlsxReader, err
 		}
 	}()
 	x.file, err = excelize.OpenReader(io.NewSectionReader(input, 0, size), excelize.Options{UnzipSizeLimit: maxWorkbook,
-		UnzipXMLSizeLimit: maxWorkbookPart, TmpDir: cfg.Dir, RawCellValue: true})
+		UnzipXMLSizeLimit: maxWorkbookPart, TmpDir: dir, RawCellValue: true})
 	if err != nil {
 		return x, badWorkbook("%v", err)
 	}
@@ -130,11 +123,11 @@ func (x *xlsxReader) heading() error {
 			return badWorkbook("the first row has the name %s twice", row.Quote(name))
 		}
 	}
-	switch x.key = slices.Index(names, x.cfg.Key); {
+	switch x.key = slices.Index(names, ExportKey); {
 	case x.key < 0 && isUnflat(names):
 		return errUnflat
 	case x.key < 0:
-		return badWorkbook("its first sheet has no column %s, as exports of failed items have (run export --flat)", x.cfg.Key)
+		return badWorkbook("its first sheet has no column %s, as exports of failed items have (run export --flat)", ExportKey)
 	}
 	x.names, x.prefixes = names, row.Prefixes(names)
 	return nil
@@ -194,7 +187,7 @@ func (x *xlsxReader) value(dst []byte, item *row.Item, i int, c *cell, text stri
 	if text != "" || c.Formula != nil {
 		var reason string
 		form, text, reason = x.cells.read(c, text)
-		if reason != "" && !x.cfg.Ignored(x.names[i]) {
+		if reason != "" && !aboutItem(x.names[i]) {
 			return nil, wrong("cell " + name + " " + reason)
 		}
 	}

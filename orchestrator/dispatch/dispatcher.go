@@ -30,18 +30,13 @@ type Config struct {
 	Locals      []string      // names of the node's functions for steps of kind local; not nil
 }
 
+// ownWork is the node's own work, and the capacity for it.
 type ownWork interface {
-	ownRoom
-
 	// Start starts recording results. end stops it, once all that is in progress has finished.
 	Start(ctx context.Context) (end func())
 	// Tend releases what has waited too long, and cancels what was discarded.
 	Tend(ctx context.Context)
 	Take(ctx context.Context, a Assignment)
-}
-
-// ownRoom is the capacity for the node's own work.
-type ownRoom interface {
 	// Room returns how many slices of a pace may be claimed now. Full adds the paces without capacity to keys.
 	Room(kind workqueue.Kind, key string) int
 	Full(keys []string) []string

@@ -47,14 +47,6 @@ func (s *endpointSet) add(epoch int64, endpoint string) {
 	}
 }
 
-// exhaustedSweeper removes messages that their consumers no longer deliver.
-type exhaustedSweeper interface {
-	// Sweep removes those found by two consecutive sweeps.
-	Sweep(ctx context.Context, all []ConsumersOf) error
-	// Forget drops what earlier sweeps found.
-	Forget()
-}
-
 // Consumers manages the endpoints' consumers, from which services pull requests.
 type Consumers struct {
 	node     *core.Core
@@ -205,7 +197,7 @@ const (
 // the delivery limit and settings, and removes messages no longer delivered. JetStream knows no lease, but all of it
 // is idempotent.
 func (e *Consumers) Reconciling(
-	exhausted exhaustedSweeper,
+	exhausted *ExhaustedSweep,
 ) func(context.Context, workqueue.Lease) (time.Duration, error) {
 	var led workqueue.Lease
 	round := 0
@@ -222,7 +214,7 @@ func (e *Consumers) Reconciling(
 	}
 }
 
-func (e *Consumers) reconcileOnce(ctx context.Context, exhausted exhaustedSweeper, discover bool) error {
+func (e *Consumers) reconcileOnce(ctx context.Context, exhausted *ExhaustedSweep, discover bool) error {
 	timed, cancel := context.WithTimeout(ctx, core.ReconcileTimeout)
 	defer cancel()
 	work, err := e.look(timed, wire.StreamWork, wire.WorkSubject("*"), OfWork)

@@ -23,9 +23,8 @@ type Attempt struct {
 	Spec     json.RawMessage // the rule's current one
 	Version  int             // of Spec: the result for another version says nothing about this receiver
 	Number   int             // from 1; with the message, it fences the result
-	MadeAt   time.Time
-	Age      time.Duration // of the message, by the database's clock
-	Failures int           // consecutive, of the rule's receiver
+	Age      time.Duration   // of the message, by the database's clock
+	Failures int             // consecutive, of the rule's receiver
 }
 
 const (
@@ -49,7 +48,7 @@ WITH due AS MATERIALIZED (
         ORDER BY m.what = 'test' DESC, m.attempts, m.made_at, m.id LIMIT 1) m
 )
 UPDATE alert_message m SET attempts = m.attempts + 1 FROM chosen c WHERE m.id = c.id
-RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, c.version, m.attempts, m.made_at,
+RETURNING m.id, m.alert, m.what = 'test', m.body, c.spec, c.version, m.attempts,
     tranche_now() - m.made_at, c.failures`
 
 	noteDelivered = `
@@ -171,17 +170,16 @@ const MaxRuns = 20_000
 
 // Completion is a completed run.
 type Completion struct {
-	Event      string // event ID, the same for all readers
-	Run        workqueue.RunID
-	Name       string
-	Plan       string
-	Namespace  string
-	Endpoints  []string
-	Items      int64
-	Done       int64
-	Failed     int64
-	At         time.Time
-	Generation workqueue.Generation
+	Event     string // event ID, the same for all readers
+	Run       workqueue.RunID
+	Name      string
+	Plan      string
+	Namespace string
+	Endpoints []string
+	Items     int64
+	Done      int64
+	Failed    int64
+	At        time.Time
 }
 
 const (
@@ -189,8 +187,7 @@ const (
 	completions = `
 SELECT e.id::text, e.run_id, coalesce(r.name, ''), r.plan, r.namespace,
     array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id), r.items,
-    coalesce((e.payload->>'done')::bigint, r.done, 0), coalesce((e.payload->>'failed')::bigint, r.failed, 0), e.at,
-    e.generation
+    coalesce((e.payload->>'done')::bigint, r.done, 0), coalesce((e.payload->>'failed')::bigint, r.failed, 0), e.at
 FROM run_event e JOIN batchrun r ON r.id = e.run_id
 WHERE e.kind = 'completed' AND e.at >= $1
 ORDER BY e.at, e.id LIMIT $2`

@@ -108,7 +108,6 @@ func (s Store) ProlongFlushes(ctx context.Context, ids []uuid.UUID, limits []tim
 type CollectorsSwept struct {
 	Released  int   // keys whose flush was abandoned
 	Forgotten int64 // expired IDs examined
-	Cleared   int64 // rows of deleted collectors
 	More      bool  // another round should follow immediately
 }
 
@@ -170,7 +169,6 @@ func (s Store) forget(ctx context.Context, lease workqueue.Lease, id int32, out 
 func (s Store) clearDeleted(ctx context.Context, lease workqueue.Lease, id int32, out *CollectorsSwept) error {
 	for _, statement := range []string{clearKeys, clearOps, clearSeen} {
 		n, err := session.New(s.db).ExecAsLeader(ctx, lease, statement, id, sweepRows)
-		out.Cleared += n
 		if err != nil {
 			return err
 		}

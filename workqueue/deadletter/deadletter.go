@@ -156,11 +156,7 @@ UNION ALL
 WHERE NOT EXISTS (SELECT FROM begins) AND position($4 IN replace(id::text, '-', '')) > 0 AND ` + visible + `
 ORDER BY id DESC LIMIT $3)`
 
-type querier interface {
-	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
-}
-
-func resolveLetter(ctx context.Context, db querier, ref string) (workqueue.LetterID, error) {
+func resolveLetter(ctx context.Context, db pg.Querier, ref string) (workqueue.LetterID, error) {
 	low, high, ok := pg.PrefixRange(strings.TrimSpace(ref))
 	piece, _ := pg.Piece(strings.TrimSpace(ref))
 	var ids []workqueue.LetterID

@@ -26,9 +26,8 @@ type Runnable struct {
 	Place    string // the endpoint where it was found
 	Endpoint string
 	Kind     workqueue.Kind
-	Auto     bool // its limit is found by nodes
-	Priority int  // of its run
-	Live     int  // its slices in flight
+	Priority int // of its run
+	Live     int // its slices in flight
 }
 
 // Ref returns the step's name.
@@ -163,9 +162,9 @@ WITH RECURSIVE ` + placesOfWork + `, chosen AS MATERIALIZED (
     SELECT e.* FROM places e ORDER BY e.turn, random() LIMIT $1
 ), each AS (
     SELECT greatest($8::int, $9::int / count(*)) AS n FROM chosen WHERE true HAVING count(*) > 0)
-SELECT e.endpoint, c.id, c.step, c.endpoint, c.kind, c.in_flight_auto, c.priority, c.live, false AS elsewhere
+SELECT e.endpoint, c.id, c.step, c.endpoint, c.kind, c.priority, c.live, false AS elsewhere
 FROM chosen e LEFT JOIN LATERAL (
-    SELECT r.id, st.step, st.endpoint, st.kind, st.in_flight_auto, r.priority, l.live
+    SELECT r.id, st.step, st.endpoint, st.kind, r.priority, l.live
     FROM (
         (SELECT t.run_id, t.step FROM ` + plane.ReadyAuto + ` t ` + idleStep +
 		` AND NOT e.full LIMIT (SELECT n FROM each))
@@ -180,8 +179,8 @@ FROM chosen e LEFT JOIN LATERAL (
     WHERE ` + eligible + ` AND l.live < least(st.in_flight, st.in_flight_cap)
     ORDER BY r.priority DESC, l.live, r.id, st.step LIMIT (SELECT n FROM each)) c ON true
 UNION ALL
-(SELECT endpoint, run_id, step, NULL, kind, NULL, NULL, NULL, true FROM others WHERE kind = 'endpoint' LIMIT $12)
-ORDER BY 9, 7 DESC NULLS LAST, 8, 2, 3`
+(SELECT endpoint, run_id, step, NULL, kind, NULL, NULL, true FROM others WHERE kind = 'endpoint' LIMIT $12)
+ORDER BY 8, 6 DESC NULLS LAST, 7, 2, 3`
 )
 
 // Found is the result of a search for work.
@@ -235,12 +234,11 @@ func (f *Found) add(row pgx.CollectableRow) (place string, own bool, err error) 
 		step      *workqueue.Step
 		endpoint  *string
 		kind      *workqueue.Kind
-		auto      *bool
 		priority  *int
 		live      *int
 		elsewhere bool
 	}
-	err = row.Scan(&place, &r.run, &r.step, &r.endpoint, &r.kind, &r.auto, &r.priority, &r.live, &r.elsewhere)
+	err = row.Scan(&place, &r.run, &r.step, &r.endpoint, &r.kind, &r.priority, &r.live, &r.elsewhere)
 	switch {
 	case err != nil:
 	case r.elsewhere:
@@ -251,7 +249,7 @@ func (f *Found) add(row pgx.CollectableRow) (place string, own bool, err error) 
 	case r.run == nil:
 		f.Without = append(f.Without, place)
 	default:
-		f.Steps = append(f.Steps, Runnable{*r.run, *r.step, place, *r.endpoint, *r.kind, *r.auto, *r.priority, *r.live})
+		f.Steps = append(f.Steps, Runnable{*r.run, *r.step, place, *r.endpoint, *r.kind, *r.priority, *r.live})
 	}
 	return place, !r.elsewhere, err
 }

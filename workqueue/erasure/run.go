@@ -124,11 +124,7 @@ ORDER BY step DESC, ordinal DESC, slice_id DESC LIMIT 1`
 // payload replaces an erased item's payload, recognizable if the item is requested again.
 const payload = database.Erased
 
-type queryer interface {
-	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
-}
-
-func underWay(ctx context.Context, db queryer, run workqueue.RunID, key string) (live bool, err error) {
+func underWay(ctx context.Context, db pg.RowQuerier, run workqueue.RunID, key string) (live bool, err error) {
 	err = db.QueryRow(ctx, itemUnderWay, run, key).Scan(&live)
 	return live, err
 }

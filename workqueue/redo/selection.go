@@ -78,17 +78,7 @@ func (e *NothingToRerunError) Error() string {
 	what, hint := "no item of it has failed, or all that did are accepted", ""
 	switch {
 	case !e.Select.empty():
-		what = "the evidence matches nothing that could be rerun"
-		if !e.Select.ofParts() && e.Select.alone() && e.Select.Step == "" {
-			what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
-		}
-		if e.Select.Service != "" {
-			what += fmt.Sprintf(" (service %.80q)", e.Select.Service)
-			hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", e.Run)
-		}
-		if len(e.Why) > 0 {
-			what += ": " + strings.Join(e.Why, ", and ")
-		}
+		what, hint = e.unmatched()
 	case len(e.Why) > 0:
 		what = strings.Join(e.Why, ", and ")
 	case e.Select.named() && e.failed:
@@ -106,6 +96,22 @@ func (e *NothingToRerunError) Error() string {
 		what += ", in these ranges"
 	}
 	return fmt.Sprintf("nothing to re-run in run %s: %s%s", e.Run, what, hint)
+}
+
+// unmatched says what evidence did not match, with a hint.
+func (e *NothingToRerunError) unmatched() (what, hint string) {
+	what = "the evidence matches nothing that could be rerun"
+	if !e.Select.ofParts() && e.Select.alone() && e.Select.Step == "" {
+		what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
+	}
+	if e.Select.Service != "" {
+		what += fmt.Sprintf(" (service %.80q)", e.Select.Service)
+		hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", e.Run)
+	}
+	if len(e.Why) > 0 {
+		what += ": " + strings.Join(e.Why, ", and ")
+	}
+	return what, hint
 }
 
 // UnknownKeysError names keys that a run does not have.

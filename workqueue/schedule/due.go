@@ -21,13 +21,12 @@ type DueSchedule struct {
 	Version int
 	Spec    json.RawMessage
 	NextDue time.Time
-	LastDue *time.Time
 	Now     time.Time // the database's time
 }
 
 // By schedule_due.
 const dueSchedules = `
-SELECT name, version, spec, next_due, last_due, tranche_now()
+SELECT name, version, spec, next_due, tranche_now()
 FROM schedule
 WHERE state = 'active' AND deleted_at IS NULL AND next_due <= tranche_now()
 ORDER BY next_due, name LIMIT $1`
@@ -134,14 +133,11 @@ func (t *Taking) insert(ctx context.Context, tx pgx.Tx) error {
 // WaitingOccurrence is an occurrence to be started.
 type WaitingOccurrence struct {
 	OccurrenceKey
-	Version  int             // of the current schedule, which starts
-	Spec     json.RawMessage // likewise
+	Spec     json.RawMessage // of the current schedule, which starts
 	State    OccurrenceState // waiting, queued, or starting: a leader that may be dead has begun it
 	Reason   string          // why it waits
-	Attempts int
 	StartAt  time.Time
 	StartBy  *time.Time
-	DoneBy   *time.Time
 	Queued   int               // queued occurrences of the schedule
 	UnderWay []workqueue.RunID // earlier runs of the schedule that have not ended
 	Now      time.Time
@@ -150,8 +146,8 @@ type WaitingOccurrence struct {
 // schedule_occurrence_waiting finds them; runs in progress are found as in a list of schedules. Of those with the
 // same start the earliest due goes first; of a queue only the head is read.
 const waitingOccurrences = `
-SELECT f.schedule, f.due_at, f.kind, s.version, s.spec, f.state, f.reason, f.attempts, f.start_at, f.start_by,
-    f.done_by, (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),
+SELECT f.schedule, f.due_at, f.kind, s.spec, f.state, f.reason, f.start_at, f.start_by,
+    (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),
     ARRAY(SELECT r.id FROM batchrun r JOIN schedule_occurrence o ON o.run_id = r.id
           WHERE r.state IN ('loading', 'running') AND o.schedule = f.schedule AND o.state = 'started' ORDER BY r.id),
     tranche_now()

@@ -179,7 +179,6 @@ type LateOccurrence struct {
 	Run    workqueue.RunID
 	Spec   json.RawMessage // of the current schedule
 	DoneBy time.Time
-	Now    time.Time
 }
 
 const (
@@ -191,7 +190,7 @@ WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
                   AND (r.state IN ('loading', 'running') OR r.finished_at > f.done_by))`
 
 	lateOccurrences = `
-SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.done_by, tranche_now()
+SELECT f.schedule, f.due_at, f.kind, f.run_id, s.spec, f.done_by
 FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
 WHERE f.state = 'started' AND f.late_at IS NULL AND f.done_by <= tranche_now()
 ORDER BY f.done_by LIMIT $1`

@@ -250,7 +250,8 @@ func validateParams(params map[string]string) error {
 
 const runByIdempotencyKey = `
 SELECT id, items, skipped, sealed_at IS NULL AND NOT opened, opened, coalesce(name, ''), coalesce(plan_version, 0),
-    done_by, (SELECT coalesce(sum(bit_count(invalid)), 0)::bigint FROM work_block WHERE run_id = batchrun.id AND step = 0)
+    done_by,
+    (SELECT coalesce(sum(bit_count(invalid)), 0)::bigint FROM work_block WHERE run_id = batchrun.id AND step = 0)
 FROM batchrun
 WHERE idempotency_key = $1 AND namespace = $2`
 
