@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats.go"
+
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -72,6 +74,22 @@ func TestRunSurvivesACrashOfPostgreSQL(t *testing.T) {
 	b.Exec(t, `UPDATE work_slice SET deadline = tranche_now() WHERE state = 'claimed' AND created_at < $1`, after)
 	b.WantSound(t, l, run, nodetest.Size)
 	testenv.Same(t, b.Node.Stats().Expired, 0, "slices had to wait for their deadline")
+}
+
+// A node whose first look at the streams takes more than QueryTimeout, about twelve questions, starts anyway, and a
+// service listens whose consumer is found after more than half a second.
+func TestRunIsDoneThoughJetStreamAnswersLate(t *testing.T) {
+	t.Parallel()
+	b := &bundle{nodetest.ServersOnly(t)}
+	late := func(trip time.Duration) *nats.Conn {
+		nc, proxy := testenv.DialThrough(t, b.NS)
+		proxy.Delay(trip / 2) // of the next connection
+		testenv.NoError(t, nc.ForceReconnect())
+		return nc
+	}
+	nodetest.ServeOn(t, late(600*time.Millisecond), "statement", nodetest.Echo)
+	b.Node = b.Join(t, b.Store, late(200*time.Millisecond), nodetest.Config(t)).Node
+	b.Want(t, b.Start(t, nodetest.Small("statement"), 10), 1, 10, 0)
 }
 
 // Two nodes share a run. One of them is cut off from its database, from NATS or from both, for longer than a session

@@ -13,6 +13,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue/session"
 )
@@ -21,19 +22,20 @@ import (
 type rewind struct {
 	node     *core.Core
 	streams  core.Epochs
-	leads    func() bool   // whether this node leads
-	interval time.Duration // between checks
-	mark     session.Mark  // the furthest state the database is known to have reached
+	leads    func() bool     // whether this node leads
+	interval time.Duration   // between checks
+	mark     session.Mark    // the furthest state the database is known to have reached
+	limit    backoff.Timeout // of recalling it
 }
 
 func newRewind(k *core.Core, streams core.Epochs, leads func() bool, interval time.Duration) *rewind {
-	return &rewind{node: k, streams: streams, leads: leads, interval: interval}
+	return &rewind{node: k, streams: streams, leads: leads, interval: interval, limit: core.Querying()}
 }
 
 // RecallMark reads the mark from JetStream, possibly of earlier nodes. A wiped stream has none.
 func (w *rewind) RecallMark(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
-	defer cancel()
+	ctx, end := w.limit.Context(ctx)
+	defer end()
 	stream, err := w.node.JS.Stream(ctx, wire.StreamFlow)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {
 		return nil

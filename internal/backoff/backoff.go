@@ -1,7 +1,7 @@
 // Package backoff waits between attempts, and between log lines about them. The caller attempts and decides which
 // errors are temporary and when to stop; a function for all that would make each call longer.
 //
-// An [Exponential] belongs to one goroutine; a [Seldom] is safe for concurrent use.
+// An [Exponential] and a [Timeout] belong to one goroutine; a [Seldom] is safe for concurrent use.
 package backoff
 
 import (
@@ -50,6 +50,31 @@ func Sleep(ctx context.Context, d time.Duration) error {
 		return ctx.Err()
 	case <-timer.C:
 		return nil
+	}
+}
+
+// Timeout bounds attempts that are repeated until a server answers: each by First, by twice the time of the last answer,
+// or by a quarter of the server's silence, whichever is longest, but at most by Longest. So one that is overloaded is
+// waited for, and a question that was lost, as in a failover, is repeated soon.
+type Timeout struct {
+	First, Longest time.Duration
+
+	silent time.Time     // since when attempts are unanswered; zero: the last one was answered
+	took   time.Duration // the last one that was answered
+}
+
+// Context returns a context for an attempt, and what ends it.
+func (t *Timeout) Context(ctx context.Context) (context.Context, func()) {
+	begin := time.Now()
+	if t.silent.IsZero() {
+		t.silent = begin
+	}
+	ctx, cancel := context.WithTimeout(ctx, min(max(t.First, 2*t.took, begin.Sub(t.silent)/4), t.Longest))
+	return ctx, func() {
+		if ctx.Err() == nil {
+			t.silent, t.took = time.Time{}, time.Since(begin)
+		}
+		cancel()
 	}
 }
 

@@ -61,6 +61,40 @@ func TestWaitEnds(t *testing.T) {
 	}
 }
 
+// A server that answers late is waited for, and one that lost the question is asked again soon.
+func TestTimeout(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		bound := backoff.Timeout{First: time.Second, Longest: 10 * time.Second}
+		attempt := func(answer time.Duration) (answered bool, took time.Duration) {
+			begin := time.Now()
+			ctx, end := bound.Context(t.Context())
+			answered = backoff.Sleep(ctx, answer) == nil
+			end()
+			return answered, time.Since(begin)
+		}
+		for _, late := range []time.Duration{0, 3 * time.Second, 9 * time.Second} {
+			attempt(0)
+			begin := time.Now()
+			for answered := false; !answered; {
+				silent, took := time.Since(begin), time.Duration(0)
+				if answered, took = attempt(late); !answered && took > max(time.Second, silent/4) {
+					t.Errorf("an attempt took %s, after a silence of %s", took, silent)
+				}
+			}
+			if took := time.Since(begin); took > 6*late {
+				t.Errorf("answers take %s, and the first came after %s", late, took)
+			}
+			if answered, took := attempt(late + time.Millisecond); !answered {
+				t.Errorf("answers take %s, and the next attempt took %s", late, took)
+			}
+		}
+		if _, took := attempt(time.Hour); took != 10*time.Second {
+			t.Errorf("an attempt took %s; want at most 10s", took)
+		}
+	})
+}
+
 // What goes on for an hour is told at once, and after 1, 3, 7, 15, 30 and 45 minutes.
 func TestSeldom(t *testing.T) {
 	t.Parallel()

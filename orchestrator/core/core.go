@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -127,8 +128,15 @@ func (k *Core) NotifyChange() {
 // Look makes the node check the streams now.
 func (k *Core) Look() { Signal(k.Looks) }
 
-// QueryTimeout limits one query of JetStream. A restarting server may not answer; the next check retries.
-const QueryTimeout = 2 * time.Second
+const (
+	// QueryTimeout limits one query of JetStream. A restarting server may not answer; the next check retries.
+	QueryTimeout = 2 * time.Second
+	// LongestQuery limits repeated queries whose limit grows while JetStream is silent.
+	LongestQuery = 30 * time.Second
+)
+
+// Querying returns the limit of queries that are repeated until JetStream answers.
+func Querying() backoff.Timeout { return backoff.Timeout{First: QueryTimeout, Longest: LongestQuery} }
 
 // ElsewherePause is the least time between polls that find only work of other nodes.
 const ElsewherePause = 25 * time.Millisecond

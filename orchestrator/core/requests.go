@@ -12,6 +12,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/backoff"
 	"github.com/tranchehq/tranche/internal/fault"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/settle"
@@ -171,13 +172,14 @@ type SharedConsumer struct {
 	node   *Core
 	known  stream.Incarnation
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error)
+	limit  backoff.Timeout
 }
 
 // NewShared returns a shared consumer, which ensure creates or finds.
 func NewShared(k *Core, stream, name string,
 	ensure func(context.Context, jetstream.JetStream) (jetstream.Consumer, error),
 ) *SharedConsumer {
-	s := &SharedConsumer{node: k, ensure: ensure}
+	s := &SharedConsumer{node: k, ensure: ensure, limit: Querying()}
 	s.known.Ask = func(ctx context.Context) (time.Time, error) { // its creation time
 		consumer, err := k.JS.Consumer(ctx, stream, name)
 		if err != nil {
@@ -190,8 +192,8 @@ func NewShared(k *Core, stream, name string,
 
 // Bind creates or finds the consumer, and returns its creation time.
 func (s *SharedConsumer) Bind(ctx context.Context) (made time.Time, err error) {
-	ctx, cancel := context.WithTimeout(ctx, QueryTimeout)
-	defer cancel()
+	ctx, end := s.limit.Context(ctx)
+	defer end()
 	asked := time.Now()
 	if _, err := s.ensure(ctx, s.node.JS); err != nil {
 		return time.Time{}, err

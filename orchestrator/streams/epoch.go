@@ -117,11 +117,12 @@ type Keeper struct {
 	differing sync.Once // the node's own settings were compared with the saved ones
 	suspects  suspects
 	stalled   stalling
+	limit     backoff.Timeout // of a check
 }
 
 // NewKeeper returns a keeper of the streams.
 func NewKeeper(n *core.Core, cfg Config) *Keeper {
-	k := &Keeper{node: n, cfg: cfg}
+	k := &Keeper{node: n, cfg: cfg, limit: core.Querying()}
 	k.state.changed = make(chan struct{})
 	return k
 }
@@ -169,8 +170,8 @@ func (k *Keeper) Watch(ctx context.Context) {
 // LookAtEpoch creates missing streams. A new epoch begins when they were recreated or lost messages at their end:
 // readers bind again, and the leader reissues what was sent before.
 func (k *Keeper) LookAtEpoch(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, core.QueryTimeout)
-	defer cancel()
+	ctx, end := k.limit.Context(ctx)
+	defer end()
 	return stream.During(ctx, k.node.NC, k.lookAtStreams, "$JS.API.STREAM.>", "$JS.API.CONSUMER.INFO.>")
 }
 

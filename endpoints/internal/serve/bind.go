@@ -21,8 +21,11 @@ import (
 )
 
 const (
-	// bindTimeout bounds one attempt to bind; firstBind and longestBind bound the pauses between them.
-	bindTimeout = 500 * time.Millisecond
+	// bindTimeout and longestBindTimeout bound one attempt to bind, by the server's silence. Longest is the time of three
+	// queries that each take stream.AckTimeout: no service can work with a slower server.
+	bindTimeout        = 500 * time.Millisecond
+	longestBindTimeout = 6 * time.Second
+	// firstBind and longestBind bound the pauses between attempts.
 	firstBind   = 25 * time.Millisecond
 	longestBind = 400 * time.Millisecond
 	// shortestBeat bounds the heartbeats of a consumer with a tiny AckWait, or none.
@@ -93,8 +96,8 @@ func (p *Puller) say(level zapcore.Level, what string, fields ...zap.Field) {
 
 // tryBind looks up the consumer and creates it only if missing, so that a service needs no permission to.
 func (p *Puller) tryBind(ctx context.Context) (jetstream.Consumer, error) {
-	ctx, cancel := context.WithTimeout(ctx, bindTimeout)
-	defer cancel()
+	ctx, end := p.binding.Context(ctx)
+	defer end()
 	consumer, err := p.look(ctx)
 	if !errors.Is(err, jetstream.ErrConsumerNotFound) {
 		return consumer, err

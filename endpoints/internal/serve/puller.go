@@ -53,6 +53,7 @@ type Puller struct {
 	Consumer stream.Incarnation
 	beat     *time.Ticker // at a third of the consumer's AckWait
 	bound    bool         // has bound before
+	binding  backoff.Timeout
 	Life     life
 	Watchdog *watchdog
 	// Heartbeat is the interval of the server's heartbeats on an open pull.
@@ -65,7 +66,8 @@ type Puller struct {
 // NewPuller returns a puller for the endpoint's consumer of a stream.
 func NewPuller(out *Outbox, stream, endpoint string, room *Room, log *zap.Logger) *Puller {
 	p := &Puller{nc: out.NC, js: out.JS, stream: stream, endpoint: endpoint, log: log, Room: room,
-		Watchdog: newWatchdog(), Heartbeat: pull.Heartbeat}
+		Watchdog: newWatchdog(), Heartbeat: pull.Heartbeat,
+		binding: backoff.Timeout{First: bindTimeout, Longest: longestBindTimeout}}
 	p.Consumer.Ask = p.consumerMade
 	p.Life.set(wire.StateWaiting, "not started")
 	return p
