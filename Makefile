@@ -18,8 +18,9 @@ TEST_P      ?= 2
 # rest.
 CONCURRENT   = /tranche/($$(git grep -lE '^[[:space:]]+go (func|[[:alnum:]_.]+)\(|\.Go\(|"sync(/[a-z]+)?"|/errgroup"' -- '*.go' ':!*_test.go' | xargs -n1 dirname | sort -u | paste -sd'|'))$$
 TEST_CACHES := /internal/(api|backoff|connections|dashboard|fault)$$|/workqueue/(health|inspect|settle)$$|/endpoints/wire$$|/gather/fetch/sqlfetch$$|/tools/demokit$$|/examples(/|$$)
-# Goroutines here only fan out requests and are waited for; make soak tests these with the race detector.
-TEST_ASKS   := /internal/(alerts|archive|metrics|api/runs)$$|/gather/fetch/httpfetch$$|/workqueue/report$$
+# Goroutines here only fan out requests and are waited for, or the API's many dependencies would be compiled a second
+# time; make soak tests these with the race detector.
+TEST_ASKS   := /internal/(alerts|archive|metrics|startup|api/(apicore|runs))$$|/gather/fetch/httpfetch$$|/orchestrator/embed$$|/workqueue/report$$
 TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/internal/plane$$|/migrations$$|$(TEST_CACHES)|$(TEST_ASKS)
 # Tests that measure memory or time, or need very many rows: make soak runs them alone, without the race detector.
 MEASURES    := SeriesAreBounded$$|ChunksOfUnevenParts$$|ErasurePagesErrors$$|ForecastsAreBounded$$|BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
@@ -40,8 +41,9 @@ SOAK_TESTS  := $(SOAK_SHIP)|$(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestNod
 TEST_LONG   := /orchestrator(/(dispatch|sweep))?$$|/workqueue$$
 # Tests in parallel within a package. They mostly wait.
 TEST_PARALLEL ?= 4
-# among and except filter $$all; tested runs packages and retries failures.
-PICK         = all=$$($(GO) list $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
+# TESTED lists packages with tests; among and except filter $$all; tested runs packages and retries failures.
+TESTED      := $(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}'
+PICK         = all=$$($(TESTED) $(PKG) | grep -vE '$(PROOF)|/internal/archtest$$'); \
 	among() { grep -E "$$1" || true; }; except() { grep -vE "$$1" || true; }; \
 	tool=$$(scripts/tool.sh $(GOTESTSUM)); tested() { $(SERVER) scripts/test.sh $$tool "$$@" -vet=off -timeout $(TIMEOUT); }
 FUZZTIME    ?= 10s
@@ -96,8 +98,9 @@ cluster-programs: build
 	scripts/build.sh bin/cluster ./tools/cluster
 
 # Tests each package once, with the race detector if it has goroutines. Only tests are retried, not compilation, vet or
-# archtest. GOGC=400 saves a seventh of the time, in tests and in the linker.
+# archtest. GOGC=400 saves a seventh of the time, in vet, the compiler, the linker and tests.
 .PHONY: test
+test: export GOGC = 400
 test: export GORACE = suppressions=$(CURDIR)/scripts/race.supp atexit_sleep_ms=0
 test: SERVER = $(GO) run ./internal/testing/testenv/withpostgres
 test: deps vet no-flaky ## install dependencies and run the tests
@@ -106,12 +109,12 @@ test: deps vet no-flaky ## install dependencies and run the tests
 	raced=$$(echo "$$all" | except '$(TEST_PLAIN)' | among "$(CONCURRENT)"); \
 	plain=$$(echo "$$all" | grep -vFx "$$raced" || true); \
 	first() { echo "$$1" | among '$(TEST_LONG)'; echo "$$1" | except '$(TEST_LONG)'; }; \
-	export GOGC=400; tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'; \
+	tested "$$(first "$$raced")" -race $$flags -skip '$(MEASURES)'; \
 	tested "$$(first "$$plain")" $$flags -skip '$(MEASURES)'
 
 .PHONY: proof
 proof: proof-deps no-flaky ## run the slow tests: processes, clusters, browsers
-	@set -e; $(PICK); all=$$($(GO) list $(PROOF_PKG) | among '$(PROOF)'); \
+	@set -e; $(PICK); all=$$($(TESTED) $(PROOF_PKG) | among '$(PROOF)'); \
 	tested "$$(echo "$$all" | except '$(PROOF_ALONE)')" -p $(PROOF_P) -parallel $(TEST_PARALLEL) $(TEST_FLAGS) -skip '$(SOAK_TESTS)'; \
 	tested "$$(echo "$$all" | among '$(PROOF_ALONE)')" -p 1 $(TEST_FLAGS) -skip '$(SOAK_TESTS)'
 
@@ -120,7 +123,7 @@ soak: soak-deps ## run all checks of a release: all slow tests, measurements, 10
 	$(MAKE) proof SOAK_TESTS='^$$'
 	@set -e; $(PICK); \
 	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)|OfAnySize$$'
-	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./workqueue/report'
+	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./orchestrator/embed ./workqueue/report'
 	$(MAKE) simulate SEEDS=10000
 	$(MAKE) matrix fuzz
 

@@ -18,7 +18,8 @@ if [[ ! -x $tool ]]; then
     building=$(mktemp -d "$tools/building.XXXX")
     trap 'rm -rf "$building"' EXIT
     echo "Building $name $version into .tools; the first time takes a few minutes." >&2
-    env -u GOFLAGS -u GOOS -u GOARCH GOBIN="$building" CGO_ENABLED=0 go install "$1" >&2
+    # With the flags of the Makefile, the standard library is compiled once.
+    env -u GOOS -u GOARCH GOBIN="$building" GOFLAGS=-trimpath go install "$1" >&2
     mv "$building"/* "$tool"
 fi
 echo "$tool"
