@@ -427,7 +427,7 @@ CREATE TABLE work_slice (
     block         integer          NOT NULL,
     generation    integer          NOT NULL CHECK (generation >= 1),
     mask          bit(8192)        NOT NULL,
-    remaining     bit(8192)        NOT NULL,
+    remaining     bit(8192),
     state         text             NOT NULL CHECK (state IN
         ('scheduled', 'claimed', 'sent', 'recorded', 'expired', 'split', 'cancelled')),
     attempt       integer          NOT NULL CHECK (attempt >= 1),
@@ -455,6 +455,7 @@ CREATE TABLE work_slice (
     worked        double precision,
     FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE,
     CONSTRAINT work_slice_remaining CHECK ((remaining & ~mask) = B'0'::bit(8192)),
+    CONSTRAINT work_slice_empty CHECK (remaining IS NOT NULL OR ended_at IS NOT NULL),
     CONSTRAINT work_slice_deadline CHECK (state NOT IN ('claimed', 'sent') OR deadline IS NOT NULL),
     CONSTRAINT work_slice_took CHECK (took >= 0 AND worked >= 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01);
@@ -485,7 +486,8 @@ COMMENT ON COLUMN work_slice.block IS 'The block (work_block.block).';
 COMMENT ON COLUMN work_slice.generation IS 'The run''s generation when it was created.';
 COMMENT ON COLUMN work_slice.mask IS 'Its items at creation, as bits of the block.';
 COMMENT ON COLUMN work_slice.remaining IS
-    'Items not yet answered; in a live slice they are in flight or wait to be retried.';
+    'Items not yet answered; in a live slice they are in flight or wait to be retried. Null: none, so that ended slices '
+    'are small.';
 COMMENT ON COLUMN work_slice.state IS
     'scheduled: waits until not_before; claimed: a node has it; sent: it is in the stream; recorded: answered; '
     'expired: abandoned and reissued; split: cut into smaller ones; cancelled.';

@@ -161,10 +161,10 @@ FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id WHERE r.id = $1`
 	putBack = `
 WITH back AS MATERIALIZED (
     SELECT step, block, bit_or(remaining) AS mask FROM work_slice
-    WHERE run_id = $1 AND state = 'cancelled' AND remaining <> B'0'::bit(8192) GROUP BY step, block),
+    WHERE run_id = $1 AND state = 'cancelled' AND remaining IS NOT NULL GROUP BY step, block),
 emptied AS (
-    UPDATE work_slice SET remaining = B'0'::bit(8192)
-    WHERE run_id = $1 AND state = 'cancelled' AND remaining <> B'0'::bit(8192))
+    UPDATE work_slice SET remaining = NULL
+    WHERE run_id = $1 AND state = 'cancelled' AND remaining IS NOT NULL)
 UPDATE work_block b SET ready = b.ready | coalesce(
     (SELECT k.mask FROM back k WHERE k.step = b.step AND k.block = b.block), B'0'::bit(8192))
 WHERE b.run_id = $1

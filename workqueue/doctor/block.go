@@ -99,7 +99,7 @@ func (d *doctor) slices(
 	var id workqueue.SliceID
 	var mask, remaining bitfield.Set
 	var isLive bool
-	err = pg.Each(rows, []any{&id, pgbits.Into(&mask), pgbits.Into(&remaining), &isLive}, func() {
+	err = pg.Each(rows, []any{&id, pgbits.Into(&mask), pgbits.OrEmpty(&remaining), &isLive}, func() {
 		d.report.Slices++
 		masks[id] = mask
 		if isLive {

@@ -86,7 +86,7 @@ func lockOrder[V any](blocks map[plane.BlockID]V) []plane.BlockID {
 // The rows are already locked; state and ID fence the update anyway.
 const updateSlices = `
 UPDATE work_slice s
-SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
+SET remaining = nullif(u.remaining, B'0'::bit(8192)), state = u.state, service = coalesce(nullif(u.service, ''), s.service),
     answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
     took = coalesce(nullif(u.took, 0), s.took), worked = coalesce(nullif(u.worked, 0), s.worked),
     ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE tranche_now() END
