@@ -453,6 +453,8 @@ CREATE TABLE work_slice (
     root          uuid,
     took          double precision,
     worked        double precision,
+    done_items    integer          NOT NULL DEFAULT 0,
+    failed_items  integer          NOT NULL DEFAULT 0,
     FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE,
     CONSTRAINT work_slice_remaining CHECK ((remaining & ~mask) = B'0'::bit(8192)),
     CONSTRAINT work_slice_empty CHECK (remaining IS NOT NULL OR ended_at IS NOT NULL),
@@ -522,6 +524,8 @@ COMMENT ON COLUMN work_slice.root IS 'The slice in which its items were first cl
 COMMENT ON COLUMN work_slice.took IS 'Seconds of work reported by the service; null: unknown.';
 COMMENT ON COLUMN work_slice.worked IS
     'Seconds that an HTTP host or SQL source took for its requests, without waits in the node; null: other kinds.';
+COMMENT ON COLUMN work_slice.done_items IS 'Number of items that got their result in it.';
+COMMENT ON COLUMN work_slice.failed_items IS 'Number of items that failed permanently in it.';
 
 -- Insert-only: a rerun adds a row with a later generation.
 CREATE TABLE work_result (
