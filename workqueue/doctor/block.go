@@ -254,7 +254,7 @@ func (p *partsCheck) report(d *doctor, at place) {
 	d.bits(AskedFor, at, p.notAsked, "parts of items that their slice did not hold")
 	for id, s := range p.asked {
 		if s.done != 0 || s.failed != 0 {
-			d.found(TruthsAgree, at, int64(s.done+s.failed), "slice "+id.String()+" counts other results or errors than its parts")
+			d.found(TruthsAgree, at, int64(s.done+s.failed), "slice "+id.String()+" counts other results or errors than parts")
 		}
 	}
 }

@@ -86,7 +86,8 @@ func lockOrder[V any](blocks map[plane.BlockID]V) []plane.BlockID {
 // The rows are already locked; state and ID fence the update anyway.
 const updateSlices = `
 UPDATE work_slice s
-SET remaining = nullif(u.remaining, B'0'::bit(8192)), state = u.state, service = coalesce(nullif(u.service, ''), s.service),
+SET remaining = nullif(u.remaining, B'0'::bit(8192)), state = u.state,
+    service = coalesce(nullif(u.service, ''), s.service),
     answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
     done_items = s.done_items + u.done, failed_items = s.failed_items + u.failed,
     took = coalesce(nullif(u.took, 0), s.took), worked = coalesce(nullif(u.worked, 0), s.worked),
@@ -245,13 +246,6 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 }
 
 const (
-	// OutcomeOfRun counts the done, failed and accepted items of a run r; accepted ones are among the failed.
-	OutcomeOfRun = `
-SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
-       coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed,
-       coalesce(sum(bit_count(o.accepted)), 0)::bigint AS accepted
-FROM (` + plane.OutcomePlanes + `) o`
-
 	// completeRuns completes those runs whose batches are completed, in the given order, and finds each by its key. That
 	// holds even for a plan cached while the table was empty: the LIMIT and = ANY change nothing, and no partial index
 	// matches.
@@ -262,7 +256,7 @@ SET state = 'completed', finished_at = tranche_now(), done = c.done, failed = c.
 FROM (SELECT r.id, o.* FROM (
           SELECT * FROM unnest($1::uuid[]) AS u (id)
           WHERE (SELECT b.state FROM tracker_batch b WHERE b.id = u.id) = 'completed' LIMIT cardinality($1::uuid[])) r
-      CROSS JOIN LATERAL (` + OutcomeOfRun + `) o) c
+      CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
 RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
 )
