@@ -427,7 +427,7 @@ CREATE TABLE work_slice (
     block         integer          NOT NULL,
     generation    integer          NOT NULL CHECK (generation >= 1),
     mask          bit(8192)        NOT NULL,
-    remaining     bit(8192)        NOT NULL,
+    remaining     bit(8192),
     state         text             NOT NULL CHECK (state IN
         ('scheduled', 'claimed', 'sent', 'recorded', 'expired', 'split', 'cancelled')),
     attempt       integer          NOT NULL CHECK (attempt >= 1),
@@ -453,8 +453,11 @@ CREATE TABLE work_slice (
     root          uuid,
     took          double precision,
     worked        double precision,
+    done_items    integer          NOT NULL DEFAULT 0,
+    failed_items  integer          NOT NULL DEFAULT 0,
     FOREIGN KEY (run_id, step, block) REFERENCES work_block ON DELETE CASCADE,
     CONSTRAINT work_slice_remaining CHECK ((remaining & ~mask) = B'0'::bit(8192)),
+    CONSTRAINT work_slice_empty CHECK (remaining IS NOT NULL OR ended_at IS NOT NULL),
     CONSTRAINT work_slice_deadline CHECK (state NOT IN ('claimed', 'sent') OR deadline IS NOT NULL),
     CONSTRAINT work_slice_took CHECK (took >= 0 AND worked >= 0)
 ) WITH (autovacuum_vacuum_scale_factor = 0.01);
@@ -485,7 +488,8 @@ COMMENT ON COLUMN work_slice.block IS 'The block (work_block.block).';
 COMMENT ON COLUMN work_slice.generation IS 'The run''s generation when it was created.';
 COMMENT ON COLUMN work_slice.mask IS 'Its items at creation, as bits of the block.';
 COMMENT ON COLUMN work_slice.remaining IS
-    'Items not yet answered; in a live slice they are in flight or wait to be retried.';
+    'Items not yet answered; in a live slice they are in flight or wait to be retried. Null: none, so that ended slices '
+    'are small.';
 COMMENT ON COLUMN work_slice.state IS
     'scheduled: waits until not_before; claimed: a node has it; sent: it is in the stream; recorded: answered; '
     'expired: abandoned and reissued; split: cut into smaller ones; cancelled.';
@@ -520,6 +524,8 @@ COMMENT ON COLUMN work_slice.root IS 'The slice in which its items were first cl
 COMMENT ON COLUMN work_slice.took IS 'Seconds of work reported by the service; null: unknown.';
 COMMENT ON COLUMN work_slice.worked IS
     'Seconds that an HTTP host or SQL source took for its requests, without waits in the node; null: other kinds.';
+COMMENT ON COLUMN work_slice.done_items IS 'Number of items that got their result in it.';
+COMMENT ON COLUMN work_slice.failed_items IS 'Number of items that failed permanently in it.';
 
 -- Insert-only: a rerun adds a row with a later generation.
 CREATE TABLE work_result (

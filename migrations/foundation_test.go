@@ -65,6 +65,8 @@ func TestTablesGuardTheirStates(t *testing.T) {
 		"block without a step": {[]string{run, block}, "work_block_run_id_step_fkey"},
 		"slice, remaining outside its mask": {[]string{run, step, block,
 			cut + "tranche_now(), " + plane("0") + ", " + plane("1") + ")"}, "work_slice_remaining"},
+		"slice, live and empty": {[]string{run, step, block,
+			cut + "tranche_now(), " + plane("0") + ", NULL)"}, "work_slice_empty"},
 		"slice, claimed indefinitely": {[]string{run, step, block,
 			cut + "NULL, " + plane("0") + ", " + plane("0") + ")"}, "work_slice_deadline"},
 		"slice, of no block": {[]string{run, step,

@@ -136,6 +136,10 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 				WHERE run_id = $1`,
 			completed: true, want: doctor.AskedFor, what: "did not hold", items: []workqueue.Ordinal{2},
 		},
+		"counts of a slice": {
+			sql:       `UPDATE work_slice SET done_items = done_items - 1, failed_items = failed_items + 1 WHERE run_id = $1`,
+			completed: true, want: doctor.TruthsAgree, what: "counts other results or errors",
+		},
 		"part outside": {
 			sql: `INSERT INTO work_result SELECT run_id, slice_id, 9000, generation, step, result
 				FROM work_result WHERE run_id = $1 AND ordinal = 1`,

@@ -59,6 +59,20 @@ func Into(s *bitfield.Set) *Value { return (*Value)(s) }
 // BitsValue implements pgtype.BitsValuer.
 func (v Value) BitsValue() (pgtype.Bits, error) { return Of(bitfield.Set(v)), nil }
 
+// OrEmpty is [Into] that scans NULL as an empty set.
+func OrEmpty(s *bitfield.Set) pgtype.BitsScanner { return (*orEmpty)(s) }
+
+type orEmpty bitfield.Set
+
+// ScanBits implements pgtype.BitsScanner.
+func (o *orEmpty) ScanBits(b pgtype.Bits) error {
+	if !b.Valid {
+		*o = orEmpty{}
+		return nil
+	}
+	return (*Value)(o).ScanBits(b)
+}
+
 // ScanBits implements pgtype.BitsScanner. NULL is an error.
 func (v *Value) ScanBits(b pgtype.Bits) error {
 	s, err := Set(b)

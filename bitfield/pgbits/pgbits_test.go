@@ -34,5 +34,9 @@ func TestSetRefusesWhatIsNotASet(t *testing.T) {
 		if set != bitfield.Of(7) {
 			t.Errorf("%s: a refused scan changed the set", name)
 		}
+		if err := pgbits.OrEmpty(&set).ScanBits(tc.bits); !errors.Is(err, tc.want) != (name == "NULL") ||
+			set.Empty() != (name == "NULL") {
+			t.Errorf("%s: as an empty set got %v, %v", name, err, set)
+		}
 	}
 }

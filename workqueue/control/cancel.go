@@ -13,6 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/ledger"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
@@ -39,7 +40,7 @@ RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 	cancelRun = `
 UPDATE batchrun r SET state = 'cancelled', finished_at = tranche_now(), done = c.done, failed = c.failed,
     sealed_at = coalesce(r.sealed_at, tranche_now()) -- an open run is no load that was given up
-FROM (SELECT r.id, o.* FROM (VALUES ($1::uuid)) AS r (id) CROSS JOIN LATERAL (` + settle.OutcomeOfRun + `) o) c
+FROM (SELECT r.id, o.* FROM (VALUES ($1::uuid)) AS r (id) CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`
 )
@@ -161,10 +162,10 @@ FROM batchrun r LEFT JOIN tracker_batch t ON t.id = r.id WHERE r.id = $1`
 	putBack = `
 WITH back AS MATERIALIZED (
     SELECT step, block, bit_or(remaining) AS mask FROM work_slice
-    WHERE run_id = $1 AND state = 'cancelled' AND remaining <> B'0'::bit(8192) GROUP BY step, block),
+    WHERE run_id = $1 AND state = 'cancelled' AND remaining IS NOT NULL GROUP BY step, block),
 emptied AS (
-    UPDATE work_slice SET remaining = B'0'::bit(8192)
-    WHERE run_id = $1 AND state = 'cancelled' AND remaining <> B'0'::bit(8192))
+    UPDATE work_slice SET remaining = NULL
+    WHERE run_id = $1 AND state = 'cancelled' AND remaining IS NOT NULL)
 UPDATE work_block b SET ready = b.ready | coalesce(
     (SELECT k.mask FROM back k WHERE k.step = b.step AND k.block = b.block), B'0'::bit(8192))
 WHERE b.run_id = $1

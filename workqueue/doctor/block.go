@@ -14,7 +14,7 @@ import (
 
 // work_slice_block. remaining matters only while the slice is live.
 const doctorSlices = `
-SELECT id, mask, remaining, state IN ('scheduled', 'claimed', 'sent')
+SELECT id, mask, remaining, state IN ('scheduled', 'claimed', 'sent'), done_items, failed_items
 FROM work_slice WHERE run_id = $1 AND step = $2 AND block = $3`
 
 // A range of work_result's primary key, in order. Large results are looked up by keys.
@@ -72,11 +72,11 @@ func (d *doctor) stepBlock(ctx context.Context, r *doctorRun, b *stepBlock, tota
 	defer func() { _ = results.Close() }() // its error is that of the query before
 
 	at := place{run: &r.id, step: &b.step, block: &b.block}
-	masks, err := d.slices(results, r, b, at)
+	asked, err := d.slices(results, r, b, at)
 	if err != nil {
 		return err
 	}
-	parts := partsCheck{run: r, block: b, masks: masks}
+	parts := partsCheck{run: r, block: b, asked: asked}
 	if err := parts.read(results); err != nil {
 		return err
 	}
@@ -89,19 +89,21 @@ func (d *doctor) stepBlock(ctx context.Context, r *doctorRun, b *stepBlock, tota
 // slices reads the slices of a block and checks the planes with them: disjoint, within size, and nothing lost.
 func (d *doctor) slices(
 	results pgx.BatchResults, r *doctorRun, b *stepBlock, at place,
-) (map[workqueue.SliceID]bitfield.Set, error) {
+) (map[workqueue.SliceID]*askedSlice, error) {
 	rows, err := results.Query()
 	if err != nil {
 		return nil, err
 	}
-	masks := map[workqueue.SliceID]bitfield.Set{}
+	slices := map[workqueue.SliceID]*askedSlice{}
 	var live, twice bitfield.Set
 	var id workqueue.SliceID
-	var mask, remaining bitfield.Set
+	var s askedSlice
+	var remaining bitfield.Set
 	var isLive bool
-	err = pg.Each(rows, []any{&id, pgbits.Into(&mask), pgbits.Into(&remaining), &isLive}, func() {
+	err = pg.Each(rows, []any{&id, pgbits.Into(&s.mask), pgbits.OrEmpty(&remaining), &isLive, &s.done, &s.failed}, func() {
 		d.report.Slices++
-		masks[id] = mask
+		seen := s
+		slices[id] = &seen
 		if isLive {
 			twice = twice.Or(live.And(remaining))
 			live = live.Or(remaining)
@@ -126,7 +128,7 @@ func (d *doctor) slices(
 	d.bits(ItemsAddUp, at, b.accepted.AndNot(b.Failed), "accepted, and not failed")
 	d.bits(ItemsAddUp, at, known.AndNot(all), "past the end of the block")
 	b.live = live
-	return masks, nil
+	return slices, nil
 }
 
 // steady checks the steps of a block against each other: items ready, held or in progress have what they need,
@@ -159,7 +161,7 @@ func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 type partsCheck struct {
 	run   *doctorRun
 	block *stepBlock
-	masks map[workqueue.SliceID]bitfield.Set
+	asked map[workqueue.SliceID]*askedSlice
 	count int64
 
 	result, fault     bitfield.Set // by the newest part of each item
@@ -167,6 +169,12 @@ type partsCheck struct {
 	unaudited         bitfield.Set // I3
 	noSlice, notAsked bitfield.Set // I7
 	broken            bitfield.Set // I6: pieces of the result are missing
+}
+
+// askedSlice is a slice, and how many results and errors it has beyond the parts that were read.
+type askedSlice struct {
+	mask         bitfield.Set
+	done, failed int
 }
 
 type partRow struct {
@@ -224,12 +232,15 @@ func (p *partsCheck) add(bit int, part partRow) {
 	if part.broken {
 		p.broken.Add(bit)
 	}
-	mask, ok := p.masks[part.slice]
-	switch {
-	case !ok:
+	switch s := p.asked[part.slice]; {
+	case s == nil:
 		p.noSlice.Add(bit)
-	case !mask.Has(bit):
+	case !s.mask.Has(bit):
 		p.notAsked.Add(bit)
+	case part.fault:
+		s.failed--
+	default:
+		s.done--
 	}
 }
 
@@ -241,4 +252,9 @@ func (p *partsCheck) report(d *doctor, at place) {
 	d.bits(TruthsAgree, at, p.broken, "a result with missing pieces")
 	d.bits(AskedFor, at, p.noSlice, "parts whose slice does not exist, or belongs to another block, step or run")
 	d.bits(AskedFor, at, p.notAsked, "parts of items that their slice did not hold")
+	for id, s := range p.asked {
+		if s.done != 0 || s.failed != 0 {
+			d.found(TruthsAgree, at, int64(s.done+s.failed), "slice "+id.String()+" counts other results or errors than parts")
+		}
+	}
 }

@@ -73,18 +73,19 @@ func readFacts(
 const explainNow = `
 SELECT tranche_now(), EXISTS (SELECT 1 FROM leader WHERE name = $1 AND expires_at > tranche_now())`
 
-// explainPlanes is each block's missing items by step, and which of them no earlier step misses: those count for the
-// run. It scans a range of work_block's primary key for each run.
+// explainPlanes is the missing items of each block by step, and which of them no earlier step misses: those count for
+// the run. Blocks that have ended at every step with nothing skipped, most of a large run, are left out. It scans a
+// range of work_block's primary key for each run, twice; IS TRUE keeps the second from being a search for each block.
 const explainPlanes = `
 WITH planes AS (
     SELECT b.run_id, b.step, b.block, b.ready, b.held,
-        CASE WHEN u.mask IS NULL THEN b.done ELSE b.done & u.mask END AS done,
-        CASE WHEN u.mask IS NULL THEN b.failed ELSE b.failed & u.mask END AS failed,
-        coalesce(CASE WHEN u.mask IS NULL THEN b.skipped ELSE b.skipped & u.mask END, ` + plane.NoBits + `) AS skipped,
+        coalesce(b.failed & u.mask, b.failed) AS failed, coalesce(b.skipped & u.mask, b.skipped) AS skipped,
         m.missing, coalesce(m.missing & b.before, m.missing) AS counted
     FROM (SELECT *, bit_and(` + plane.SettledBits + `) OVER (PARTITION BY b.run_id, b.block
             ORDER BY b.step ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS before
-        FROM work_block b WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR b.block = ANY ($2))) b
+        FROM work_block b WHERE b.run_id = ANY ($1) AND ($2::int[] IS NULL OR b.block = ANY ($2))
+            AND ((b.run_id, b.block) IN (SELECT b.run_id, b.block FROM work_block b WHERE b.run_id = ANY ($1)
+                AND (` + plane.SettledCount + ` < b.size OR b.skipped IS NOT NULL))) IS TRUE) b
     LEFT JOIN unnest($2::int[], $3::bit(8192)[]) AS u (block, mask) ON u.block = b.block
     CROSS JOIN LATERAL (SELECT ~(` + plane.SettledBits + `) & coalesce(u.mask, ~` + plane.NoBits + `)
         & (~` + plane.NoBits + ` << (8192 - b.size)) AS missing OFFSET 0) m)`
@@ -138,16 +139,21 @@ SELECT st.run_id, st.step, st.name, st.endpoint, least(st.in_flight, st.in_fligh
         (SELECT coalesce(sum(b.size - ` + plane.SettledCount + `), 0) FROM work_block b
          WHERE b.run_id = st.run_id AND b.step = st.step) ELSE 0 END::bigint,
     coalesce(p.missing, 0), coalesce(p.missing_counted, 0), coalesce(p.ready, 0), coalesce(p.ready_counted, 0),
-    coalesce(p.held, 0), coalesce(p.held_counted, 0), coalesce(p.done, 0), coalesce(p.failed, 0), coalesce(p.skipped, 0)
+    coalesce(p.held, 0), coalesce(p.held_counted, 0), coalesce(c.done, 0), coalesce(c.failed, 0), coalesce(c.skipped, 0)
 FROM run_step st
 LEFT JOIN (
     SELECT run_id, step, sum(bit_count(missing))::bigint AS missing, sum(bit_count(counted))::bigint AS missing_counted,
         sum(bit_count(ready & missing))::bigint AS ready, sum(bit_count(ready & counted))::bigint AS ready_counted,
-        sum(bit_count(held & missing))::bigint AS held, sum(bit_count(held & counted))::bigint AS held_counted,
-        sum(bit_count(done))::bigint AS done, sum(bit_count(failed))::bigint AS failed,
-        sum(bit_count(skipped))::bigint AS skipped
+        sum(bit_count(held & missing))::bigint AS held, sum(bit_count(held & counted))::bigint AS held_counted
     FROM planes GROUP BY run_id, step
 ) p USING (run_id, step)
+CROSS JOIN LATERAL (
+    SELECT sum(bit_count(coalesce(done & mask, done)))::bigint AS done,
+        sum(bit_count(coalesce(failed & mask, failed)))::bigint AS failed,
+        sum(bit_count(coalesce(skipped & mask, skipped)))::bigint AS skipped
+    FROM work_block b LEFT JOIN unnest($2::int[], $3::bit(8192)[]) AS u (block, mask) USING (block)
+    WHERE b.run_id = st.run_id AND b.step = st.step AND ($2::int[] IS NULL OR block = ANY ($2))
+) c
 WHERE st.run_id = ANY ($1)
 ORDER BY st.run_id, st.step`
 

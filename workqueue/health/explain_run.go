@@ -89,7 +89,8 @@ const (
 	explainLastSlice = `
 SELECT ended_at, state, coalesce(service, ''), bit_count(mask)::bigint, coalesce(error_code, ''),
     coalesce(error_message, '')
-FROM (SELECT * FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT 1) s`
+FROM work_slice WHERE id = (
+    SELECT id FROM work_slice WHERE run_id = $1 AND ended_at IS NOT NULL ORDER BY ended_at DESC LIMIT 1)`
 
 	explainLastAction = `
 SELECT at, actor, action, coalesce(after->>'hold', '') FROM audit_log WHERE run_id = $1 ORDER BY id DESC LIMIT 1`

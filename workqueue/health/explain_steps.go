@@ -117,7 +117,7 @@ func (f *facts) readWaits(ctx context.Context, tx pgx.Tx) error {
 	var p waitPlanes
 	var at []waitPlanes
 	to := []any{&run, &block, &step, pgbits.Into(&p.missing), pgbits.Into(&p.counted), pgbits.Into(&p.failed),
-		pgbits.Into(&p.skipped), pgbits.Into(&p.waiting)}
+		pgbits.OrEmpty(&p.skipped), pgbits.Into(&p.waiting)}
 	_, err := pgx.ForEachRow(rows, to, func() error {
 		if run != last || block != lastBlock {
 			sortOut(at)

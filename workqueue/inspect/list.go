@@ -115,8 +115,7 @@ ORDER BY r.items DESC, r.id DESC`
 	listByFailed = `
 WITH known AS NOT MATERIALIZED (SELECT r.*, r.failed AS by FROM batchrun r WHERE r.state = 'completed'),
 counted AS NOT MATERIALIZED (
-    SELECT r.*, c.failed AS by FROM batchrun r CROSS JOIN LATERAL (
-        SELECT coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed FROM (` + plane.OutcomePlanes + `) o) c
+    SELECT r.*, c.failed AS by FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) c
     WHERE r.state <> 'completed'
 ),` + sortedRuns
 

@@ -7,7 +7,6 @@ import (
 	"math"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
@@ -230,19 +229,6 @@ type placeSets struct {
 	held, ready, scheduled, inFlight, done, failed, skipped bitfield.Set
 }
 
-// orEmpty scans a plane; NULL is an empty one.
-type orEmpty struct{ set *bitfield.Set }
-
-// ScanBits implements pgtype.BitsScanner.
-func (o orEmpty) ScanBits(b pgtype.Bits) (err error) {
-	if !b.Valid {
-		*o.set = bitfield.Set{}
-		return nil
-	}
-	*o.set, err = pgbits.Set(b)
-	return err
-}
-
 const (
 	// liveMark is a number that changes when a slice is made, ends or is postponed. Other moves change work_block.
 	liveMark = `bit_xor(uuid_hash_extended(id, (state = 'scheduled')::int::bigint))`
@@ -281,8 +267,9 @@ func eachColumn(ctx context.Context, db tracker.Querier, run workqueue.RunID, g 
 	var mark int64
 	var p placeSets
 	into := []any{
-		&block, &step, &size, &mark, orEmpty{&p.held}, orEmpty{&p.ready}, orEmpty{&p.scheduled}, orEmpty{&p.inFlight},
-		orEmpty{&p.done}, orEmpty{&p.failed}, orEmpty{&p.skipped},
+		&block, &step, &size, &mark, pgbits.OrEmpty(&p.held), pgbits.OrEmpty(&p.ready),
+		pgbits.OrEmpty(&p.scheduled), pgbits.OrEmpty(&p.inFlight), pgbits.OrEmpty(&p.done), pgbits.OrEmpty(&p.failed),
+		pgbits.OrEmpty(&p.skipped),
 	}
 	_, err := pgx.ForEachRow(rows, into, func() error {
 		if block != column.block {

@@ -134,9 +134,9 @@ const runSummaries = `
 SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce(r.hold, ''), r.hold_detail, r.held_at,
     r.held_by, ` + shownState + `, r.generation,
     r.priority, r.items, r.skipped,
-    coalesce(CASE WHEN r.state = 'completed' THEN r.done ELSE counts.done END, 0),
-    coalesce(CASE WHEN r.state = 'completed' THEN r.failed ELSE counts.failed END, 0),
-    coalesce(CASE WHEN r.state = 'completed' THEN r.accepted ELSE counts.accepted END, 0),
+    CASE WHEN r.state = 'completed' THEN r.done ELSE counts.done END,
+    CASE WHEN r.state = 'completed' THEN r.failed ELSE counts.failed END,
+    CASE WHEN r.state = 'completed' THEN r.accepted ELSE counts.accepted END,
     r.source, r.created_by, r.created_at, r.started_at, r.finished_at, steps.n,
     CASE WHEN r.state = 'completed' THEN 1
         ELSE coalesce(counts.parts / nullif(greatest(counts.all_parts, r.items * steps.n), 0), 0) END::float8,
@@ -146,15 +146,10 @@ SELECT r.id, coalesce(r.name, ''), r.plan, coalesce(r.plan_version, 0), coalesce
         WHERE st.run_id = r.id AND st.gate_since IS NOT NULL ORDER BY st.step) END,
     r.from_run, ARRAY(SELECT o.id FROM batchrun o WHERE o.from_run = r.id AND o.namespace = r.namespace ORDER BY o.id),
     r.done_by, r.gentle, CASE WHEN r.state = 'running' THEN r.at_risk END, coalesce(r.schedule, ''),
-    r.namespace, coalesce(counts.done + counts.failed - counts.settled, 0)
+    r.namespace, counts.done + counts.failed - counts.settled
 FROM chosen r
 CROSS JOIN LATERAL (SELECT count(*) AS n FROM run_step st WHERE st.run_id = r.id) steps
-LEFT JOIN LATERAL (
-    SELECT sum(bit_count(o.settled) - bit_count(o.settled & o.failed))::bigint AS done,
-        sum(bit_count(o.failed))::bigint AS failed, sum(bit_count(o.accepted))::bigint AS accepted,
-        sum(bit_count(o.settled))::bigint AS settled, sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
-    FROM (` + plane.OutcomePlanes + `) o
-) counts ON r.state <> 'completed'
+CROSS JOIN LATERAL (` + plane.OutcomeOfRun + ` WHERE r.state <> 'completed') counts
 `
 
 const oneRun = `WITH chosen AS (SELECT * FROM batchrun WHERE id = $1)` + runSummaries

@@ -213,9 +213,10 @@ LEFT JOIN LATERAL (
         sum(bit_count(remaining)) FILTER (WHERE state = 'scheduled')::bigint AS scheduled,
         count(*) FILTER (WHERE state IN ('claimed', 'sent')) AS slices_in_flight,
         count(*) FILTER (WHERE state = 'scheduled') AS slices_scheduled,
-        count(*) FILTER (WHERE state NOT IN ('claimed', 'sent', 'scheduled')) AS slices_ended,
-        sum(bit_count(mask)) FILTER (WHERE state = 'recorded' AND ended_at > greatest(
-            tranche_now() - $2::interval, (SELECT started_at FROM batchrun WHERE id = $1)))::bigint AS answered
+        count(ended_at) AS slices_ended,
+        sum(bit_count(mask)) FILTER (WHERE ended_at > (
+            SELECT greatest(tranche_now() - $2::interval, started_at) FROM batchrun WHERE id = $1)
+            AND state = 'recorded')::bigint AS answered
     FROM work_slice WHERE run_id = s.run_id AND step = s.step
 ) w ON true
 WHERE s.run_id = $1

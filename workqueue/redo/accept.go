@@ -137,8 +137,7 @@ SELECT step, block, failed, items FROM taken`
 	lockBatch = `SELECT id FROM tracker_batch WHERE id = $1 FOR NO KEY UPDATE`
 
 	acceptedOfRun = `
-SELECT coalesce(sum(bit_count(o.failed)), 0)::bigint, coalesce(sum(bit_count(o.accepted)), 0)::bigint
-FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomePlanes + `) o WHERE r.id = $1`
+SELECT o.failed, o.accepted FROM batchrun r CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o WHERE r.id = $1`
 
 	setAccepted = `UPDATE batchrun SET accepted = $2 WHERE id = $1 AND state = 'completed'`
 )

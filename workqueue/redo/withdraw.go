@@ -44,7 +44,7 @@ ORDER BY s.id FOR NO KEY UPDATE OF s`
 	// scheduled slice was sent nowhere, and is claimed by its mask.
 	withdrawSlices = `
 UPDATE work_slice s
-SET remaining = s.remaining & ~u.mask,
+SET remaining = nullif(s.remaining & ~u.mask, B'0'::bit(8192)),
     mask = CASE WHEN s.state = 'scheduled' AND s.remaining <> u.mask THEN s.mask & ~u.mask ELSE s.mask END,
     state = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN 'cancelled' ELSE s.state END,
     ended_at = CASE WHEN (s.remaining & ~u.mask) = B'0'::bit(8192) THEN tranche_now() END,

@@ -49,42 +49,22 @@ type StepTimeline struct {
 const (
 	// timelineSpan is a point read. A timeline ends with its run.
 	timelineSpan = `
-SELECT CASE WHEN $2 THEN 1 ELSE generation END, generation,
-    coalesce(CASE WHEN $2 THEN sealed_at ELSE started_at END, created_at), coalesce(finished_at, tranche_now())
+SELECT CASE WHEN $2 THEN 1 ELSE generation END, coalesce(CASE WHEN $2 THEN sealed_at ELSE started_at END, created_at),
+    coalesce(finished_at, tranche_now())
 FROM batchrun WHERE id = $1`
 
-	// timelineOf reads the slices of a run in the order of work_slice_block. An item counts for the newest slice of
-	// its generation that held it: earlier ones were retried, in slices that were not cut from ready items. The block
-	// has its outcome; in earlier generations it has failed if it has an error part, which work_result_error finds.
+	// timelineOf reads the slices of a run in the order of work_slice_block.
 	timelineOf = `
-WITH failures AS MATERIALIZED (
-    SELECT step, (ordinal >> 13)::int AS block, generation,
-        bit_or(set_bit(` + plane.NoBits + `, ordinal & 8191, 1)) AS items
-    FROM work_result
-    WHERE $3::int < $4::int AND run_id = $1 AND step = ANY ($2) AND error_code IS NOT NULL AND generation >= $3
-        AND generation < $4
-    GROUP BY 1, 2, 3
-), held AS (
-    SELECT step, block, generation, state, ended_at, ` + plane.AskedAt + ` AS asked_at, mask,
-        ~bit_or(mask) FILTER (WHERE cause <> 'ready') OVER (PARTITION BY step, block, generation
-            ORDER BY created_at DESC, id ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS kept
-    FROM work_slice
-    WHERE run_id = $1 AND step = ANY ($2) AND generation >= $3
-), counted AS MATERIALIZED (
-    SELECT h.step, h.ended_at, 1000 * greatest(extract(epoch FROM h.ended_at - h.asked_at), 0)::float8 AS took,
-        bit_count(l.last & CASE WHEN h.generation = $4 THEN b.done ELSE ~coalesce(f.items, ` + plane.NoBits +
-		`) END) AS done,
-        bit_count(l.last & nullif(CASE WHEN h.generation = $4 THEN b.failed ELSE f.items END, ` + plane.NoBits +
-		`)) AS failed
-    FROM held h CROSS JOIN LATERAL (SELECT coalesce(h.mask & h.kept, h.mask) AS last OFFSET 0) l
-    JOIN work_block b ON b.run_id = $1 AND b.step = h.step AND b.block = h.block
-    LEFT JOIN failures f ON f.step = h.step AND f.block = h.block AND f.generation = h.generation
-    WHERE h.state IN ('recorded', 'expired') AND h.asked_at IS NOT NULL
-)
-SELECT step, least(greatest(floor(extract(epoch FROM ended_at - $5)::float8 / $6), 0), $7 - 1)::int AS bucket,
-    coalesce(sum(done), 0)::bigint, coalesce(sum(failed), 0)::bigint, count(*),
+SELECT step, least(greatest(floor(date_part('epoch', ended_at - $4) / $5), 0), $6 - 1)::int AS bucket,
+    sum(done_items)::bigint, sum(failed_items)::bigint, count(*),
     percentile_cont(0.5) WITHIN GROUP (ORDER BY took), percentile_cont(0.99) WITHIN GROUP (ORDER BY took)
-FROM counted
+FROM (
+    SELECT step, ended_at, done_items, failed_items,
+        1000 * greatest(date_part('epoch', ended_at - ` + plane.AskedAt + `), 0) AS took
+    FROM work_slice
+    WHERE run_id = $1 AND step = ANY ($2) AND generation >= $3 AND state IN ('recorded', 'expired')
+        AND ` + plane.AskedAt + ` IS NOT NULL
+) s
 GROUP BY 1, 2`
 )
 
@@ -112,8 +92,8 @@ func (s Store) timeline(ctx context.Context, tx pgx.Tx, req *TimelineRequest) (*
 		steps = []workqueue.Step{view.Step}
 	}
 	out := &Timeline{}
-	var oldest, newest workqueue.Generation
-	err = tx.QueryRow(ctx, timelineSpan, req.Run, req.All).Scan(&oldest, &newest, &out.From, &out.To)
+	var oldest workqueue.Generation
+	err = tx.QueryRow(ctx, timelineSpan, req.Run, req.All).Scan(&oldest, &out.From, &out.To)
 	if err != nil {
 		return nil, err
 	}
@@ -125,7 +105,7 @@ func (s Store) timeline(ctx context.Context, tx pgx.Tx, req *TimelineRequest) (*
 			P50: make([]*float64, n), P99: make([]*float64, n),
 		})
 	}
-	rows := pg.Rows(ctx, tx, timelineOf, req.Run, steps, oldest, newest, out.From, out.BucketSeconds, n)
+	rows := pg.Rows(ctx, tx, timelineOf, req.Run, steps, oldest, out.From, out.BucketSeconds, n)
 	return out, fillTimeline(rows, steps, out.Steps)
 }
 

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgtype"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/bitfield/pgbits"
@@ -90,13 +89,14 @@ FROM work_block b JOIN unnest($1::uuid[], $2::smallint[], $3::int[]) AS u (run_i
 
 func (s *settlement) scanPlanes(rows pgx.Rows) error {
 	var id plane.BlockID
-	var done, failed, skipped nullBits
+	var at plane.Planes
 	read, size := 0, 0
-	to := []any{&id.Run, &id.Step, &id.Block, &size, &done, &failed, &skipped}
+	to := []any{&id.Run, &id.Step, &id.Block, &size, pgbits.OrEmpty(&at.Done), pgbits.OrEmpty(&at.Failed),
+		pgbits.OrEmpty(&at.Skipped)}
 	err := pg.Each(rows, to, func() {
 		read++
 		j := s.joint[plane.BlockID{Run: id.Run, Step: 0, Block: id.Block}]
-		j.size, j.at[id.Step] = size, plane.Planes{Done: done.Set, Failed: failed.Set, Skipped: skipped.Set}
+		j.size, j.at[id.Step] = size, at
 	})
 	if want := len(s.rows()); err == nil && read != want {
 		err = fmt.Errorf("%d blocks of %d: %w", read, want, workqueue.ErrFence)
@@ -199,15 +199,4 @@ func (m *moves) queue(batch *pgx.Batch) {
 	args := append(plane.Columns(m.rows), pgbits.Slice(m.ready), pgbits.Slice(m.done), pgbits.Slice(m.failed),
 		pgbits.Slice(m.skipped), pgbits.Slice(m.leave), m.bytes)
 	batch.Queue(moveBlocks, args...).Exec(pg.CheckBatchRows(len(m.rows), "move blocks"))
-}
-
-type nullBits struct{ bitfield.Set }
-
-// ScanBits implements pgtype.BitsScanner.
-func (n *nullBits) ScanBits(b pgtype.Bits) (err error) {
-	n.Set = bitfield.Set{}
-	if b.Valid {
-		n.Set, err = pgbits.Set(b)
-	}
-	return err
 }

@@ -62,10 +62,10 @@ WHERE b.run_id = u.run_id AND b.step = u.step AND b.block = u.block AND (b.held 
 
 	// insertStopped inserts the slices that the items' errors belong to. They were never sent.
 	insertStopped = `
-INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, root, error_code,
-                        error_message, error_retry, ended_at)
-SELECT u.id, $1, u.step, u.block, $2, u.mask, B'0'::bit(8192), 'cancelled', 1, 'ready', u.id, $3,
-       'an item of the same lane failed before these', false, tranche_now()
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, state, attempt, cause, root, error_code,
+                        error_message, error_retry, ended_at, failed_items)
+SELECT u.id, $1, u.step, u.block, $2, u.mask, 'cancelled', 1, 'ready', u.id, $3,
+       'an item of the same lane failed before these', false, tranche_now(), bit_count(u.mask)
 FROM unnest($4::uuid[], $5::smallint[], $6::int[], $7::bit(8192)[]) AS u (id, step, block, mask)`
 )
 

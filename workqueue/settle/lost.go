@@ -252,7 +252,7 @@ func scanHeld(row pgx.CollectableRow) (*plane.HeldSlice, error) {
 	var code, message *string
 	var retry *bool
 	err := row.Scan(&h.ID, &h.Run, &h.Step, &h.Block, &h.Generation, pgbits.Into(&h.Mask), &h.Attempt, &h.Failures,
-		&h.Cause, &h.Suspect, pgbits.Into(&h.Remaining), &h.State, &h.Answered,
+		&h.Cause, &h.Suspect, pgbits.OrEmpty(&h.Remaining), &h.State, &h.Answered,
 		&code, &message, &retry, &h.Root, &h.Endpoint, &h.Parent, &h.Policy.MaxAttempts, &h.Policy.Backoff,
 		&h.Policy.MaxBackoff, &h.Policy.RetryCodes, &h.Policy.NoRetryCodes,
 		&h.MaxResult, &h.FailFast)

@@ -86,13 +86,15 @@ func lockOrder[V any](blocks map[plane.BlockID]V) []plane.BlockID {
 // The rows are already locked; state and ID fence the update anyway.
 const updateSlices = `
 UPDATE work_slice s
-SET remaining = u.remaining, state = u.state, service = coalesce(nullif(u.service, ''), s.service),
+SET remaining = nullif(u.remaining, B'0'::bit(8192)), state = u.state,
+    service = coalesce(nullif(u.service, ''), s.service),
     answered = nullif(u.answered, -1), error_code = u.code, error_message = u.message, error_retry = u.retry,
+    done_items = s.done_items + u.done, failed_items = s.failed_items + u.failed,
     took = coalesce(nullif(u.took, 0), s.took), worked = coalesce(nullif(u.worked, 0), s.worked),
     ended_at = CASE WHEN u.state IN ('claimed', 'sent') THEN NULL ELSE tranche_now() END
 FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::text[], $7::text[], $8::bool[],
-            $9::float8[], $10::float8[])
-     AS u (id, remaining, state, service, answered, code, message, retry, took, worked)
+            $9::float8[], $10::float8[], $11::int[], $12::int[])
+     AS u (id, remaining, state, service, answered, code, message, retry, took, worked, done, failed)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
 // A scheduled slice waits at its step's current endpoint, where claims look for it. A change of the endpoint locks
@@ -155,16 +157,18 @@ func (s *settlement) endedArgs() []any {
 	states, services, answered := make([]string, n), make([]string, n), make([]int, n)
 	codes, messages, retries := make([]*string, n), make([]*string, n), make([]*bool, n)
 	took, worked := make([]float64, n), make([]float64, n)
+	done, failed := make([]int, n), make([]int, n)
 	for i, e := range s.ended {
 		ids[i], remaining[i], states[i] = e.slice.ID, e.slice.Remaining, e.state
 		services[i], answered[i] = e.service, e.slice.Answered
-		took[i], worked[i] = e.slice.Took, e.slice.Worked
+		took[i], worked[i], done[i], failed[i] = e.slice.Took, e.slice.Worked, e.slice.Done, e.slice.Failed
 		if e.why != nil {
 			code, message := pg.Plain(e.why.Code), pg.Plain(e.why.Message)
 			codes[i], messages[i], retries[i] = &code, &message, &e.why.Retry
 		}
 	}
-	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries, took, worked}
+	return []any{ids, pgbits.Slice(remaining), states, services, answered, codes, messages, retries, took, worked,
+		done, failed}
 }
 
 func (s *settlement) madeArgs() []any {
@@ -242,13 +246,6 @@ func (s *settlement) acknowledge(ctx context.Context, tx pgx.Tx, batch *pgx.Batc
 }
 
 const (
-	// OutcomeOfRun counts the done, failed and accepted items of a run r; accepted ones are among the failed.
-	OutcomeOfRun = `
-SELECT coalesce(sum(bit_count(o.settled & ~o.failed)), 0)::bigint AS done,
-       coalesce(sum(bit_count(o.failed)), 0)::bigint AS failed,
-       coalesce(sum(bit_count(o.accepted)), 0)::bigint AS accepted
-FROM (` + plane.OutcomePlanes + `) o`
-
 	// completeRuns completes those runs whose batches are completed, in the given order, and finds each by its key. That
 	// holds even for a plan cached while the table was empty: the LIMIT and = ANY change nothing, and no partial index
 	// matches.
@@ -259,7 +256,7 @@ SET state = 'completed', finished_at = tranche_now(), done = c.done, failed = c.
 FROM (SELECT r.id, o.* FROM (
           SELECT * FROM unnest($1::uuid[]) AS u (id)
           WHERE (SELECT b.state FROM tracker_batch b WHERE b.id = u.id) = 'completed' LIMIT cardinality($1::uuid[])) r
-      CROSS JOIN LATERAL (` + OutcomeOfRun + `) o) c
+      CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
 RETURNING r.id, r.generation, r.done, r.failed, r.finished_at`
 )

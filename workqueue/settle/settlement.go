@@ -111,6 +111,7 @@ func (s *settlement) done(h *plane.HeldSlice, bit int, slot *Slot) {
 	o := s.outcomeOf(h)
 	o.Done.Add(bit)
 	s.of(h.Endpoint).Done++
+	h.Done++
 	s.watch(h, "")
 	o.Bytes += size
 }
@@ -122,6 +123,7 @@ func (s *settlement) fail(h *plane.HeldSlice, bit int, e workqueue.SlotError) {
 	h.Remaining.Remove(bit)
 	s.outcomeOf(h).Failed.Add(bit)
 	s.of(h.Endpoint).Failed++
+	h.Failed++
 	if h.Policy.Retries(e) {
 		e.Code = "" // only its attempts ended
 	}

@@ -51,10 +51,10 @@ func (l *loader) reject(item *LoadItem) error {
 const (
 	// insertInvalidSlices inserts the slices that the errors of invalid items belong to. They are never sent.
 	insertInvalidSlices = `
-INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, cause, root, error_code,
-                        error_message, error_retry, ended_at)
-SELECT u.id, $1, u.step, u.block, 1, u.mask, B'0'::bit(8192), 'cancelled', 1, 'ready', u.id, $2,
-       'the items do not fit the schema of the run', false, tranche_now()
+INSERT INTO work_slice (id, run_id, step, block, generation, mask, state, attempt, cause, root, error_code,
+                        error_message, error_retry, ended_at, failed_items)
+SELECT u.id, $1, u.step, u.block, 1, u.mask, 'cancelled', 1, 'ready', u.id, $2,
+       'the items do not fit the schema of the run', false, tranche_now(), bit_count(u.mask)
 FROM unnest($3::uuid[], $4::smallint[], $5::int[], $6::bit(8192)[]) AS u (id, step, block, mask)`
 
 	insertInvalidParts = `

@@ -63,6 +63,8 @@ type HeldSlice struct {
 	Policy    Policy
 	MaxResult int  // bytes of a result; 0: the general limit
 	FailFast  bool // its step has an active fail-fast limit
+
+	Done, Failed int // items that this transaction ended
 }
 
 // Live reports whether the slice can be answered.

@@ -18,17 +18,34 @@ const (
 	// SettledCount is how many those are: the planes are disjoint.
 	SettledCount = `(bit_count(b.done) + bit_count(b.failed) + coalesce(bit_count(b.skipped), 0))`
 
-	// OutcomePlanes is, for each block of a run r, the items final at every step, the failed ones, and those of them
-	// whose failures are all accepted. An item has failed as soon as a required step failed it, even if other steps
-	// are in progress; it is done when it is settled and has not failed. It is a range of work_block's primary key.
+	// OutcomePlanes is, for each block of a run r, the items final at every step, the failed ones, and their numbers. An
+	// item has failed as soon as a required step failed it, even if other steps are in progress; it is done when it is
+	// settled and has not failed, and accepted when all its failures are. It is a range of work_block's primary key.
+	// Planes of finished steps and planes without failures are only counted.
 	OutcomePlanes = `
-    SELECT b.block, max(b.size) AS size, bit_and(` + SettledBits + `) AS settled,
-        coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional), ` + NoBits + `) AS failed,
-        CASE WHEN count(b.accepted) = 0 THEN ` + NoBits + ` ELSE coalesce(bit_or(b.failed) FILTER (WHERE NOT s.optional)
-            & ~bit_or(CASE WHEN b.accepted IS NULL THEN b.failed ELSE b.failed & ~b.accepted END)
-                FILTER (WHERE NOT s.optional), ` + NoBits + `) END AS accepted,
-        sum(` + SettledCount + `) AS parts, sum(b.size) AS all_parts
-    FROM work_block b JOIN run_step s USING (run_id, step) WHERE b.run_id = r.id GROUP BY b.block`
+    SELECT p.block, p.size, coalesce(p.open, ~` + NoBits + ` << (8192 - p.size)) AS settled,
+        coalesce(p.failed, ` + NoBits + `) AS failed,
+        coalesce(bit_count(p.open), p.size) AS settled_items, coalesce(bit_count(p.failed), 0) AS failed_items,
+        coalesce(bit_count(p.open), p.size)
+            - coalesce(bit_count(CASE WHEN p.open IS NULL THEN p.failed ELSE p.open & p.failed END), 0) AS done_items,
+        coalesce(bit_count(CASE WHEN p.accepted IS NOT NULL THEN p.failed & ~coalesce(p.rest, ` + NoBits + `) END), 0)
+            AS accepted_items, p.parts, p.all_parts
+    FROM (SELECT a.*, coalesce(a.rest | a.accepted, a.rest, a.accepted) AS failed FROM (
+        SELECT b.block, max(b.size) AS size,
+            bit_and(` + SettledBits + `) FILTER (WHERE ` + SettledCount + ` < b.size) AS open,
+            bit_or(CASE WHEN b.accepted IS NULL THEN b.failed ELSE b.failed & ~b.accepted END)
+                FILTER (WHERE NOT s.optional AND b.failed <> ` + NoBits + `) AS rest,
+            bit_or(b.accepted) FILTER (WHERE NOT s.optional) AS accepted,
+            sum(` + SettledCount + `) AS parts, sum(b.size) AS all_parts
+        FROM work_block b JOIN run_step s USING (run_id, step) WHERE b.run_id = r.id GROUP BY b.block) a) p`
+
+	// OutcomeOfRun counts the items of a run r by outcome; accepted ones are among the failed, and settled ones are final
+	// at every step.
+	OutcomeOfRun = `
+SELECT coalesce(sum(o.done_items), 0)::bigint AS done, coalesce(sum(o.failed_items), 0)::bigint AS failed,
+    coalesce(sum(o.accepted_items), 0)::bigint AS accepted, coalesce(sum(o.settled_items), 0)::bigint AS settled,
+    sum(o.parts) AS parts, sum(o.all_parts) AS all_parts
+FROM (` + OutcomePlanes + `) o`
 )
 
 // ResultSteps returns the steps whose parts are the results of a run: those that no other step needs.
