@@ -1,11 +1,14 @@
 package intake_test
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/internal/intake/row"
@@ -330,5 +333,21 @@ func TestDepth(t *testing.T) {
 		testenv.Same(t, err, nil, "%s", open)
 		_, err = readAll(strings.NewReader(nested(intake.DefaultMaxDepth)), intake.Config{})
 		testenv.Says(t, err, "line 1", "%s one deeper", open)
+	}
+}
+
+// A text is quoted as the encoder does it, whichever byte is where in it.
+func TestTextsAreQuotedAsByTheEncoder(t *testing.T) {
+	t.Parallel()
+	for at := range 17 {
+		for c := 1; c <= 255; c++ {
+			text := []byte("a text of letters")
+			text[at] = byte(c)
+			want, invalid := jsontext.AppendQuote(nil, text)
+			got, bad := row.AppendString(nil, text)
+			if (bad >= 0) != (invalid != nil) || bad < 0 && !bytes.Equal(got, want) {
+				t.Fatalf("%q is quoted as %s, bad at %d; want %s, %v", text, got, bad, want, invalid)
+			}
+		}
 	}
 }

@@ -154,7 +154,7 @@ func (k *Core) LargestRequest() int64 { return k.NC.MaxPayload() * 3 / 4 }
 const PublishTimeout = 5 * time.Second
 
 // RecordBytes limits the replies of one commit, and those prefetched.
-const RecordBytes = 8 << 20
+const RecordBytes = 4 << 20
 
 // Shuffle puts things in random order.
 func Shuffle[T any](things []T) {

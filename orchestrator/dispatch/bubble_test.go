@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/bitfield"
+	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
@@ -276,8 +277,8 @@ func TestAcknowledgements(t *testing.T) {
 			ends := 0
 			for range 3 {
 				p := publication{Assignment: Assignment{Slice: workqueue.Slice{ID: workqueue.SliceID(uuid.New())},
-					Endpoint: "e", Claimed: time.Now()}, msg: nats.NewMsg("tranche.work.e"),
-					published: func(error) { ends++ }}
+					Endpoint: "e", Claimed: time.Now()}, request: &wire.RequestBuilder{},
+					msg: nats.NewMsg("tranche.work.e"), published: func(error) { ends++ }}
 				testenv.NoError(t, d.send(t.Context(), &p))
 				published <- p
 			}

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -94,6 +95,7 @@ type Dispatcher struct {
 	after     follower
 	doubted   atomic.Bool         // a publication was not acknowledged, and the server has not answered since
 	pending   *semaphore.Weighted // unacknowledged bytes of requests
+	requests  sync.Pool           // of *wire.RequestBuilder whose requests were acknowledged
 }
 
 // New returns a dispatcher.

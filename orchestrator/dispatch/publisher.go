@@ -30,8 +30,8 @@ const (
 	publishStall = 10 * time.Second // wait for a place among the pending publishes
 	// MaxPendingPublishes limits the unacknowledged requests.
 	MaxPendingPublishes = 64
-	// maxPendingBytes is a quarter of what a stream buffers before it refuses more.
-	maxPendingBytes = 32 << 20
+	// maxPendingBytes limits their bytes, of which the server may hold two copies more.
+	maxPendingBytes = 8 << 20
 	// Postponement is the least time that a slice rests after a failed publish; the most is twice as long.
 	Postponement = time.Second
 )
@@ -39,9 +39,10 @@ const (
 // publication is a request published but not acknowledged.
 type publication struct {
 	Assignment
-	msg    *nats.Msg
-	future jetstream.PubAckFuture
-	epoch  int64 // of the streams, before publishing
+	request *wire.RequestBuilder
+	msg     *nats.Msg
+	future  jetstream.PubAckFuture
+	epoch   int64 // of the streams, before publishing
 	// published is called once with the outcome: nil once the request is in the stream.
 	published func(error)
 	weight    int64 // share of maxPendingBytes, held until the acknowledgement
@@ -83,7 +84,11 @@ func (d *Dispatcher) publishOrPostpone(ctx context.Context, a Assignment, publis
 
 // publishOne builds the request of a slice and publishes it. A slice too large for one request is cut into pieces.
 func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published chan<- publication) error {
-	request := wire.NewRequestBuilder(a.Endpoint, d.metaOf(a), int(d.node.NC.MaxPayload()))
+	request, kept := d.requests.Get().(*wire.RequestBuilder)
+	if !kept {
+		request = &wire.RequestBuilder{}
+	}
+	request.Reset(a.Endpoint, d.metaOf(a), int(d.node.NC.MaxPayload()))
 	params, err := d.node.Params(ctx, a.Run, a.Params)
 	if errors.Is(err, database.ErrDamaged) {
 		return d.refuse(ctx, a, core.CodeItemDamaged, func(workqueue.Ordinal) string { return err.Error() })
@@ -102,7 +107,8 @@ func (d *Dispatcher) publishOne(ctx context.Context, a Assignment, published cha
 	case !fits:
 		return d.cut(ctx, a, request.Len(), published)
 	}
-	p := publication{Assignment: a, msg: request.Msg(), weight: min(int64(request.Size()), maxPendingBytes)}
+	p := publication{Assignment: a, request: request, msg: request.Msg(),
+		weight: min(int64(request.Size()), maxPendingBytes)}
 	if err := d.pending.Acquire(ctx, p.weight); err != nil {
 		return err
 	}
@@ -313,7 +319,9 @@ func (d *Dispatcher) confirmOne(ctx context.Context, batch []workqueue.Sent, p p
 	for level := zap.WarnLevel; ; level = zap.DebugLevel { // repetitions are not news
 		ack, err := d.await(ctx, &p)
 		if err == nil {
-			p.published(nil)
+			if p.published(nil); level == zap.WarnLevel && cap(p.request.Body) <= wire.MaxPooled {
+				d.requests.Put(p.request) // sent once, so that nothing reads it any more
+			}
 			d.node.Meter.Took(core.TimingPublish, time.Since(p.Claimed))
 			d.node.Sent(p.Endpoint, p.Attempt)
 			return append(batch, workqueue.Sent{ID: p.ID, StreamSeq: int64(ack.Sequence), StreamsEpoch: p.epoch})

@@ -2,7 +2,10 @@ package record_test
 
 import (
 	"bytes"
+	"context"
+	"crypto/sha256"
 	"flag"
+	"fmt"
 	"io"
 	"runtime"
 	"runtime/debug"
@@ -18,6 +21,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/export"
+	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 // peakHeap notes the most memory that the heap has in use, until it is asked.
@@ -134,6 +138,72 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0,
 		"results are left open")
 	b.Check(t)
+}
+
+// Items of any size take the memory of a node's buffers, however many or large they are. The largest results come in
+// pieces, which no service has as a whole here. It runs alone, since it measures the memory of all.
+func TestItemsOfAnySizeTakeBoundedMemory(t *testing.T) {
+	const bound = 128 << 20 // of node, service and server together; of which garbage is a little, by the limit
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(bound * 3 / 4))
+	for size, count := range map[int]int{1: 100_000, 2_000: 40_000, 64_000: 2_000, 500_000: 300, 8 << 20: 20,
+		wire.MaxResult: 4} {
+		t.Run(fmt.Sprint(size), func(t *testing.T) {
+			b := setup(t)
+			peak := peakHeap(t)
+			if size > wire.MaxPiece {
+				b.publishPieces(t, size, count)
+			} else {
+				b.echo(t, size, count)
+			}
+			used := peak()
+			t.Logf("%d items of %d bytes: %d MiB of heap", count, size, used>>20)
+			if used > bound {
+				t.Errorf("%d items of %d bytes took %d MiB at once; want at most %d", count, size, used>>20, bound>>20)
+			}
+		})
+	}
+}
+
+// echo completes a run whose payloads and results have that many bytes.
+func (b *bundle) echo(t *testing.T, size, count int) {
+	t.Helper()
+	b.Serve(t, "statement", func(_ context.Context, chunk *nodetest.Chunk) error {
+		for _, item := range chunk.Items() {
+			item.Reply(nodetest.Statement{Of: item.In.ID})
+		}
+		return nil
+	})
+	source := nodetest.Items(count)
+	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), nodetest.Patient(), func(item *start.LoadItem) error {
+		err := source(item)
+		item.Payload = fmt.Appendf(item.Payload[:0], `{"id":"%0*d"}`, size, item.Line)
+		return err
+	}))(t)
+	b.Want(t, loaded.Run, 1, count, 0)
+}
+
+// publishPieces completes a run whose results come in pieces.
+func (b *bundle) publishPieces(t *testing.T, size, count int) {
+	t.Helper()
+	f, slices := b.Forge(t, count, count)
+	piece, sum := pattern(wire.DefaultPiece), sha256.New()
+	whole := wire.Whole{Pieces: size / len(piece), Bytes: int64(size)}
+	for range whole.Pieces {
+		sum.Write(piece)
+	}
+	whole.SHA256 = [sha256.Size]byte(sum.Sum(nil))
+	for _, whole.Ordinal = range b.Items(t, slices[0].ID) {
+		for n := range whole.Pieces {
+			msg := f.Reply(slices[0].ID, -1, "")
+			msg.Data = piece
+			msg.Header[wire.HeaderPiece], msg.Header[wire.HeaderContentType] = []string{whole.Header(n + 1)}, []string{"a/b"}
+			nodetest.Until(t, "the stream has room", func() bool {
+				_, err := f.JS.PublishMsg(t.Context(), msg)
+				return err == nil
+			})
+		}
+	}
+	b.Want(t, f.Run, 1, count, 0)
 }
 
 // comparing takes what it is written as long as it is what it should be.

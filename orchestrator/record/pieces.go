@@ -126,6 +126,8 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*set
 		whole := io.Discard
 		var json bytes.Buffer
 		if p.ContentType == "" {
+			t.whole.Lock() // of texts that may have 64 MiB only one is held
+			defer t.whole.Unlock()
 			json.Grow(int(p.Bytes))
 			whole = &json
 		}

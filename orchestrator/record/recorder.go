@@ -4,11 +4,13 @@ package record
 import (
 	"context"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"golang.org/x/sync/semaphore"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -23,6 +25,8 @@ import (
 const (
 	// smallBytes is the size limit of replies in the small lane.
 	smallBytes = 16 << 10
+	// heldBytes limits the other replies that are not recorded yet: what two commits have, and the next one.
+	heldBytes = 3 * core.RecordBytes
 	// quickCommit is the duration of a commit by an idle PostgreSQL, gatherTime the longest that replies gather
 	// otherwise.
 	quickCommit, gatherTime = 5 * time.Millisecond, 100 * time.Millisecond
@@ -67,6 +71,8 @@ type Recorder struct {
 	after      core.OutcomeObserver
 	replies    *core.SharedConsumer // the shared reply consumer
 	unrecorded chan struct{}        // a reply could not be recorded
+	held       *semaphore.Weighted  // of heldBytes
+	whole      sync.Mutex           // for a result in pieces that is read as a whole
 }
 
 // New returns a recorder.
@@ -74,7 +80,7 @@ func New(k *core.Core, streams core.Epochs, letters givenUp, after core.OutcomeO
 	return &Recorder{node: k, cfg: cfg, outcomes: k, failures: k.Settling, unreadable: deadletter.New(k.Store),
 		streams: streams, letters: letters, after: after,
 		replies:    core.NewShared(k, wire.StreamReply, wire.RecorderConsumer, stream.EnsureRecorder),
-		unrecorded: make(chan struct{}, 1)}
+		unrecorded: make(chan struct{}, 1), held: semaphore.NewWeighted(heldBytes)}
 }
 
 // Run reads and records replies until ctx ends, then records those already read.
@@ -93,6 +99,16 @@ func isSmall(reply jetstream.Msg) bool {
 	return len(reply.Data()) <= smallBytes && reply.Headers().Get(wire.HeaderEncoding) == ""
 }
 
+// weight is the share of heldBytes of replies. Small ones have none, so that they wait for no others.
+func weight(replies ...core.Message) (bytes int64) {
+	for _, reply := range replies {
+		if !isSmall(reply) {
+			bytes += min(int64(len(reply.Data())), heldBytes)
+		}
+	}
+	return bytes
+}
+
 func (r *Recorder) full(batch []core.Message) bool {
 	size := 0
 	for _, msg := range batch {
@@ -103,8 +119,9 @@ func (r *Recorder) full(batch []core.Message) bool {
 
 // commit records replies. The slower commits are, the longer replies gather for the next one, while more may come.
 func (r *Recorder) commit(ctx context.Context, batch []core.Message) {
-	begun := time.Now()
+	begun, held := time.Now(), weight(batch...)
 	r.recordBatch(ctx, batch)
+	r.held.Release(held)
 	if slow := time.Since(begun) - quickCommit; slow > 0 && !r.full(batch) {
 		select {
 		case <-r.node.Awaited.None():

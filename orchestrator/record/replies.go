@@ -72,12 +72,17 @@ func (r *Recorder) readReplies(ctx context.Context, replies core.Lanes[core.Mess
 		JS: r.node.JS, Stream: wire.StreamReply, Consumer: wire.RecorderConsumer, Made: made,
 		Messages: repliesAhead, Bytes: max(core.RecordBytes, 2*int(r.node.NC.MaxPayload())), Small: isSmall,
 	}, func(msg jetstream.Msg) {
-		select {
-		case replies.Of(isSmall(msg)) <- core.Message{Msg: msg, Made: made}:
-			r.node.Awaited.Came(msg.Headers().Get(wire.HeaderSlice))
-		case <-bound.Done():
-			r.replies.Settle(core.Message{Msg: msg, Made: made}, jetstream.Msg.Nak)
+		reply := core.Message{Msg: msg, Made: made}
+		if size := weight(reply); size == 0 || r.held.Acquire(bound, size) == nil {
+			select {
+			case replies.Of(isSmall(msg)) <- reply:
+				r.node.Awaited.Came(msg.Headers().Get(wire.HeaderSlice))
+				return
+			case <-bound.Done():
+				r.held.Release(size)
+			}
 		}
+		r.replies.Settle(reply, jetstream.Msg.Nak)
 	})
 	if cause := context.Cause(bound); errors.Is(cause, errCannotRecord) {
 		return cause

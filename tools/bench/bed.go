@@ -170,12 +170,6 @@ func (b *bed) String() string {
 		b.nc.ConnectedServerVersion() + " in the node"
 }
 
-// A run is abandoned after runBase plus runPerItem for each item: a twentieth of the expected rate.
-const (
-	runBase    = time.Minute
-	runPerItem = 200 * time.Microsecond
-)
-
 type started struct {
 	Run   string `json:"run"`
 	Items int64  `json:"items"`
@@ -221,7 +215,7 @@ func (b *bed) start(ctx context.Context, of work, input items) (run started, err
 
 // complete runs the items to their end and returns the time of the completion event.
 func (b *bed) complete(ctx context.Context, of work, input items) finish {
-	ctx, cancel := context.WithTimeout(ctx, runBase+time.Duration(input.n)*runPerItem)
+	ctx, cancel := context.WithTimeout(ctx, input.timeout())
 	defer cancel()
 	run := demokit.Must(b.start(ctx, of, input))
 	loaded := time.Now()

@@ -40,9 +40,9 @@ func (r result) rates() (rates []float64) {
 }
 
 func chooseContestants(cfg config, pg *cluster) []contestant {
-	input := items{n: cfg.items, random: cfg.keys == "random"}
+	input := items{n: cfg.items, random: cfg.keys == "random", note: cfg.note}
 	all := slices.Concat(floors(pg, input), tranches(cfg, pg, input),
-		[]contestant{riverContestant(pg, items{n: cfg.riverItems, random: input.random})})
+		[]contestant{riverContestant(pg, items{n: cfg.riverItems, random: input.random, note: input.note})})
 	slices.SortStableFunc(all, func(a, b contestant) int {
 		return cmp.Compare(slices.Index(parts(), a.name), slices.Index(parts(), b.name))
 	})

@@ -4,15 +4,18 @@ import (
 	"io"
 	"math/bits"
 	"strconv"
+	"strings"
+	"time"
 )
 
-const csvHeader = "id,name,segment,since\n"
+const csvHeader = "id,name,segment,since"
 
 // items generates the input of all contestants: n customers, each with a key of 12 bytes and a payload of about 80.
 // They are computed on the fly, so that 10 million need no memory; the measured cost is a few appends.
 type items struct {
 	n      int
 	random bool // keys in random order
+	note   int  // bytes of a note, a column of its own; 0: none
 }
 
 // number returns the customer number of the i-th item. Multiplication by an odd constant modulo a power of two is a
@@ -40,6 +43,9 @@ func (s items) appendPayload(b []byte, i int) []byte {
 	b = appendPadded(b, s.number(i), 7)
 	b = append(b, `","segment":"retail","since":"`...)
 	b = strconv.AppendInt(b, int64(1990+i%30), 10)
+	if s.note > 0 {
+		b = s.appendNote(append(b, `","note":"`...), i)
+	}
 	return append(b, `"}`...)
 }
 
@@ -49,7 +55,23 @@ func (s items) appendCSV(b []byte, i int) []byte {
 	b = appendPadded(b, s.number(i), 7)
 	b = append(b, ",retail,"...)
 	b = strconv.AppendInt(b, int64(1990+i%30), 10)
+	if s.note > 0 {
+		b = s.appendNote(append(b, ','), i)
+	}
 	return append(b, '\n')
+}
+
+// noteWords make notes that compress about as well as texts do.
+var noteWords = strings.Fields(`customer asked about the balance of account and was told that a new card will be sent by
+	post within five days please call again if it has not arrived`)
+
+func (s items) appendNote(b []byte, i int) []byte {
+	end := len(b) + s.note
+	for x := s.number(i); len(b) < end; b = append(b, ' ') {
+		x = x*6364136223846793005 + 1442695040888963407 // as PCG does
+		b = append(b, noteWords[int(x>>32)%len(noteWords)]...)
+	}
+	return b[:end]
 }
 
 func appendPadded(b []byte, v uint64, width int) []byte {
@@ -66,9 +88,18 @@ func appendPadded(b []byte, v uint64, width int) []byte {
 	return strconv.AppendUint(b, v, 10)
 }
 
+// timeout is when a run of the items is abandoned: it takes twenty times as long as expected.
+func (s items) timeout() time.Duration {
+	const base, perItem, perByte = time.Minute, 200 * time.Microsecond, time.Microsecond
+	return base + time.Duration(s.n)*(perItem+time.Duration(s.note)*perByte)
+}
+
 func (s items) csv() io.Reader {
-	next := 0
-	return &stream{head: []byte(csvHeader), fill: func(b []byte) ([]byte, bool) {
+	next, head := 0, csvHeader
+	if s.note > 0 {
+		head += ",note"
+	}
+	return &stream{head: []byte(head + "\n"), fill: func(b []byte) ([]byte, bool) {
 		for ; next < s.n && len(b) < streamBuffer; next++ {
 			b = s.appendCSV(b, next)
 		}

@@ -82,7 +82,7 @@ func check(err error, format string, args ...any) {
 
 func measure(ctx context.Context, cfg config, pg *cluster) {
 	checkProgram(cfg)
-	rep := report{machine: describeMachine(ctx, pg), rounds: cfg.rounds, keys: cfg.keys}
+	rep := report{machine: describeMachine(ctx, pg), rounds: cfg.rounds, keys: cfg.keys, note: cfg.note}
 	rep.results = race(ctx, pg, cfg.rounds, chooseContestants(cfg, pg))
 	for _, part := range []struct {
 		name    string
@@ -100,6 +100,7 @@ func measure(ctx context.Context, cfg config, pg *cluster) {
 type config struct {
 	items      int
 	riverItems int
+	note       int
 	rounds     int
 	manyRuns   int
 	manyLarge  int
@@ -124,6 +125,7 @@ func parseFlags(args []string, stderr io.Writer) (config, error) {
 	f.SetOutput(stderr)
 	f.IntVar(&c.items, "items", 1_000_000, "items of one round of the floor, of tranche and of flow")
 	f.IntVar(&c.riverItems, "river-items", 50_000, "jobs of one round of River")
+	f.IntVar(&c.note, "note", 0, "bytes of a note that each item has besides its 80, and so has its result")
 	f.IntVar(&c.rounds, "rounds", 3, "how often each contestant is measured")
 	f.IntVar(&c.manyRuns, "many-runs", 10_000, "runs of 10 items of the part many")
 	f.IntVar(&c.manyLarge, "many-large", 5_000_000, "items of the large run of the part many")
@@ -151,6 +153,8 @@ func (c config) validate() error {
 	switch {
 	case min(c.items, c.riverItems, c.rounds, c.manyRuns, c.manyLarge) < 1:
 		return errors.New("-items, -river-items, -rounds, -many-runs and -many-large must be at least 1")
+	case c.note < 0:
+		return errors.New("-note must not be negative")
 	case c.keys != "ordered" && c.keys != "random":
 		return fmt.Errorf("-keys is %q; it is ordered or random", c.keys)
 	}

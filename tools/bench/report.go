@@ -15,6 +15,7 @@ type report struct {
 	machine machine
 	rounds  int
 	keys    string
+	note    int
 	results []result
 	scenes  []*table // tables besides those of contestants
 }
@@ -97,7 +98,8 @@ func (r result) cpu() string {
 func (r *report) notes(missing []string) []string {
 	notes := []string{r.machine.String()}
 	if len(r.results) > 0 {
-		notes = append(notes, fmt.Sprintf("Rounds: %d, interleaved. Keys in the input: %s.", r.rounds, r.keys))
+		notes = append(notes, fmt.Sprintf("Rounds: %d, interleaved. Keys in the input: %s. Bytes of a note: %d.",
+			r.rounds, r.keys, r.note))
 	}
 	for _, res := range r.results {
 		if res.Setup != "" {

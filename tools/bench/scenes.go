@@ -129,7 +129,7 @@ func measureHoles(ctx context.Context, cfg config, pg *cluster, rep *report) {
 			{"1,000 scattered parts, unchanged", scattered, keys, []string{"--step", "accounts", "--keys", "-"}},
 			{"the same with their compositions", scattered, keys, []string{"--step", "accounts", "--keys", "-", "--cascade"}},
 		} {
-			timed, cancel := context.WithTimeout(ctx, runBase+time.Duration(input.n)*runPerItem)
+			timed, cancel := context.WithTimeout(ctx, input.timeout())
 			defer cancel()
 			begun := time.Now()
 			b.command(timed, bytes.NewReader(c.keys), append([]string{"run", "reset", run}, c.args...)...)

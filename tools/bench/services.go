@@ -54,6 +54,7 @@ type customer struct {
 	Name    string `json:"name"`
 	Segment string `json:"segment"`
 	Since   string `json:"since"`
+	Note    string `json:"note,omitempty"`
 }
 
 // runEcho is an ordinary service with default settings.

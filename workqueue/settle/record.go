@@ -70,8 +70,11 @@ type Recorded struct {
 	Due       []time.Duration // delays until slices that it made for retries are due
 }
 
+// partRow is what a row of parts takes besides the result, without content type.
+const partRow = 80
+
 // maxKeptBuffer bounds the buffer that a recording keeps for the next one.
-const maxKeptBuffer = 16 << 20
+const maxKeptBuffer = 8 << 20
 
 // Record records answers in one transaction: it fences their slices, checks the slots against the requests, writes
 // parts, moves bits, makes slices for retries, acknowledges final items and completes runs. All of it is committed
@@ -109,6 +112,7 @@ func (s Store) Record(ctx context.Context, answers []Answer) (Recorded, error) {
 		for _, h := range held {
 			tallies[h.ID] = &tally{HeldSlice: h}
 		}
+		parts.Buf = slices.Grow(parts.Buf, sizeOf(answers, tallies)) // growing bit by bit allocates several times as much
 		for _, i := range inOrder(answers) {
 			out.Verdicts[i] = tallies[answers[i].Slice].take(set, &answers[i])
 		}
@@ -137,6 +141,19 @@ func (s Store) sealsOf(ctx context.Context, tx pgx.Tx, held []*plane.HeldSlice,
 		}
 	}
 	return seals, nil
+}
+
+// sizeOf is what the results of live slices take as rows, if none is encrypted or refused.
+func sizeOf(answers []Answer, tallies map[workqueue.SliceID]*tally) (size int) {
+	for i := range answers {
+		if of := tallies[answers[i].Slice]; of == nil || !of.Live() {
+			continue
+		}
+		for j := range answers[i].Slots {
+			size += partRow + len(answers[i].Slots[j].Result)
+		}
+	}
+	return size
 }
 
 // inOrder returns the answers' indices by first ordinal: writing parts in key order costs PostgreSQL a third less.

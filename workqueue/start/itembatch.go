@@ -21,7 +21,7 @@ import (
 
 const (
 	batchRows  = 4 * bitfield.Size
-	batchBytes = 8 << 20
+	batchBytes = 4 << 20
 )
 
 // itemBatch holds a few blocks of items for work_queue in one piece of memory.

@@ -2,6 +2,7 @@ package row
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -114,6 +115,9 @@ func AppendJSON(dst, value []byte, depth int) []byte {
 // AppendString appends text as a JSON string and returns -1. If text is not valid UTF-8 or holds a NUL, it returns
 // the offset of the first bad byte, and dst is unusable.
 func AppendString(dst, text []byte) ([]byte, int) {
+	if isPlain(text) {
+		return append(append(append(dst, '"'), text...), '"'), -1
+	}
 	if nul := bytes.IndexByte(text, 0); nul >= 0 {
 		if bad := InvalidAt(text[:nul]); bad >= 0 {
 			return dst, bad
@@ -125,6 +129,25 @@ func AppendString(dst, text []byte) ([]byte, int) {
 		return dst, InvalidAt(text)
 	}
 	return quoted, -1
+}
+
+// isPlain reports whether text is ASCII that JSON does not escape. It looks at eight bytes at once, in place of the
+// encoder's one, which took a tenth of the node's processor time for items of 2 kB.
+func isPlain(text []byte) bool {
+	const each, high = 0x0101010101010101, 0x8080808080808080
+	for ; len(text) >= 8; text = text[8:] {
+		eight := binary.LittleEndian.Uint64(text)
+		// A subtraction sets the high bit of a byte that is too small, and perhaps of those above it.
+		if (eight|(eight-' '*each)|(eight^'"'*each-each)|(eight^'\\'*each-each))&high != 0 {
+			return false
+		}
+	}
+	for _, c := range text {
+		if c < ' ' || c == '"' || c == '\\' || c >= utf8.RuneSelf {
+			return false
+		}
+	}
+	return true
 }
 
 // BadByte explains why the byte at an offset is refused.
