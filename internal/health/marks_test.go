@@ -207,6 +207,10 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	w.start(request("bills"), 1)
 	w.appears(store.NoListeners, "bills", store.Critical)
 	w.stands(store.NoListeners, "bills", "")
+	w.exec(`INSERT INTO endpoint_setting (endpoint, canary, canary_share, canary_since)
+		VALUES ('bills', 'bills-v2', 100, tranche_now())`)
+	w.ends(store.NoListeners, "bills")
+	w.appears(store.NoListeners, "bills-v2", store.Critical)
 }
 
 // Who changes what is said does not read what was so before.

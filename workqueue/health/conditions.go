@@ -48,12 +48,16 @@ SELECT id::text AS subject, name, plan, seal_deadline AS since, items FROM batch
 WHERE state = 'running' AND opened AND sealed_at IS NULL AND seal_deadline <= tranche_now()
 ORDER BY seal_deadline, id LIMIT $1`
 
+	// servedBy is the endpoint that gets the requests of a step st: its own, or a canary that gets all.
+	servedBy = `coalesce((SELECT o.canary FROM endpoint_setting o WHERE o.endpoint = st.endpoint COLLATE "C"
+        AND st.kind = 'endpoint' AND o.canary_share = 100), st.endpoint)`
+
 	openBreakers = `
 SELECT endpoint AS subject, breaker_since AS since, breaker_reason AS reason, runs,
     CASE runs WHEN 0 THEN 'info' END AS severity
 FROM (
     SELECT *, (SELECT count(DISTINCT r.id) FROM batchrun r JOIN run_step st ON st.run_id = r.id
-        WHERE r.state = 'running' AND st.endpoint = p.endpoint) AS runs
+        WHERE r.state = 'running' AND p.endpoint = ` + servedBy + `) AS runs
     FROM endpoint_pace p WHERE p.breaker = 'open' AND ` + pace.Exists + `) b
 ORDER BY since, subject LIMIT $1`
 
@@ -237,8 +241,8 @@ WITH live AS MATERIALIZED (
         bool_or(state = 'scheduled' AND not_before <= tranche_now()) AS due
     FROM work_slice WHERE state IN ('scheduled', 'claimed', 'sent') GROUP BY 1, 2),
 work AS MATERIALIZED (
-    SELECT r.id, r.name, r.plan, r.started_at, st.step, st.endpoint, st.kind, coalesce(l.out, 0) AS out,
-        b.ready OR l.due AS due
+    SELECT r.id, r.name, r.plan, r.started_at, st.step, ` + servedBy + ` AS endpoint, st.kind,
+        coalesce(l.out, 0) AS out, b.ready OR l.due AS due
     FROM batchrun r
     JOIN run_step st ON st.run_id = r.id
     LEFT JOIN live l ON l.run_id = st.run_id AND l.step = st.step

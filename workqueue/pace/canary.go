@@ -138,6 +138,19 @@ func (s *EndpointSetting) changeCanary(ctx context.Context, tx pgx.Tx, to *Canar
 	return pg.NoRow(err, nil)
 }
 
+const served = `
+SELECT coalesce(o.canary, n) FROM unnest($1::text[]) n
+LEFT JOIN endpoint_setting o ON o.endpoint = n COLLATE "C" AND o.canary_share = 100`
+
+// Served returns the endpoints that get the requests for some: themselves, or a canary that gets all.
+func (s Store) Served(ctx context.Context, endpoints []string) ([]string, error) {
+	if len(endpoints) == 0 {
+		return nil, nil
+	}
+	names, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], served, endpoints)
+	return names, pg.Wrap(err, "read canaries")
+}
+
 // A look for services that began before a canary was set may have missed its first one.
 const saveListening = `
 UPDATE endpoint_setting SET canary_has_listeners = canary = ANY($1)

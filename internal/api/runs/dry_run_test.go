@@ -138,6 +138,10 @@ func TestDryRunOfAPlan(t *testing.T) {
 			t.Errorf("%d %s lacks %s", code, text, want)
 		}
 	}
+	b.Exec(`INSERT INTO endpoint_setting (endpoint, canary, canary_share, canary_since)
+		VALUES ('echo', 'echo-v2', 100, tranche_now())`)
+	_, _, text = b.Asked("/runs?dry_run=true&endpoint=echo", apitest.Three)
+	testenv.Has(t, string(text), "no service listens on endpoint echo-v2", "where all requests go to a canary")
 	started := b.Start("idempotency_key=k2")
 	_, detail, text := b.Asked("/runs?dry_run=true&endpoint=echo&idempotency_key=k2", apitest.Three)
 	testenv.Has(t, string(text), `"existing":"`+started.Run.String(), "of what was started before: %s", detail)

@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/pace"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -113,7 +114,7 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	}
 	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion,
 		SealDeadline: opened.SealDeadline, Existing: opened.Existing,
-		Warnings: append(s.Unheard(ctx, servicesOf(open.Steps)), contract.without...)}, nil
+		Warnings: append(s.Unheard(ctx, servicesOf(ctx, s.Store, open.Steps)), contract.without...)}, nil
 }
 
 type addInput struct {
@@ -263,11 +264,19 @@ func (s *Starts) sealRun(ctx context.Context, in *runChange[*SealSettings]) (Sea
 	return SealedRun{sealed}, err
 }
 
-func servicesOf(steps []workqueue.StepSpec) (names []string) {
+// servicesOf returns the endpoints that get the requests of steps.
+func servicesOf(ctx context.Context, db *database.DB, steps []workqueue.StepSpec) (names []string) {
+	var moved []string // perhaps to a canary
 	for i := range steps {
-		if k := steps[i].Kind; k == "" || k == workqueue.KindEndpoint || k == workqueue.KindDirect {
+		switch steps[i].Kind {
+		case "", workqueue.KindEndpoint:
+			moved = append(moved, steps[i].Endpoint)
+		case workqueue.KindDirect:
 			names = append(names, steps[i].Endpoint)
 		}
 	}
-	return names
+	if to, err := pace.New(db).Served(ctx, moved); err == nil {
+		moved = to
+	}
+	return append(names, moved...)
 }

@@ -280,7 +280,7 @@ func (s *Starts) dryRun(r *http.Request, in *startInput) (DryRun, error) {
 	if out.Steps, err = s.drySteps(r.Context(), req.Steps, &tried); err != nil {
 		return DryRun{}, err
 	}
-	out.Warnings = intent.warnings(s.Unheard(r.Context(), servicesOf(req.Steps)))
+	out.Warnings = intent.warnings(s.Unheard(r.Context(), servicesOf(r.Context(), s.Store, req.Steps)))
 	if !tried.Existing {
 		var late string
 		out.Forecast, late, err = inspect.New(s.Store).Foresee(r.Context(), req, tried.Items-tried.Invalid)
@@ -295,7 +295,7 @@ func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 	[]DryRunStep, error,
 ) {
 	listeners := map[string]int{}
-	if len(servicesOf(specs)) > 0 && s.NC.IsConnected() {
+	if len(servicesOf(ctx, s.Store, specs)) > 0 && s.NC.IsConnected() {
 		found, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 		if err != nil {
 			return nil, err

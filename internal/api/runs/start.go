@@ -171,7 +171,7 @@ func (s *Starts) started(ctx context.Context, intent *intent, load loading) (Sta
 	if err != nil {
 		return Started{}, err
 	}
-	warnings := s.unheard(ctx, servicesOf(req.Steps))
+	warnings := s.unheard(ctx, servicesOf(ctx, s.Store, req.Steps))
 	if loaded.Existing {
 		req.Name, req.PlanVersion, req.DoneBy = loaded.Name, loaded.PlanVersion, loaded.DoneBy
 	} else if req.DoneBy != nil {

@@ -61,7 +61,7 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 	if short := s.Short(); len(short) > 0 {
 		return short
 	}
-	names, warnings := []string{}, []string{}
+	specs, warnings := []workqueue.StepSpec{}, []string{}
 	for i := range run.Steps {
 		st := &run.Steps[i]
 		switch {
@@ -72,10 +72,10 @@ func (s *Routes) obstacles(ctx context.Context, run *inspect.RunView) []string {
 		case st.Kind == workqueue.KindLocal:
 			warnings = append(warnings, s.unknownLocal(ctx, st)...)
 		case IsEndpoint(st.Endpoint):
-			names = append(names, st.Endpoint)
+			specs = append(specs, workqueue.StepSpec{Kind: st.Kind, Endpoint: st.Endpoint})
 		}
 	}
-	return append(warnings, s.Unheard(ctx, names)...)
+	return append(warnings, s.Unheard(ctx, servicesOf(ctx, s.Store, specs))...)
 }
 
 func (s *Routes) unknownLocal(ctx context.Context, st *inspect.StepView) []string {
