@@ -170,6 +170,10 @@ func TestCanaryLetsWorkBeFound(t *testing.T) {
 		b.canary(share)
 		one := b.One(run)
 		testenv.Same(t, one.Endpoint, canary, "where it goes")
+		if share == 100 { // what the old version does no longer matters
+			b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
+				probe_at = tranche_now() + interval '1 h' WHERE endpoint = $1`, storetest.Endpoint)
+		}
 		var found []workqueue.RunID
 		for _, step := range b.runnable() {
 			found = append(found, step.Run)
