@@ -51,6 +51,7 @@ type OpenRequest struct {
 // Opened is a run that was opened.
 type Opened struct {
 	Run          workqueue.RunID
+	Name         string
 	SealDeadline time.Time
 	Existing     bool // the idempotency key was known: this is its run
 }
@@ -113,7 +114,7 @@ func (req *OpenRequest) check() error {
 }
 
 func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened, error) {
-	out := Opened{Run: l.run}
+	out := Opened{Run: l.run, Name: req.Name}
 	if err := l.insertRun(ctx, tx); err != nil {
 		return out, err
 	}
@@ -159,7 +160,8 @@ func limitWhileOpen(maxFailed string) (*int64, error) {
 }
 
 const openedByKey = `
-SELECT id, opened, coalesce(seal_deadline, 'epoch') FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
+SELECT id, coalesce(name, ''), opened, coalesce(seal_deadline, 'epoch')
+FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
 
 func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error) {
 	if req.IdempotencyKey == "" {
@@ -168,7 +170,7 @@ func (s Store) openedByKey(ctx context.Context, req *OpenRequest) (Opened, error
 	out := Opened{Existing: true}
 	var opened bool
 	err := s.db.Pool.QueryRow(ctx, openedByKey, req.IdempotencyKey, req.Namespace).
-		Scan(&out.Run, &opened, &out.SealDeadline)
+		Scan(&out.Run, &out.Name, &opened, &out.SealDeadline)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows):
 		return Opened{}, nil

@@ -112,7 +112,7 @@ func (s *Starts) openRun(ctx context.Context, in *openInput) (Opened, error) {
 	if err != nil {
 		return Opened{}, err
 	}
-	return Opened{Run: opened.Run, Name: open.Name, Plan: open.Plan, PlanVersion: open.PlanVersion,
+	return Opened{Run: opened.Run, Name: opened.Name, Plan: open.Plan, PlanVersion: open.PlanVersion,
 		SealDeadline: opened.SealDeadline, Existing: opened.Existing,
 		Warnings: append(s.Unheard(ctx, servicesOf(ctx, s.Store, open.Steps)), contract.without...)}, nil
 }
