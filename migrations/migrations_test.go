@@ -193,6 +193,18 @@ func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	testenv.Same(t, len(testenv.Must(migrations.Up(t.Context(), url, nil))(t)), len(files), "applied")
 }
 
+// Payloads and results are compressed by LZ4 in all partitions, unless the server was built without it. No part of the
+// record of the schema says by what, so that a database may move to another server.
+func TestPayloadsAreCompressedByLZ4(t *testing.T) {
+	t.Parallel()
+	conn := testenv.Connect(t, testenv.Database(t))
+	want := 66 * testenv.Number(t, conn, `SELECT ('lz4' = ANY (enumvals))::int FROM pg_settings
+		WHERE name = 'default_toast_compression'`)
+	testenv.Same(t, testenv.Number(t, conn, `SELECT count(*) FROM pg_attribute
+		WHERE attcompression = 'l' AND format('%s.%s', attrelid::regclass, attname) ~
+			'^(work_queue(_\d\d)?\.payload|work_result(_\d\d)?\.result)$'`), want, "columns compressed by LZ4")
+}
+
 // uncommented names what the schema has and says nothing of.
 const uncommented = `
 SELECT c.relname FROM pg_class c
