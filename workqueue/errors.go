@@ -48,13 +48,6 @@ func (e *ChangedError) Error() string {
 		e.Setting, e.Of, cmp.Or(e.Has, "none"), cmp.Or(e.Want, "none"))
 }
 
-// ParamsError is returned by Load for invalid parameters.
-type ParamsError struct {
-	Detail string // what is wrong, and what to do
-}
-
-func (e *ParamsError) Error() string { return e.Detail }
-
 // AmbiguousError is returned if a prefix or name matches several runs.
 type AmbiguousError struct {
 	Ref     string
@@ -121,6 +114,26 @@ func (e *SettingError) Error() string { return e.Detail }
 // BadSetting returns a [SettingError] with a formatted detail.
 func BadSetting(format string, args ...any) error {
 	return &SettingError{Detail: fmt.Sprintf(format, args...)}
+}
+
+// ConflictError is returned for what does not fit the state of what it is about.
+type ConflictError struct{ Detail string }
+
+func (e *ConflictError) Error() string { return e.Detail }
+
+// Conflict returns a [ConflictError] with a formatted detail.
+func Conflict(format string, args ...any) error {
+	return &ConflictError{Detail: fmt.Sprintf(format, args...)}
+}
+
+// TooLargeError is returned for what is too large for one request.
+type TooLargeError struct{ Detail string }
+
+func (e *TooLargeError) Error() string { return e.Detail }
+
+// TooLarge returns a [TooLargeError] with a formatted detail.
+func TooLarge(format string, args ...any) error {
+	return &TooLargeError{Detail: fmt.Sprintf(format, args...)}
 }
 
 // ThrottledCodes returns the error codes with which services refuse excess work; docs/protocol.md documents them.

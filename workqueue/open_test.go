@@ -148,7 +148,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 		}, nil
 	}
 	_, err := start.New(b.Store).Add(t.Context(), endless)
-	if _, ok := errors.AsType[*start.AddTooLargeError](err); !ok {
+	if _, ok := errors.AsType[*workqueue.TooLargeError](err); !ok {
 		t.Errorf("an add without an end: %v", err)
 	}
 	testenv.Same(t, b.Add(run, storetest.Names(3)).Total, 3, "afterwards")

@@ -108,9 +108,8 @@ func (s *story) comeAndGo() error {
 func (s *story) must(err error) {
 	s.Helper()
 	var state *workqueue.StateError
-	var nothing *redo.NothingToRerunError
-	var none *redo.NothingToResetError
-	if err != nil && !errors.As(err, &state) && !errors.As(err, &nothing) && !errors.As(err, &none) {
+	var nothing *workqueue.ConflictError
+	if err != nil && !errors.As(err, &state) && !errors.As(err, &nothing) {
 		s.Fatal(err)
 	}
 }

@@ -3,7 +3,6 @@ package collector
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/jackc/pgx/v5"
 
@@ -109,20 +108,9 @@ func (s Store) retime(ctx context.Context, name string) error {
 	return pg.Wrap(err, "set the times of the keys of collector %s", name)
 }
 
-// NotEmptyError is returned for deleting a collector that has operations.
-type NotEmptyError struct {
-	Name        string
-	Ops, Parked int64
-}
-
-func (e *NotEmptyError) Error() string {
-	return fmt.Sprintf("collector %s has operations: %d wait, %d parked; drain it and requeue or drop what is parked, or "+
-		"delete it with force (--force) and lose them", e.Name, e.Ops, e.Parked)
-}
-
 // SetCollector pauses, resumes or deletes a collector. A paused one still takes operations, and its flushes in
 // flight finish. A deleted one frees its name; the leader deletes its rows. Without force, operations cause a
-// *NotEmptyError.
+// [workqueue.ConflictError].
 func (s Store) SetCollector(
 	ctx context.Context, name, state string, force bool, actor string,
 ) (workqueue.ControlledDocument, error) {
@@ -133,7 +121,8 @@ func (s Store) SetCollector(
 				return err
 			}
 			if out.Waiting+out.Parked > 0 && !force {
-				return &NotEmptyError{Name: name, Ops: out.Waiting, Parked: out.Parked}
+				return workqueue.Conflict("collector %s has operations: %d wait, %d parked; drain it and requeue or drop what "+
+					"is parked, or delete it with force (--force) and lose them", name, out.Waiting, out.Parked)
 			}
 			_, err := tx.Exec(ctx, markDeleting, name, pg.Plain(actor))
 			return err

@@ -69,18 +69,6 @@ func (r *Requeue) refuse(id workqueue.LetterID, reason string) {
 	}
 }
 
-// LetterStateError is returned if an operation does not fit a dead letter's state.
-type LetterStateError struct {
-	ID    workqueue.LetterID
-	State LetterState
-	Op    string // the operation
-	Fix   string // what to do instead
-}
-
-func (e *LetterStateError) Error() string {
-	return fmt.Sprintf("cannot %s dead letter %s: it is %s; %s", e.Op, e.ID, e.State, e.Fix)
-}
-
 const (
 	// lockLetters locks the selected letters by ID, before the update. Named ones are locked in any state, to report it.
 	lockLetters = `
@@ -239,7 +227,7 @@ WHERE id = ANY($1) AND state IN ('waiting', 'reissued')`
 )
 
 // Drop discards dead letters with their bodies; what else is known of them stays. It returns how many it dropped now.
-// If a named letter was requeued, it drops nothing and returns a LetterStateError.
+// If a named letter was requeued, it drops nothing and returns a [workqueue.ConflictError].
 func (s Store) Drop(ctx context.Context, sel DeadSelection, actor string) (n int, err error) {
 	if err := sel.validate(); err != nil {
 		return 0, fmt.Errorf("drop dead letters: %w", err)
@@ -269,7 +257,8 @@ func dropNamed(ctx context.Context, tx pgx.Tx, moved *letterMove) error {
 	for i := range rows {
 		switch l := &rows[i]; l.State {
 		case LetterRequeued:
-			return &LetterStateError{l.ID, l.State, "drop", "should it die again, drop the letter that comes then"}
+			return workqueue.Conflict("cannot drop dead letter %s: it is %s; should it die again, drop the letter that comes "+
+				"then", l.ID, l.State)
 		case LetterDropped:
 		default:
 			moved.add(l)

@@ -121,24 +121,14 @@ func (s Store) SetNamespace(ctx context.Context, name string, q Quotas, actor st
 	return pg.Wrap(err, "set namespace %s", name)
 }
 
-// NamespaceUsedError is returned for a namespace that cannot be deleted.
-type NamespaceUsedError struct{ Name, By string }
-
-func (e *NamespaceUsedError) Error() string {
-	if e.Name == workqueue.DefaultNamespace {
-		return "the namespace default cannot be deleted: it owns what is made without naming a namespace"
-	}
-	return fmt.Sprintf("namespace %s still has %s, deleted ones included while a record of them is kept; only an empty "+
-		"one can be deleted", e.Name, e.By)
-}
-
 // DeleteNamespace deletes a namespace that owns nothing, with an audit entry.
 func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
 	if err := workqueue.CheckNamespace(name); err != nil {
 		return err
 	}
 	if name == workqueue.DefaultNamespace {
-		return &NamespaceUsedError{Name: name}
+		return workqueue.Conflict("the namespace default cannot be deleted: it owns what is made without naming a " +
+			"namespace")
 	}
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var was Quotas
@@ -146,13 +136,14 @@ func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
 		if errors.Is(err, pgx.ErrNoRows) {
 			return fmt.Errorf("namespace %q: %w", name, workqueue.ErrNotFound)
 		}
-		used := &NamespaceUsedError{Name: name}
+		var uses string
 		if err == nil {
-			err = tx.QueryRow(ctx, usesOfNamespace, name).Scan(&used.By)
+			err = tx.QueryRow(ctx, usesOfNamespace, name).Scan(&uses)
 		}
 		switch {
 		case err == nil:
-			return used
+			return workqueue.Conflict("namespace %s still has %s, deleted ones included while a record of them is kept; "+
+				"only an empty one can be deleted", name, uses)
 		case !errors.Is(err, pgx.ErrNoRows):
 			return err
 		}

@@ -85,12 +85,9 @@ WHERE NOT EXISTS (SELECT FROM web_session WHERE subject IS NOT NULL AND lower(us
 ON CONFLICT (lower(name)) WHERE revoked_at IS NULL AND rotated_at IS NULL DO NOTHING
 RETURNING` + tokenColumns
 
-// NameTakenError is returned for a token with the name of another, or of a person who is logged in.
-type NameTakenError struct{ Name string }
-
-func (e *NameTakenError) Error() string {
-	return fmt.Sprintf("name: %q is that of another token or of a person, now or before; choose another name, or replace "+
-		"the token: tranche token rotate", e.Name)
+func nameTaken(name string) error {
+	return workqueue.Conflict("name: %q is that of another token or of a person, now or before; choose another name, or "+
+		"replace the token: tranche token rotate", name)
 }
 
 // A namespace is not deleted meanwhile.
@@ -115,20 +112,20 @@ func (n *NewToken) insert(ctx context.Context, tx pgx.Tx, actor string) (TokenVi
 	out, err := pg.One(ctx, tx, pgx.RowToStructByPos[TokenView], insertToken,
 		uuid.New(), n.Name, n.Role, n.Hash[:], pg.Plain(actor), life,
 		n.Networks, orNone(n.Grants), n.Makers, n.replaces)
-	return out, pg.NoRow(err, &NameTakenError{n.Name})
+	return out, pg.NoRow(err, nameTaken(n.Name))
 }
 
 // Also of revoked tokens: the audit log says what they did.
 const nameElsewhere = `SELECT EXISTS (SELECT FROM api_token WHERE lower(name) = lower($2) AND NOT` + inNamespaces + `)`
 
-// CreateToken saves a token, with an audit entry. It returns a NameTakenError for a name in use, and for one of a token
-// that the context does not see.
+// CreateToken saves a token, with an audit entry. A name in use is a [workqueue.ConflictError], also if the context
+// does not see its token.
 func (s Store) CreateToken(ctx context.Context, n NewToken, actor string) (TokenView, error) {
 	var out TokenView
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		taken, err := pg.One(ctx, tx, pgx.RowTo[bool], nameElsewhere, workqueue.Namespaces(ctx), n.Name)
 		if err == nil && taken {
-			err = &NameTakenError{n.Name}
+			err = nameTaken(n.Name)
 		}
 		if err == nil {
 			out, err = n.insert(ctx, tx, actor)
@@ -228,28 +225,6 @@ func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
 	return found, pg.Wrap(err, "look for tokens")
 }
 
-// AmbiguousTokenError is returned if a reference matches several tokens that are not revoked.
-type AmbiguousTokenError struct {
-	Ref     string
-	Matches []TokenID
-}
-
-func (e *AmbiguousTokenError) Error() string {
-	return fmt.Sprintf("%q fits more than one token, among them %s and %s; give the id, or more of it", e.Ref,
-		e.Matches[0], e.Matches[1])
-}
-
-// RevokedTokenError is returned if a token was already revoked.
-type RevokedTokenError struct {
-	Token TokenID
-	At    time.Time
-	By    string
-}
-
-func (e *RevokedTokenError) Error() string {
-	return fmt.Sprintf("token %s was revoked already, by %s at %s", e.Token, e.By, e.At.UTC().Format(time.RFC3339))
-}
-
 // $3 and $4 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR
 // UPDATE: of two concurrent revocations, one succeeds.
 const matchingTokens = `SELECT` + tokenColumns + `
@@ -300,16 +275,11 @@ func tokenFor(ctx context.Context, tx pgx.Tx, ref string) (TokenView, error) {
 	case len(found) == 0:
 		return TokenView{}, noToken(ref)
 	case found[0].RevokedAt != nil: // those that are not revoked come first
-		return TokenView{}, &RevokedTokenError{found[0].ID, *found[0].RevokedAt, found[0].RevokedBy}
-	}
-	var usable []TokenID
-	for i := range found {
-		if found[i].RevokedAt == nil {
-			usable = append(usable, found[i].ID)
-		}
-	}
-	if len(usable) > 1 {
-		return TokenView{}, &AmbiguousTokenError{Ref: ref, Matches: usable}
+		return TokenView{}, workqueue.Conflict("token %s was revoked already, by %s at %s", found[0].ID,
+			found[0].RevokedBy, found[0].RevokedAt.UTC().Format(time.RFC3339))
+	case len(found) > 1 && found[1].RevokedAt == nil:
+		return TokenView{}, workqueue.Conflict("%q fits more than one token, among them %s and %s; give the id, or more "+
+			"of it", ref, found[0].ID, found[1].ID)
 	}
 	return found[0], nil
 }

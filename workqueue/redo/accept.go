@@ -44,22 +44,15 @@ type StepAccepted struct {
 	Items int64  `json:"items"`
 }
 
-// NothingToAcceptError is returned if a selection has no failure to accept or withdraw.
-type NothingToAcceptError struct {
-	Run      workqueue.RunID
-	Withdraw bool
-	Failed   int64 // selected items that failed
-}
-
-func (e *NothingToAcceptError) Error() string {
+func (a *acceptance) nothing(failed int64) error {
 	verb, why := "accept", "none of the items chosen has failed"
 	switch {
-	case e.Withdraw:
+	case a.Withdraw:
 		verb, why = "withdraw", "none of the items chosen is accepted"
-	case e.Failed > 0:
+	case failed > 0:
 		why = "all that failed of the items chosen is accepted already"
 	}
-	return fmt.Sprintf("nothing to %s in run %s: %s; see: tranche run errors %[2]s", verb, e.Run, why)
+	return workqueue.Conflict("nothing to %s in run %s: %s; see: tranche run errors %[2]s", verb, a.run, why)
 }
 
 // Accept marks failures of a run as accepted: they stay failed, but need no attention. Already accepted ones keep
@@ -313,7 +306,7 @@ func (a *acceptance) mark(ctx context.Context) error {
 		}
 	}
 	if a.out.Items == 0 {
-		return &NothingToAcceptError{a.run, a.Withdraw, before}
+		return a.nothing(before)
 	}
 	return nil
 }

@@ -58,19 +58,6 @@ type Corrected struct {
 // Examples is how many example keys are returned.
 const Examples = 10
 
-// NothingToCorrectError is returned if every item already has the given payload.
-type NothingToCorrectError struct {
-	Run  workqueue.RunID
-	Same int64
-}
-
-func (e *NothingToCorrectError) Error() string {
-	if e.Same == 0 {
-		return fmt.Sprintf("nothing to correct in run %s: no item was given", e.Run)
-	}
-	return fmt.Sprintf("nothing to correct in run %s: %s in the run just as given", e.Run, countOf(e.Same))
-}
-
 // Correct gives items new payloads and reruns them under the run's next generation. At each step that sees payloads,
 // their outcomes and in-flight requests are discarded: late answers would be of the old payload, and are fenced off.
 // Failures at other steps are discarded, too. Later steps follow as after a [Store.Reset]: their results are kept,
@@ -125,8 +112,12 @@ func (c *correction) do(ctx context.Context, db *database.DB) error {
 	if err := c.write(ctx); err != nil {
 		return err
 	}
-	if len(c.corrected) == 0 {
-		return &NothingToCorrectError{c.run, c.out.Same}
+	switch {
+	case len(c.corrected) > 0:
+	case c.out.Same == 0:
+		return workqueue.Conflict("nothing to correct in run %s: no item was given", c.run)
+	default:
+		return workqueue.Conflict("nothing to correct in run %s: %s in the run just as given", c.run, countOf(c.out.Same))
 	}
 	c.named, c.wanted = c.graph.Numbers(), map[workqueue.Step]blockMasks{}
 	for _, s := range c.named {
@@ -232,13 +223,6 @@ func (e *CorrectionError) Error() string {
 	return fmt.Sprintf("%skey %.80q: %s; nothing was corrected", place, e.Key, e.Problem)
 }
 
-// TooManyCorrectionsError is returned for a correction too large for one transaction.
-type TooManyCorrectionsError struct{ Limit string }
-
-func (e *TooManyCorrectionsError) Error() string {
-	return fmt.Sprintf("more than %s in one correction; nothing was corrected. Send them in several", e.Limit)
-}
-
 const (
 	correctRows  = 4096
 	correctBytes = 4 << 20
@@ -312,6 +296,7 @@ type correctReader struct {
 }
 
 func (r *correctReader) fill(b *correctBatch) (more bool, err error) {
+	const tooLarge = "more than %v %s in one correction; nothing was corrected. Send them in several"
 	var one Correction
 	for len(b.keys) < correctRows && b.bytes < correctBytes {
 		one.Line = 0
@@ -323,11 +308,11 @@ func (r *correctReader) fill(b *correctBatch) (more bool, err error) {
 			return false, err
 		}
 		if r.items++; r.items > MaxCorrections {
-			return false, &TooManyCorrectionsError{control.Grouped(MaxCorrections) + " items"}
+			return false, workqueue.TooLarge(tooLarge, control.Grouped(MaxCorrections), "items")
 		}
 		size := len(one.Key) + len(one.Payload)
 		if r.bytes += int64(size); r.bytes > MaxCorrectionBytes {
-			return false, &TooManyCorrectionsError{fmt.Sprintf("%d MiB of keys and payloads", MaxCorrectionBytes>>20)}
+			return false, workqueue.TooLarge(tooLarge, MaxCorrectionBytes>>20, "MiB of keys and payloads")
 		}
 		b.keys, b.payloads = append(b.keys, one.Key), append(b.payloads, string(one.Payload))
 		b.lines, b.bytes = append(b.lines, one.Line), b.bytes+size

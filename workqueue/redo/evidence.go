@@ -336,26 +336,18 @@ func countOf(n int64) string {
 	return control.Grouped(n) + " items are"
 }
 
-// NothingToResetError is returned if a selection has no item that can be reset at its step.
-type NothingToResetError struct {
-	Run    workqueue.RunID
-	Step   string
-	Select Selection
-	Why    []string // why its items cannot
-}
-
-func (e *NothingToResetError) Error() string {
-	why := strings.Join(e.Why, ", and ")
+func (r *reset) nothing() error {
+	why := strings.Join(r.notes(), ", and ")
 	switch {
 	case why != "":
-	case !e.Select.empty():
+	case !r.Select.empty():
 		why = "the evidence is true of no item that could be reset"
-	case len(e.Select.Codes) > 0:
-		why = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ") + e.Select.where()
-	case len(e.Select.Groups) > 0:
-		why = "no item of it failed with a message of group " + strings.Join(e.Select.Groups, " or ") + e.Select.where()
+	case len(r.Select.Codes) > 0:
+		why = "no item of it failed with code " + strings.Join(r.Select.Codes, " or ") + r.Select.where()
+	case len(r.Select.Groups) > 0:
+		why = "no item of it failed with a message of group " + strings.Join(r.Select.Groups, " or ") + r.Select.where()
 	default:
 		why = "it has no items"
 	}
-	return fmt.Sprintf("nothing to reset at step %s of run %s: %s", e.Step, e.Run, why)
+	return workqueue.Conflict("nothing to reset at step %s of run %s: %s", r.out.Step, r.run, why)
 }

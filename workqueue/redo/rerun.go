@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -147,12 +148,43 @@ func (r *rerun) invalid() bool {
 	return slices.ContainsFunc(r.sums, func(sum stepSum) bool { return sum.invalid > 0 })
 }
 
+// nothing reports that no selected item has a final outcome; with some, of several steps only failures were searched.
 func (r *rerun) nothing(some bool) error {
-	e := &NothingToRerunError{Run: r.run, Select: r.Select, failed: some}
+	var why []string // why the items of a named step cannot, where known
 	if !r.graph.Single() && !some || r.invalid() {
-		e.Why = r.notes()
+		why = r.notes()
 	}
-	return e
+	what, hint := "no item of it has failed, or all that did are accepted", ""
+	switch sel := &r.Select; {
+	case !sel.empty():
+		what = "the evidence matches nothing that could be rerun"
+		if !sel.ofParts() && sel.alone() && sel.Step == "" {
+			what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
+		}
+		if sel.Service != "" {
+			what += fmt.Sprintf(" (service %.80q)", sel.Service)
+			hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", r.run)
+		}
+		if len(why) > 0 {
+			what += ": " + strings.Join(why, ", and ")
+		}
+	case len(why) > 0:
+		what = strings.Join(why, ", and ")
+	case sel.named() && some:
+		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again anyway: "+
+			"tranche run reset %s --step STEP --key KEY", r.run)
+	case sel.named():
+		what = "the items named are all in progress still"
+	case len(sel.Codes) > 0:
+		what = "no item of it failed with code " + strings.Join(sel.Codes, " or ") + sel.where()
+	case len(sel.Groups) > 0:
+		what = fmt.Sprintf("no item of it failed with a message of group %s; see: tranche run errors %s",
+			strings.Join(sel.Groups, " or "), r.run)
+	}
+	if len(r.Select.Ranges) > 0 && !r.Select.named() && len(why) == 0 {
+		what += ", in these ranges"
+	}
+	return workqueue.Conflict("nothing to re-run in run %s: %s%s", r.run, what, hint)
 }
 
 // set changes the settings of the steps with items to rerun, or else of the named one, to report errors.

@@ -124,7 +124,7 @@ func (r *reset) do(ctx context.Context, db *database.DB) error {
 		return err
 	}
 	if len(r.moved) == 0 {
-		return &NothingToResetError{r.run, step.Name, r.Select, r.notes()}
+		return r.nothing()
 	}
 	r.tell()
 	if r.out.Examples, err = r.examples(ctx, r.taken()); err != nil {

@@ -67,54 +67,6 @@ func (sel *Selection) validate() error {
 	return sel.Evidence.validate()
 }
 
-// NothingToRerunError is returned if a selection has no item with a final outcome.
-type NothingToRerunError struct {
-	Run    workqueue.RunID
-	Select Selection
-	Why    []string // why the items of a named step cannot, where known
-	failed bool     // of several steps: only failures were searched
-}
-
-func (e *NothingToRerunError) Error() string {
-	what, hint := "no item of it has failed, or all that did are accepted", ""
-	switch {
-	case !e.Select.empty():
-		what, hint = e.unmatched()
-	case len(e.Why) > 0:
-		what = strings.Join(e.Why, ", and ")
-	case e.Select.named() && e.failed:
-		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again anyway: "+
-			"tranche run reset %s --step STEP --key KEY", e.Run)
-	case e.Select.named():
-		what = "the items named are all in progress still"
-	case len(e.Select.Codes) > 0:
-		what = "no item of it failed with code " + strings.Join(e.Select.Codes, " or ") + e.Select.where()
-	case len(e.Select.Groups) > 0:
-		what = fmt.Sprintf("no item of it failed with a message of group %s; see: tranche run errors %s",
-			strings.Join(e.Select.Groups, " or "), e.Run)
-	}
-	if len(e.Select.Ranges) > 0 && !e.Select.named() && len(e.Why) == 0 {
-		what += ", in these ranges"
-	}
-	return fmt.Sprintf("nothing to re-run in run %s: %s%s", e.Run, what, hint)
-}
-
-// unmatched says what evidence did not match, with a hint.
-func (e *NothingToRerunError) unmatched() (what, hint string) {
-	what = "the evidence matches nothing that could be rerun"
-	if !e.Select.ofParts() && e.Select.alone() && e.Select.Step == "" {
-		what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
-	}
-	if e.Select.Service != "" {
-		what += fmt.Sprintf(" (service %.80q)", e.Select.Service)
-		hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", e.Run)
-	}
-	if len(e.Why) > 0 {
-		what += ": " + strings.Join(e.Why, ", and ")
-	}
-	return what, hint
-}
-
 // UnknownKeysError names keys that a run does not have.
 type UnknownKeysError struct {
 	Run  workqueue.RunID

@@ -45,24 +45,6 @@ type Added struct {
 	Existing bool              `json:"existing" doc:"the idempotency key was used before, for the same items"`
 }
 
-// AddConflictError is returned for an add whose key was used before for other items.
-type AddConflictError struct {
-	Run workqueue.RunID
-	Key string
-}
-
-func (e *AddConflictError) Error() string {
-	return fmt.Sprintf("run %s has an add with idempotency key %.80q already, of other items; nothing was added. Use a "+
-		"different key for each list of items", e.Run, e.Key)
-}
-
-// AddTooLargeError is returned for an add too large for one transaction.
-type AddTooLargeError struct{ Limit string }
-
-func (e *AddTooLargeError) Error() string {
-	return fmt.Sprintf("more than %s in one add; nothing was added. Send them in several adds", e.Limit)
-}
-
 const (
 	addByKey = `SELECT digest, ordinal, items, skipped FROM run_add WHERE run_id = $1 AND key = $2`
 
@@ -141,7 +123,8 @@ func (a *adder) known(ctx context.Context, tx pgx.Tx) (bool, error) {
 	case err != nil:
 		return false, fmt.Errorf("look up idempotency key %q: %w", a.Key, err)
 	case !bytes.Equal(digest, a.Digest):
-		return false, &AddConflictError{a.Run, a.Key}
+		return false, workqueue.Conflict("run %s has an add with idempotency key %.80q already, of other items; nothing was "+
+			"added. Use a different key for each list of items", a.Run, a.Key)
 	}
 	a.out = out
 	return true, nil
@@ -177,16 +160,17 @@ func (a *adder) put(ctx context.Context, tx pgx.Tx) error {
 }
 
 func (a *adder) counted(next func(*LoadItem) error) func(*LoadItem) error {
+	const tooLarge = "more than %v %s in one add; nothing was added. Send them in several adds"
 	items := 0
 	return func(item *LoadItem) error {
 		if err := next(item); err != nil {
 			return err
 		}
 		if items++; items > MaxAddItems {
-			return &AddTooLargeError{control.Grouped(MaxAddItems) + " items"}
+			return workqueue.TooLarge(tooLarge, control.Grouped(MaxAddItems), "items")
 		}
 		if a.size += int64(len(item.Key) + len(item.Payload)); a.size > MaxAddBytes {
-			return &AddTooLargeError{fmt.Sprintf("%d MiB of keys and payloads", MaxAddBytes>>20)}
+			return workqueue.TooLarge(tooLarge, MaxAddBytes>>20, "MiB of keys and payloads")
 		}
 		return nil
 	}

@@ -231,8 +231,8 @@ func validateParams(params map[string]string) error {
 	size := len("{}")
 	for name, value := range params {
 		if !pg.Storable(name) || !pg.Storable(value) {
-			return &workqueue.ParamsError{Detail: fmt.Sprintf("parameter %.80q is not text that PostgreSQL can store: "+
-				"leave out NUL and what is not UTF-8", name)}
+			return workqueue.BadSetting("parameter %.80q is not text that PostgreSQL can store: leave out NUL and what is "+
+				"not UTF-8", name)
 		}
 		pair, err := json.Marshal([2]string{name, value})
 		if err != nil {
@@ -241,9 +241,8 @@ func validateParams(params map[string]string) error {
 		size += len(pair) + 1 // PostgreSQL writes "name": "value", with both spaces
 	}
 	if size > MaxParamBytes {
-		return &workqueue.ParamsError{Detail: fmt.Sprintf(
-			"the parameters of the run take %d bytes as JSON, and %d are allowed: "+
-				"make them shorter, or put what is large where the service can read it and pass its name", size, MaxParamBytes)}
+		return workqueue.BadSetting("the parameters of the run take %d bytes as JSON, and %d are allowed: make them "+
+			"shorter, or put what is large where the service can read it and pass its name", size, MaxParamBytes)
 	}
 	return nil
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/internal/ingest"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // JSON is a JSON request body, parsed while it is read into a T, whose lists bound themselves by [ReadList]. huma
@@ -44,7 +45,7 @@ func ReadJSON(from io.Reader, most int64, name string, into any) error {
 	limited := &io.LimitedReader{R: Whole(from, name, "nothing was changed"), N: most + 1}
 	err := json.UnmarshalRead(limited, into, json.RejectUnknownMembers(true))
 	if limited.N <= 0 {
-		return TooLarge(fmt.Sprintf("%s is larger than %d MiB; send it in several requests", name, most>>20))
+		return workqueue.TooLarge("%s is larger than %d MiB; send it in several requests", name, most>>20)
 	}
 	said, ok := errors.AsType[*InputError](err)
 	_, text := ingest.BadJSON(name, err)

@@ -32,7 +32,6 @@ import (
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/erasure"
-	"github.com/tranchehq/tranche/workqueue/identity"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
@@ -118,25 +117,20 @@ func Told(err error) (status int, found error) {
 		{http.StatusUnprocessableEntity, []func(error) error{
 			as[*row.LineError], as[*row.InputError], as[*intake.InvalidError], as[*row.RecordError], as[*intake.QueryError],
 			as[*start.TooManyInvalidError], as[*InputError], as[*inspect.GroupingError], as[*gather.FieldError],
-			as[*workqueue.DuplicateKeyError], as[*start.ItemOrderError], as[*workqueue.ParamsError],
-			as[*workqueue.SettingError], as[*strictyaml.Error], as[*ingest.OpError], as[*workqueue.UnknownNamespaceError],
-			as[*redo.CorrectionError],
+			as[*workqueue.DuplicateKeyError], as[*start.ItemOrderError], as[*workqueue.SettingError],
+			as[*strictyaml.Error], as[*ingest.OpError], as[*workqueue.UnknownNamespaceError], as[*redo.CorrectionError],
 		}},
 		{http.StatusServiceUnavailable, []func(error) error{
 			as[*intake.NoRoomError], as[*ingest.EnrichError], as[*live.OutageError],
 		}},
 		{http.StatusRequestEntityTooLarge, []func(error) error{
-			as[*intake.TooLargeError], as[*start.AddTooLargeError], as[*ingest.TooManyError],
-			as[*redo.TooManyCorrectionsError], as[*tooLargeError], as[*http.MaxBytesError],
+			as[*intake.TooLargeError], as[*workqueue.TooLargeError], as[*ingest.TooManyError], as[*http.MaxBytesError],
 		}},
 		{http.StatusConflict, []func(error) error{
-			as[*start.ContentError], as[*start.AddConflictError], as[*start.ExpectError], as[*collector.NotEmptyError],
-			as[*collector.MovedError], as[*workqueue.ChangedError], as[*workqueue.AmbiguousError],
-			as[*deadletter.AmbiguousLetterError], as[*deadletter.LetterStateError], as[*identity.AmbiguousTokenError],
-			as[*identity.RevokedTokenError], as[*identity.NameTakenError], said("TRQ01"), as[*identity.NamespaceUsedError],
-			as[*workqueue.ElsewhereError], as[*workqueue.StateError], as[*workqueue.ActError], as[*erasure.UnderWayError],
-			as[*redo.NothingToRerunError], as[*redo.NothingToResetError], as[*redo.NothingToAcceptError],
-			as[*redo.NothingToCorrectError],
+			as[*workqueue.ConflictError], as[*start.ContentError], as[*start.ExpectError], as[*collector.MovedError],
+			as[*workqueue.ChangedError], as[*workqueue.AmbiguousError], as[*deadletter.AmbiguousLetterError],
+			said("TRQ01"), as[*workqueue.ElsewhereError], as[*workqueue.StateError], as[*workqueue.ActError],
+			as[*erasure.UnderWayError],
 		}},
 		{http.StatusTooManyRequests, []func(error) error{as[*ingest.OverloadedError], as[*tooManyError]}},
 		{http.StatusPreconditionFailed, []func(error) error{as[*workqueue.MovedError]}},
@@ -227,13 +221,6 @@ func SendProblem(w http.ResponseWriter, p *huma.ErrorModel) {
 	w.WriteHeader(p.Status)
 	_ = json.NewEncoder(w).Encode(bounded(p)) // fails if the caller is gone
 }
-
-type tooLargeError struct{ detail string }
-
-func (e *tooLargeError) Error() string { return e.detail }
-
-// TooLarge returns an error for a body that is too large.
-func TooLarge(detail string) error { return &tooLargeError{detail} }
 
 func operationPlace(err error) []*huma.ErrorDetail {
 	op, ok := errors.AsType[*ingest.OpError](err)

@@ -394,8 +394,8 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 		}
 		fixes[item.Key] = string(item.Payload)
 		if size += len(item.Key) + len(item.Payload); len(fixes) > maxCarriedFixes || size > maxCarriedFixesSize {
-			return nil, "", apicore.TooLarge(fmt.Sprintf("more than %d items or %d MiB correct items of the earlier run; start "+
-				"without them, and correct the new run: tranche run correct", maxCarriedFixes, maxCarriedFixesSize>>20))
+			return nil, "", workqueue.TooLarge("more than %d items or %d MiB correct items of the earlier run; start without "+
+				"them, and correct the new run: tranche run correct", maxCarriedFixes, maxCarriedFixesSize>>20)
 		}
 	}
 }

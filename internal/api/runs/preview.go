@@ -137,8 +137,7 @@ type previewBody struct {
 func (b *previewBody) Read(p []byte) (int, error) {
 	n, err := b.from.Read(p)
 	if b.left -= n; b.left < 0 {
-		return 0, apicore.TooLarge(fmt.Sprintf("more than %d KiB came; send that much of the file, with truncated=true",
-			maxPreview>>10))
+		return 0, workqueue.TooLarge("more than %d KiB came; send that much of the file, with truncated=true", maxPreview>>10)
 	}
 	return n, err
 }

@@ -17,9 +17,7 @@ import (
 // refused reports whether an operator was told that something cannot be done now, or that there is nothing to do.
 func (s *simulation) refused(err error) bool {
 	for _, is := range []func(error) bool{
-		isA[*workqueue.StateError], isA[*redo.NothingToRerunError], isA[*redo.NothingToResetError],
-		isA[*redo.NothingToCorrectError], isA[*redo.NothingToAcceptError], isA[*control.NoGateError],
-		isA[*erasure.UnderWayError],
+		isA[*workqueue.StateError], isA[*workqueue.ConflictError], isA[*control.NoGateError], isA[*erasure.UnderWayError],
 	} {
 		if is(err) {
 			s.say("refused")

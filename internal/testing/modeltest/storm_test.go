@@ -151,10 +151,9 @@ func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *r
 // judge fails the test for what must not happen, whatever breaks.
 func (s *storm) judge(name string, err error) {
 	var state *workqueue.StateError
-	var nothing *redo.NothingToRerunError
-	var none *redo.NothingToResetError
+	var nothing *workqueue.ConflictError
 	switch {
-	case errors.As(err, &state), errors.As(err, &nothing), errors.As(err, &none), errors.Is(err, workqueue.ErrBusy),
+	case errors.As(err, &state), errors.As(err, &nothing), errors.Is(err, workqueue.ErrBusy),
 		errors.Is(err, workqueue.ErrSessionLost), isBroken(err):
 		s.broken.Add(1)
 	default:
