@@ -122,7 +122,7 @@ func TestThrottledTriesAreCounted(t *testing.T) {
 	})
 }
 
-// Failures that could not be written are written the next time.
+// Failures that could not be written are written the next time, and those of the last minute at the end.
 func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -138,6 +138,14 @@ func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
 		if len(store.rows) != 1 || store.rows[0].Count != 3 || store.rows[0].Address != "192.0.2.1" {
 			t.Errorf("3 failures are told as %+v", store.rows)
 		}
+		for range 2 { // the first is written at once
+			_, err := gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret())
+			testenv.Fails(t, err, "a token that no one knows is good")
+			synctest.Wait()
+		}
+		testenv.Same(t, len(store.rows), 2, "rows before the end")
+		gate.Close()
+		testenv.Same(t, len(store.rows), 3, "rows after the end")
 	})
 }
 

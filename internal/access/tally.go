@@ -42,6 +42,7 @@ type Tally struct {
 	log   *zap.Logger
 	rows  int // per pause
 
+	writing sync.Mutex // one write at a time, so that Close returns after the last
 	mu      sync.Mutex
 	by      map[identity.CountedKind]*identity.Counted
 	waiting bool // a write is scheduled
@@ -120,6 +121,8 @@ func (t *Tally) Close() {
 
 // write writes the pending counts: the greatest ones, and the rest as one row.
 func (t *Tally) write() {
+	t.writing.Lock()
+	defer t.writing.Unlock()
 	t.mu.Lock()
 	all := make([]identity.Counted, 0, len(t.by))
 	for _, sum := range t.by {
@@ -171,6 +174,9 @@ func (t *Tally) writeLater() {
 func (g *Gate) failed(address netip.Addr, way, why string) {
 	g.failures.count(identity.CountedKind{Action: "login_failed", Address: networkText(address), By: way}, why)
 }
+
+// Close writes the pending counts of failed logins.
+func (g *Gate) Close() { g.failures.Close() }
 
 func (g *Gate) throttled(address netip.Addr, way string, err error) error {
 	if err != nil {

@@ -362,6 +362,14 @@ func namespaceInQuery(h http.Handler) http.Handler {
 	})
 }
 
+// Close writes what was counted for the audit log. Serve calls it.
+func (s *Server) Close() {
+	s.core.Close()
+	if s.config.Access != nil {
+		s.config.Access.Close()
+	}
+}
+
 // Serve answers requests until ctx ends, gives those in progress the grace period, and interrupts the rest. When it
 // returns, no request is in progress; one that does not end within a second of its interruption is an error. Serve
 // closes the listener.
@@ -382,7 +390,7 @@ func (s *Server) Serve(ctx context.Context, listener net.Listener, grace time.Du
 	var looking sync.WaitGroup
 	looking.Go(func() { s.health.Run(ctx) })
 	defer looking.Wait()
-	defer s.core.Close()
+	defer s.Close()
 	select {
 	case err := <-served:
 		return err

@@ -141,7 +141,7 @@ func (b *Bench) Over(node api.Node, nc *nats.Conn, config api.Config) {
 	b.Helper()
 	server := testenv.Must(api.New(b.Store, node, nc, config))(b)
 	web := httptest.NewServer(server.Handler())
-	b.Cleanup(web.Close)
+	b.Cleanup(func() { web.Close(); server.Close() }) // else the next test's database could get counts of this one
 	b.Server, b.URL = server, web.URL
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
@@ -21,12 +20,9 @@ type lease struct {
 const (
 	// leaseTemplate is the migrated database with what beginLeases adds.
 	leaseTemplate = "tranche_lease"
-	// leaseName is the application name of a lease's connections.
-	leaseName = "testenv"
-	// endPatience is how long other sessions on a leased database have to end.
-	endPatience = 10 * time.Second
-
 	// beginLeases keeps what a migrated database has in its tables and sequences, and counts changes of its schema.
+	// testenv.emptied puts rows, sequences, statistics and the clock back, or returns that it cannot: only rows may have
+	// changed.
 	beginLeases = `
 CREATE SCHEMA testenv;
 CREATE TABLE testenv."sequences of public" AS
@@ -46,6 +42,42 @@ CREATE VIEW testenv."tables of public" AS
     WHERE t.relkind = 'r' AND t.relnamespace = 'public'::regnamespace
         AND (seed.oid IS NOT NULL OR pg_relation_size(t.oid) > 0);
 CREATE SEQUENCE testenv.schema_changes;
+CREATE FUNCTION testenv.emptied() RETURNS boolean LANGUAGE plpgsql AS $$ DECLARE t record; changed boolean; BEGIN
+    -- A statement of a connection that was cut may still run.
+    IF NOT (SELECT coalesce(bool_and(pg_terminate_backend(pid, 10000)), true) FROM pg_stat_activity
+            WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
+                AND (state <> 'idle' OR application_name <> current_setting('application_name')))
+        OR pg_sequence_last_value('testenv.schema_changes') IS NOT NULL
+        OR EXISTS (SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
+            WHERE d.datname = current_database()) THEN
+        RETURN false;
+    END IF;
+    PERFORM set_config('session_replication_role', 'replica', true);
+    DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace);
+    -- An empty table of more than ten pages is planned for like a full one.
+    UPDATE pg_class SET relpages = 0, reltuples = -1, relallvisible = 0
+    WHERE relnamespace = 'public'::regnamespace AND (reltuples > 0 OR reltuples = 0 AND relkind = 'r');
+    FOR t IN TABLE testenv."tables of public" LOOP
+        IF t.size > 4000000 AND NOT t.truncatable THEN -- too many to be deleted one by one
+            RETURN false;
+        ELSIF t.seed IS NULL THEN
+            EXECUTE CASE WHEN t.size > 100000 AND t.truncatable THEN 'TRUNCATE ' ELSE 'DELETE FROM ' END || t.name;
+            CONTINUE;
+        END IF;
+        -- A row that a test wrote is younger than the copy of its table.
+        EXECUTE format('SELECT count(*) <> (SELECT count(*) FROM %2$s) OR min(age(xmin)) < age($1) FROM %1$s',
+            t.name, t.seed) INTO changed USING t.copied;
+        IF changed THEN
+            EXECUTE format('DELETE FROM %1$s; INSERT INTO %1$s OVERRIDING SYSTEM VALUE TABLE %2$s', t.name, t.seed);
+        END IF;
+    END LOOP;
+    PERFORM setval(name, coalesce(last_value, start_value), last_value IS NOT NULL)
+    FROM testenv."sequences of public" WHERE pg_sequence_last_value(name) IS DISTINCT FROM last_value;
+    IF to_regclass('testenv.ahead') IS NOT NULL THEN
+        PERFORM setval('testenv.ahead', 0), setval('testenv.stopped', 1, false);
+    END IF;
+    RETURN true;
+END $$;
 CREATE FUNCTION testenv.schema_changed() RETURNS event_trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
     IF tg_tag LIKE 'DROP%' OR EXISTS (
         SELECT FROM pg_event_trigger_ddl_commands() WHERE schema_name IS DISTINCT FROM 'pg_temp') THEN
@@ -59,49 +91,12 @@ CREATE EVENT TRIGGER testenv_schema_changed ON ddl_command_end EXECUTE FUNCTION 
 	takeIdle   = `DELETE FROM idle WHERE name = (SELECT name FROM idle LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING name`
 	returnIdle = `INSERT INTO idle VALUES ($1)`
 
-	// endSessions ends what a test left: a statement of a connection that was cut may still run.
-	endSessions = `
-SELECT coalesce(bool_and(pg_terminate_backend(pid, $1)), true) FROM pg_stat_activity
-WHERE datname = current_database() AND backend_type = 'client backend' AND pid <> pg_backend_pid()
-    AND (state <> 'idle' OR application_name <> $2)`
-
-	// reusable is whether only rows have changed, and there are few to be deleted one by one.
-	reusable = `
-SELECT pg_sequence_last_value('testenv.schema_changes') IS NULL AND NOT EXISTS (
-        SELECT FROM pg_db_role_setting s JOIN pg_database d ON d.oid = s.setdatabase
-        WHERE d.datname = current_database())
-    AND NOT EXISTS (SELECT FROM testenv."tables of public" WHERE size > 4000000 AND NOT truncatable)`
-
-	// empty puts rows, sequences, statistics and the clock back. A row that a test wrote is younger than the copy of its
-	// table. An empty table of more than ten pages is planned for like a full one.
-	empty = `
-DO $$ DECLARE t record; changed boolean; BEGIN
-    PERFORM set_config('session_replication_role', 'replica', true);
-    DELETE FROM pg_statistic WHERE starelid IN (SELECT oid FROM pg_class WHERE relnamespace = 'public'::regnamespace);
-    UPDATE pg_class SET relpages = 0, reltuples = -1, relallvisible = 0
-    WHERE relnamespace = 'public'::regnamespace AND (reltuples > 0 OR reltuples = 0 AND relkind = 'r');
-    FOR t IN TABLE testenv."tables of public" LOOP
-        IF t.seed IS NOT NULL THEN
-            EXECUTE format('SELECT count(*) <> (SELECT count(*) FROM %2$s) OR min(age(xmin)) < age($1) FROM %1$s',
-                t.name, t.seed) INTO changed USING t.copied;
-            IF changed THEN
-                EXECUTE format('DELETE FROM %1$s; INSERT INTO %1$s OVERRIDING SYSTEM VALUE TABLE %2$s', t.name, t.seed);
-            END IF;
-        ELSE
-            EXECUTE CASE WHEN t.size > 100000 AND t.truncatable THEN 'TRUNCATE ' ELSE 'DELETE FROM ' END || t.name;
-        END IF;
-    END LOOP;
-    PERFORM setval(name, coalesce(last_value, start_value), last_value IS NOT NULL)
-    FROM testenv."sequences of public" WHERE pg_sequence_last_value(name) IS DISTINCT FROM last_value;
-    IF to_regclass('testenv.ahead') IS NOT NULL THEN
-        PERFORM setval('testenv.ahead', 0), setval('testenv.stopped', 1, false);
-    END IF;
-END $$`
+	empty = `SELECT testenv.emptied()`
 )
 
 // leased are the settings of a lease's connections. A statement is planned once: by plans for each value of its
 // parameters, small tests would take a fifth longer.
-var leased = map[string]string{"application_name": leaseName, "plan_cache_mode": "force_generic_plan"}
+var leased = map[string]string{"application_name": "testenv", "plan_cache_mode": "force_generic_plan"}
 
 // Pool returns a superuser's pool on a migrated database, which the test has for itself.
 func Pool(t testing.TB) *pgxpool.Pool {
@@ -172,15 +167,9 @@ func (l *lease) emptied(ctx context.Context) bool {
 	if l.admin.Stat().AcquiredConns()+l.serving.Stat().AcquiredConns() > 0 {
 		return false
 	}
-	var ended, same bool
-	err := errors.Join(
-		l.admin.QueryRow(ctx, endSessions, endPatience.Milliseconds(), leaseName).Scan(&ended),
-		l.admin.QueryRow(ctx, reusable).Scan(&same))
-	if err != nil || !ended || !same {
-		return false
-	}
-	_, err = l.admin.Exec(ctx, empty)
-	return err == nil
+	var emptied bool
+	err := l.admin.QueryRow(ctx, empty).Scan(&emptied)
+	return err == nil && emptied
 }
 
 func (s *sharedServer) end(ctx context.Context, l *lease) error {

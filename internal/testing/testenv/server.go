@@ -102,7 +102,7 @@ func (s *sharedServer) checkVersion(ctx context.Context) error {
 var reckless = map[string]string{
 	"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off",
 	"max_connections": "600", "shared_buffers": "64MB", "wal_level": "minimal", "max_wal_senders": "0",
-	"jit": "off", // as on nodes: compiling takes longer than it saves
+	"autovacuum": "off", "jit": "off", // as on nodes: compiling takes longer than it saves
 }
 
 // clusterDir returns a short path, since a socket's path is limited.
