@@ -463,7 +463,8 @@ CREATE TABLE work_slice (
 ) WITH (autovacuum_vacuum_scale_factor = 0.01);
 ALTER TABLE work_slice
     ALTER COLUMN mask SET STORAGE MAIN,
-    ALTER COLUMN remaining SET STORAGE MAIN;
+    ALTER COLUMN remaining SET STORAGE MAIN,
+    ALTER COLUMN endpoint SET STORAGE MAIN; -- else longer names are moved out, because of the masks, at each claim
 CREATE INDEX work_slice_block ON work_slice (run_id, step, block);
 CREATE INDEX work_slice_live ON work_slice (run_id, step, state) WHERE state IN ('scheduled', 'claimed', 'sent');
 -- Scheduled slices, by step and by endpoint.
