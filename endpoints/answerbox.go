@@ -76,6 +76,10 @@ func (b *answerBox) receive(msg *nats.Msg) {
 			Err: err})
 		return
 	}
+	b.record(reply)
+}
+
+func (b *answerBox) record(reply *wire.Reply) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	p := b.parts[reply.Slice]

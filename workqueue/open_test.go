@@ -62,7 +62,8 @@ func TestOpeningIsIdempotent(t *testing.T) {
 	one := testenv.Must(start.New(b.Store).OpenRun(t.Context(), req))(t)
 	req.Name = "two"
 	two, err := start.New(b.Store).OpenRun(t.Context(), req)
-	if err != nil || two.Run != one.Run || two.Name != "one" || !two.Existing || !two.SealDeadline.Equal(one.SealDeadline) {
+	if err != nil || two.Run != one.Run || two.Name != "one" || !two.Existing ||
+		!two.SealDeadline.Equal(one.SealDeadline) {
 		t.Errorf("opened again: %+v, %v", two, err)
 	}
 	load := req.LoadRequest

@@ -53,9 +53,9 @@ func Sleep(ctx context.Context, d time.Duration) error {
 	}
 }
 
-// Timeout bounds attempts that are repeated until a server answers: each by First, by twice the time of the last answer,
-// or by a quarter of the server's silence, whichever is longest, but at most by Longest. So one that is overloaded is
-// waited for, and a question that was lost, as in a failover, is repeated soon.
+// Timeout bounds attempts that are repeated until a server answers: each by First, by twice the time of the last
+// answer, or by a quarter of the server's silence, whichever is longest, but at most by Longest. So one that is
+// overloaded is waited for, and a question that was lost, as in a failover, is repeated soon.
 type Timeout struct {
 	First, Longest time.Duration
 

@@ -77,7 +77,8 @@ func TestTimeout(t *testing.T) {
 			attempt(0)
 			begin := time.Now()
 			for answered := false; !answered; {
-				silent, took := time.Since(begin), time.Duration(0)
+				silent := time.Since(begin)
+				var took time.Duration
 				if answered, took = attempt(late); !answered && took > max(time.Second, silent/4) {
 					t.Errorf("an attempt took %s, after a silence of %s", took, silent)
 				}

@@ -202,14 +202,14 @@ func TestWhatIsPutAsideHidesNothing(t *testing.T) {
 	w.says(store.Muted, store.NoListeners, "bills", 0)
 	w.stands(store.NoListeners, "bills", store.Muted)
 	stop := w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
-	w.ends(store.NoListeners, "bills")
+	w.heard("bills")
 	stop()
 	w.start(request("bills"), 1)
 	w.appears(store.NoListeners, "bills", store.Critical)
 	w.stands(store.NoListeners, "bills", "")
 	w.exec(`INSERT INTO endpoint_setting (endpoint, canary, canary_share, canary_since)
 		VALUES ('bills', 'bills-v2', 100, tranche_now())`)
-	w.ends(store.NoListeners, "bills")
+	w.heard("bills")
 	w.appears(store.NoListeners, "bills-v2", store.Critical)
 }
 

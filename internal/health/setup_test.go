@@ -208,10 +208,10 @@ func (w *world) goesFrom(watch *health.Watch, kind store.Kind, subject string, u
 	w.Fatalf("%s of %s does not go: %+v", kind, subject, w.report(watch))
 }
 
-// ends waits until a look that would have found a condition does not.
-func (w *world) ends(kind store.Kind, subject string) {
+// heard waits until a look that would have found that no service listens on an endpoint does not.
+func (w *world) heard(endpoint string) {
 	w.Helper()
-	w.goesFrom(w.watch, kind, subject, kind)
+	w.goesFrom(w.watch, store.NoListeners, endpoint, store.NoListeners)
 }
 
 func (w *world) calms() {

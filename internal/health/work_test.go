@@ -33,7 +33,7 @@ func TestNobodyListens(t *testing.T) {
 		t.Errorf("since %s, and to another server since %s", first.Since, again.Since)
 	}
 	w.serve("bills", func(item *endpoints.Item[any, any]) { item.Reply(nil) })
-	w.ends(store.NoListeners, "bills")
+	w.heard("bills")
 	testenv.Until(t, soon, "no condition is kept that is gone", func() bool {
 		w.report(w.watch) // which may have found another one: a slow machine looks like a node that is late
 		return testenv.Number(t, w.pool, `SELECT count(*) FROM health_condition`) == 0
@@ -57,7 +57,7 @@ func TestNobodyListens(t *testing.T) {
 	t.Cleanup(func() { close(free) }) // before the service is stopped
 	w.start(request("slow"), 100)
 	<-busy
-	w.ends(store.NoListeners, "slow") // a busy service may be heard late, and counts as one then
+	w.heard("slow") // a busy service may be heard late, and counts as one then
 }
 
 // A list of runs says what each stands for, and a name with a slip in it finds the one that was meant.

@@ -121,10 +121,14 @@ func (n *ndjsonReader) check(line []byte) (key string, err error) {
 	if err := n.close(); err != nil {
 		return "", err
 	}
+	return key, n.mustHaveKey(found, line)
+}
+
+func (n *ndjsonReader) mustHaveKey(found bool, line []byte) error {
 	if found || n.keyless {
-		return key, nil
+		return nil
 	}
-	return "", n.noKey(n.key, line)
+	return n.noKey(n.key, line)
 }
 
 func (n *ndjsonReader) open(line []byte) error {

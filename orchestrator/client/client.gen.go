@@ -7311,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 32c28a26ed181f0fe4f8a147ce86fee2, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.
+// Of 398c3b03c54291a9d090e31ea546ea5c, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.

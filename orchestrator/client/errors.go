@@ -1,7 +1,6 @@
 package client
 
 import (
-	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -30,7 +29,10 @@ type ProblemError struct {
 
 // Error returns the server's message, for invalid input with up to five places.
 func (p *ProblemError) Error() string {
-	text := cmp.Or(p.Detail, fmt.Sprintf("the server answered %d %s", p.Status, p.Title))
+	text := p.Detail
+	if text == "" {
+		text = fmt.Sprintf("the server answered %d %s", p.Status, p.Title)
+	}
 	for i, e := range p.Errors {
 		if p.Status != http.StatusUnprocessableEntity || p.Detail != "validation failed" || i == 5 {
 			break

@@ -73,7 +73,8 @@ WITH gone AS (
     RETURNING key_version, key, parked_at IS NOT NULL AS parked, not_before IS NULL AS untried),
 keys AS (
     SELECT key_version, key, count(*)::int AS ops, (count(*) FILTER (WHERE parked))::int AS parked,
-           (count(*) FILTER (WHERE untried AND NOT parked))::int AS untried, bool_or(NOT untried AND NOT parked) AS frees
+           (count(*) FILTER (WHERE untried AND NOT parked))::int AS untried,
+           bool_or(NOT untried AND NOT parked) AS frees
     FROM gone GROUP BY key_version, key)
 UPDATE collector_key k
 SET untried = k.untried - g.untried, parked = k.parked - g.parked,

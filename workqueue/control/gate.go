@@ -129,7 +129,8 @@ CROSS JOIN LATERAL (
     WHERE f.run_id = r.id
     UNION ALL
     SELECT l.actor, l.action, l.at FROM (
-        WITH RECURSIVE up (id) AS (SELECT r.from_run UNION ALL SELECT e.from_run FROM up JOIN batchrun e ON e.id = up.id)
+        WITH RECURSIVE up (id) AS (
+            SELECT r.from_run UNION ALL SELECT e.from_run FROM up JOIN batchrun e ON e.id = up.id)
         SELECT r.id UNION ALL SELECT id FROM up) c JOIN audit_log l ON l.run_id = c.id
     WHERE (l.run_id <> r.id OR l.id > coalesce((SELECT max(p.id) FROM audit_log p
             WHERE p.run_id = r.id AND p.action = 'approve' AND p.detail ->> 'step' = st.name), 0))

@@ -278,9 +278,17 @@ func Searched() []Columns {
 	}
 }
 
-// perRun is the tables that are searched for one run, with the column that has it.
-var perRun = map[string]string{"batchrun": "id", "run_event": "run_id", "work_slice": "run_id", "run_correction": "run_id",
-	"run_acceptance": "run_id", "run_fail_fast": "run_id", "schedule_occurrence": "run_id"}
+// runColumn is the column with the run, of tables that are searched for one run; else empty.
+func runColumn(table string) string {
+	switch table {
+	case "batchrun":
+		return "id"
+	case "run_event", "work_slice", "run_correction", "run_acceptance", "run_fail_fast", "schedule_occurrence":
+		return "run_id"
+	default:
+		return ""
+	}
+}
 
 func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased, err error) {
 	var statements []string
@@ -291,7 +299,7 @@ func (e *erasure) texts(ctx context.Context, run *workqueue.RunID) (done Erased,
 		}
 		for name := range strings.FieldsSeq(of.Names) {
 			table, column, _ := strings.Cut(name, ".")
-			if of := perRun[table]; run == nil || of != "" {
+			if of := runColumn(table); run == nil || of != "" {
 				statements = append(statements, eraseColumn(table, column, how, of))
 			}
 		}

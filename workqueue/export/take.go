@@ -76,7 +76,8 @@ const (
 	// meanwhile, the sweep deletes its pieces, and recording is fenced again.
 	fencePieces = `
 SELECT u.n, s.run_id, s.state IN ('claimed', 'sent'), coalesce(s.endpoint, st.endpoint),
-    s.block = u.ordinal >> 13 AND get_bit(s.mask, u.ordinal & 8191) = 1, coalesce(get_bit(s.remaining, u.ordinal & 8191) = 1, false),
+    s.block = u.ordinal >> 13 AND get_bit(s.mask, u.ordinal & 8191) = 1,
+    coalesce(get_bit(s.remaining, u.ordinal & 8191) = 1, false),
     (SELECT coalesce(sum(o.bytes), 0) FROM large_result o
      WHERE o.slice_id = s.id AND o.recorded_at IS NULL AND o.id <> u.id)::bigint
 FROM unnest($1::int[], $2::uuid[], $3::uuid[], $4::int[]) AS u (n, id, slice, ordinal)

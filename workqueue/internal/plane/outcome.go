@@ -181,11 +181,12 @@ const DueAt = `(
         ORDER BY s.not_before, s.run_id, s.step OFFSET 0) s
     GROUP BY run_id, step)`
 
-// BusyAt counts what is in flight at an endpoint at.endpoint, for its budget: slices, also of its steps at its canary, and
-// flushes of collectors.
+// BusyAt counts what is in flight at an endpoint at.endpoint, for its budget: slices, also of its steps at its canary,
+// and flushes of collectors.
 const BusyAt = `(SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoint AND ` + SliceInFlight + `)
            + (SELECT count(*) FROM endpoint_setting v CROSS JOIN LATERAL (
-                  SELECT s.run_id, s.step FROM work_slice s WHERE s.endpoint = v.canary AND ` + SliceInFlight + ` OFFSET 0) s
+                  SELECT s.run_id, s.step FROM work_slice s
+                  WHERE s.endpoint = v.canary AND ` + SliceInFlight + ` OFFSET 0) s
               WHERE v.endpoint = at.endpoint AND at.endpoint = (
                   SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
