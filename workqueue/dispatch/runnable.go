@@ -69,7 +69,7 @@ AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))
 AND NOT r.namespace = ANY(ARRAY(SELECT name FROM spent))`
 
 	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those with
-	// exhausted budgets, or down without a due probe, and those of other nodes unless $11 names them or the node itself
+	// exhausted budgets, or down without a due probe unless all requests go to a canary, and those of other nodes unless $11 names them or the node itself
 	// must do the work. full are those that take no more of automatic steps, counted by step only if necessary. Slices in
 	// flight of a step moved elsewhere may count, too.
 	placesOfWork = `
@@ -114,27 +114,25 @@ spent AS MATERIALIZED (
          ORDER BY s.not_before, s.run_id, s.step LIMIT 1) LIMIT 1) f
     WHERE NOT n.own
 ), all_places AS MATERIALIZED (
-    SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open', false) AS down,
+    SELECT n.endpoint, n.waits, coalesce(p.breaker = 'open' AND t.canary_share IS DISTINCT FROM 100, false) AS down,
            array_remove(ARRAY[n.endpoint, t.canary], NULL) AS targets,
            coalesce(l.n >= p.in_flight AND ((
                SELECT true FROM run_step o WHERE o.endpoint COLLATE "C" = n.endpoint AND (NOT o.in_flight_auto) IS TRUE
                LIMIT 1) IS NULL OR (
-               SELECT count(*) FROM work_slice s WHERE s.endpoint = g.endpoint AND ` + plane.SliceInFlight + `
+               SELECT count(*) FROM work_slice s WHERE s.endpoint = n.endpoint AND ` + plane.SliceInFlight + `
                  AND (SELECT o.in_flight_auto FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
                  >= p.in_flight),
                false) AS full
     FROM (SELECT endpoint, waits FROM named WHERE own
           UNION ALL
           SELECT endpoint, waits FROM others WHERE kind <> 'endpoint' OR endpoint = ANY($11::text[])) n
+    LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = n.endpoint OFFSET 0) p ON true
     LEFT JOIN LATERAL (SELECT * FROM endpoint_setting o WHERE o.endpoint = n.endpoint OFFSET 0) t ON true
-    CROSS JOIN LATERAL (SELECT CASE t.canary_share WHEN 100 THEN t.canary ELSE n.endpoint END AS endpoint OFFSET 0) g
-    LEFT JOIN LATERAL (SELECT * FROM endpoint_pace o WHERE o.endpoint = g.endpoint OFFSET 0) p ON true
-    LEFT JOIN LATERAL (SELECT max_in_flight FROM endpoint_setting o WHERE o.endpoint = g.endpoint OFFSET 0) m ON true
     CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM work_slice s
-        WHERE s.endpoint = g.endpoint AND ` + plane.SliceInFlight + `) l
-    WHERE NOT (coalesce(m.max_in_flight, 0) > 0 AND l.n >= m.max_in_flight)
-      AND (p.breaker IS DISTINCT FROM 'open' OR p.probe_at <= tranche_now()
+        WHERE s.endpoint = n.endpoint AND ` + plane.SliceInFlight + `) l
+    WHERE NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
+      AND (p.breaker IS DISTINCT FROM 'open' OR t.canary_share = 100 OR p.probe_at <= tranche_now()
            AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
                             false))
 ), places AS MATERIALIZED (

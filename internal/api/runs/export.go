@@ -174,7 +174,10 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 		return mimeCSV, &csvExport{out: out, table: f.table, raw: f.raw}, nil
 	case formatXLSX:
 		book, err := newXLSXExport(out, f.table, dir, room)
-		return mimeXLSX, book, err
+		if err != nil { // a nil book is a writer
+			return mimeXLSX, nil, err
+		}
+		return mimeXLSX, book, nil
 	case formatParquet:
 		return MimeParquet, newParquetTable(out, f.table), nil
 	default:

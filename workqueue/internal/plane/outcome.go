@@ -187,7 +187,7 @@ const BusyAt = `(SELECT count(*) FROM work_slice s WHERE s.endpoint = at.endpoin
            + (SELECT count(*) FROM endpoint_setting v CROSS JOIN LATERAL (
                   SELECT s.run_id, s.step FROM work_slice s
                   WHERE s.endpoint = v.canary AND ` + SliceInFlight + ` OFFSET 0) s
-              WHERE v.endpoint = at.endpoint AND at.endpoint = (
+              WHERE v.endpoint = at.endpoint AND v.canary_share < 100 AND at.endpoint = (
                   SELECT o.endpoint FROM run_step o WHERE o.run_id = s.run_id AND o.step = s.step))
            + (SELECT count(*) FROM collector_key k JOIN collector o ON o.id = k.collector
               WHERE o.endpoint = at.endpoint AND k.flush IS NOT NULL)`
