@@ -69,9 +69,9 @@ AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))
 AND NOT r.namespace = ANY(ARRAY(SELECT name FROM spent))`
 
 	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those with
-	// exhausted budgets, or down without a due probe unless all requests go to a canary, and those of other nodes unless $11 names them or the node itself
-	// must do the work. full are those that take no more of automatic steps, counted by step only if necessary. Slices in
-	// flight of a step moved elsewhere may count, too.
+	// exhausted budgets, those down without a due probe unless all requests go to a canary, and those of other nodes
+	// unless $11 names them or the node itself must do the work. full are those that take no more of automatic steps,
+	// counted by step only if necessary. Slices in flight of a step moved elsewhere may count, too.
 	placesOfWork = `
 spent AS MATERIALIZED (
     SELECT n.name FROM namespace n WHERE n.max_in_flight IS NOT NULL AND n.max_in_flight <= (
