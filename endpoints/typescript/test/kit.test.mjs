@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 
 import {
-  Binary, Failure, NoListenersError, UnansweredError, call, callList, handleEach, handleFlow, handleList, target,
+  Binary, Failure, NoListenersError, UnansweredError, call, callList, connect, handleEach, handleFlow, handleList, target,
 } from 'tranche-endpoints';
 import { Kit } from 'tranche-endpoints/testing';
 
@@ -346,4 +348,17 @@ test('reserve is held to its bounds', () => {
   for (const reserve of [-1, 1.5, 1025]) assert.throws(() => handleList(kit.service, 'a', () => {}, { reserve }), /reserve/);
   handleEach(kit.service, 'b', () => 1);
   assert.equal(kit.service.endpoints.get('b').slots.kept, 1); // of the usual 8
+});
+
+test('with tls:// nothing is said to a server without TLS', async (t) => {
+  const said = [];
+  const server = createServer((socket) => {
+    socket.on('error', () => {}).on('data', (data) => { said.push(`${data}`); socket.destroy(); });
+    socket.write('INFO {"server_id":"A","version":"2.12.0","proto":1,"headers":true,"max_payload":1048576}\r\n');
+  });
+  t.after(() => server.close());
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  process.env.NATS_URL = `tls://user:secret@127.0.0.1:${server.address().port}`;
+  await assert.rejects(connect({ waitOnFirstConnect: false, reconnect: false }, () => {}), /'tls'/);
+  assert.deepEqual(said, []);
 });
