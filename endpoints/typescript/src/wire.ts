@@ -214,7 +214,7 @@ export function readBody(encoding: string, data: Uint8Array): Body {
       if (!Number.isInteger(i) || i < 0 || i > 2 ** 31 - 1 || typeof k !== 'string' || !carries) {
         throw new Error(`the item with "i" ${JSON.stringify(i)} must have "i", "k", and "d" or "p"`);
       }
-      if (p !== undefined) checkParts(p);
+      if (p) checkParts(p);
     }
     return { items, params: params ?? {} };
   } catch (err) {

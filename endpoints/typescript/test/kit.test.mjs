@@ -10,6 +10,7 @@ import {
 import { Kit } from 'tranche-endpoints/testing';
 
 import { CALLS, CHUNKS, Slots } from '../lib/slots.js';
+import { readBody } from '../lib/wire.js';
 
 const yearEnd = (chunk) => {
   for (const item of chunk.items) {
@@ -138,6 +139,7 @@ test('payloads are read, parts are there, bytes and large results arrive', async
     ['bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
   assert.deepEqual(reply.result('shallow'), answers.shallow());
   assert.deepEqual(reply.result('parts'), ['image/gif', [1], null]);
+  assert.equal(readBody('', Buffer.from('{"items":[{"i":0,"k":"A","d":1,"p":null}]}')).items[0].k, 'A'); // as without parts
 });
 
 test('wrappers are around the handler, and set the trace', async () => {
