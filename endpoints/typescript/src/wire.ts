@@ -38,7 +38,7 @@ export class Failure extends Error {
   readonly code: string;
   readonly retry: boolean;
 
-  constructor(code: string, message: string, retry = false) {
+  constructor(code: string, message = '', retry = false) {
     super(cut(message, 2048));
     this.name = 'Failure';
     this.code = code.replace(/[^A-Za-z0-9_.-]/g, '_').slice(0, 64) || 'handler_error';

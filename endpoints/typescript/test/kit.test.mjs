@@ -117,6 +117,9 @@ test('payloads are read, parts are there, bytes and large results arrive', async
   const answers = {
     big: () => 'x'.repeat(300_000),
     bytes: () => new Binary(Buffer.alloc(200_000, 7), 'image/png'),
+    words: () => new Binary(new Uint16Array([0x4241, 0x4443])),
+    text: () => new Binary('text'),
+    bare: (item) => item.fail('bare'),
     cycle: () => { const a = {}; a.a = a; return a; },
     half: () => '\ud800',
     deep: () => JSON.parse('['.repeat(200) + ']'.repeat(200)),
@@ -130,13 +133,15 @@ test('payloads are read, parts are there, bytes and large results arrive', async
     },
   });
   const reply = await kit.send('parts', [
+    { key: 'text' }, { key: 'bare' }, { key: 'words' },
     { key: 'big' }, { key: 'bytes' }, { key: 'cycle' }, { key: 'half' }, { key: 'deep' }, { key: 'shallow' }, { key: 'bad', in: { bad: true } },
     { key: 'parts', parts: { logo: new Binary(Buffer.from('x'), 'image/gif'), accounts: [1] } },
   ]);
   assert.equal(reply.result('big').length, 300_000);
   assert.deepEqual([reply.result('bytes').data.length, reply.result('bytes').type], [200_000, 'image/png']);
-  assert.deepEqual(['cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
-    ['bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
+  assert.equal(`${reply.result('words').data}`, 'ABCD');
+  assert.deepEqual(['text', 'bare', 'cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
+    ['bad_result', 'bare', 'bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
   assert.deepEqual(reply.result('shallow'), answers.shallow());
   assert.deepEqual(reply.result('parts'), ['image/gif', [1], null]);
   assert.equal(readBody('', Buffer.from('{"items":[{"i":0,"k":"A","d":1,"p":null}]}')).items[0].k, 'A'); // as without parts
