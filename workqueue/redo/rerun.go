@@ -184,7 +184,7 @@ func (r *rerun) nothing(some bool) error {
 	if len(r.Select.Ranges) > 0 && !r.Select.named() && len(why) == 0 {
 		what += ", in these ranges"
 	}
-	return workqueue.Conflict("nothing to re-run in run %s: %s%s", r.run, what, hint)
+	return workqueue.Nothing("re-run in run %s: %s%s", r.run, what, hint)
 }
 
 // set changes the settings of the steps with items to rerun, or else of the named one, to report errors.
