@@ -117,13 +117,21 @@ func BadSetting(format string, args ...any) error {
 }
 
 // ConflictError is returned for what does not fit the state of what it is about.
-type ConflictError struct{ Detail string }
+type ConflictError struct {
+	Detail  string
+	Nothing bool // a selection has nothing to change
+}
 
 func (e *ConflictError) Error() string { return e.Detail }
 
 // Conflict returns a [ConflictError] with a formatted detail.
 func Conflict(format string, args ...any) error {
 	return &ConflictError{Detail: fmt.Sprintf(format, args...)}
+}
+
+// Nothing returns a [ConflictError] for a selection that has nothing to change: "nothing to ", and a formatted detail.
+func Nothing(format string, args ...any) error {
+	return &ConflictError{Detail: "nothing to " + fmt.Sprintf(format, args...), Nothing: true}
 }
 
 // TooLargeError is returned for what is too large for one request.

@@ -16,6 +16,9 @@ var ErrNotModified = errors.New("it is the same as before")
 
 const maxProblem = 1 << 20
 
+// NothingToDo is the type of the problem that a selection has nothing to change.
+const NothingToDo = "urn:tranche:nothing_to_do"
+
 // Problem is the body of an error answer: RFC 9457.
 type Problem = ErrorModel
 

@@ -52,7 +52,7 @@ func (a *acceptance) nothing(failed int64) error {
 	case failed > 0:
 		why = "all that failed of the items chosen is accepted already"
 	}
-	return workqueue.Conflict("nothing to %s in run %s: %s; see: tranche run errors %[2]s", verb, a.run, why)
+	return workqueue.Nothing("%s in run %s: %s; see: tranche run errors %[2]s", verb, a.run, why)
 }
 
 // Accept marks failures of a run as accepted: they stay failed, but need no attention. Already accepted ones keep

@@ -115,9 +115,9 @@ func (c *correction) do(ctx context.Context, db *database.DB) error {
 	switch {
 	case len(c.corrected) > 0:
 	case c.out.Same == 0:
-		return workqueue.Conflict("nothing to correct in run %s: no item was given", c.run)
+		return workqueue.Nothing("correct in run %s: no item was given", c.run)
 	default:
-		return workqueue.Conflict("nothing to correct in run %s: %s in the run just as given", c.run, countOf(c.out.Same))
+		return workqueue.Nothing("correct in run %s: %s in the run just as given", c.run, countOf(c.out.Same))
 	}
 	c.named, c.wanted = c.graph.Numbers(), map[workqueue.Step]blockMasks{}
 	for _, s := range c.named {

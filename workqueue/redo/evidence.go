@@ -349,5 +349,5 @@ func (r *reset) nothing() error {
 	default:
 		why = "it has no items"
 	}
-	return workqueue.Conflict("nothing to reset at step %s of run %s: %s", r.out.Step, r.run, why)
+	return workqueue.Nothing("reset at step %s of run %s: %s", r.out.Step, r.run, why)
 }

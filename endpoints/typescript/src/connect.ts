@@ -23,10 +23,12 @@ export async function connect(
   const servers = (process.env['NATS_URL'] || 'nats://127.0.0.1:4222').split(',');
   const plain = servers.map((server) => server.replace(/\/\/.*@/, '//'));
   log(`NATS: connecting to ${plain.join(', ')}`);
-  const asked = {
+  const asked: NodeConnectionOptions = {
     ...identity(servers[0]!), servers: plain, waitOnFirstConnect: true, maxReconnectAttempts: -1, reconnectTimeWait: 250,
     pingInterval: 2_000, maxPingOut: 2, ignoreAuthErrorAbort: true, ...options,
   };
+  // The client ignores schemes: without this it would do without TLS if the server does.
+  if ([asked.servers].flat().some((server) => server && /^\s*tls:/i.test(server))) asked.tls ??= {};
   const waiting = setTimeout(() => log(
     'NATS: no server lets this service in; trying until one does: start tranche serve, or set NATS_URL; for its private '
     + 'server NATS_URL=$(cat DIR/nats-url), where DIR is its --data-dir'), 5_000);

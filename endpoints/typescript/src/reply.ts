@@ -72,8 +72,12 @@ export class Reply {
   }
 
   #binary(ordinal: number, { data, type }: Binary): Promise<void> | undefined {
+    if (!ArrayBuffer.isView(data)) {
+      this.fail(ordinal, new Failure('bad_result', 'the data of the Binary is no Uint8Array'));
+      return undefined;
+    }
     const of = /^[\x21-\x7e][\x20-\x7e]*\/[\x20-\x7e]{1,253}$/.test(type) ? type : 'application/octet-stream';
-    const bytes = Buffer.from(data.buffer, data.byteOffset, data.length);
+    const bytes = Buffer.from(data.buffer, data.byteOffset, data.byteLength);
     const small = bytes.length < this.#limit
       && this.#slot(`{"i":${ordinal},"t":${JSON.stringify(of)},"b":"${bytes.toString('base64')}"}`);
     return small ? undefined : this.#big(ordinal, of, bytes);

@@ -38,7 +38,7 @@ export class Failure extends Error {
   readonly code: string;
   readonly retry: boolean;
 
-  constructor(code: string, message: string, retry = false) {
+  constructor(code: string, message = '', retry = false) {
     super(cut(message, 2048));
     this.name = 'Failure';
     this.code = code.replace(/[^A-Za-z0-9_.-]/g, '_').slice(0, 64) || 'handler_error';
@@ -214,7 +214,7 @@ export function readBody(encoding: string, data: Uint8Array): Body {
       if (!Number.isInteger(i) || i < 0 || i > 2 ** 31 - 1 || typeof k !== 'string' || !carries) {
         throw new Error(`the item with "i" ${JSON.stringify(i)} must have "i", "k", and "d" or "p"`);
       }
-      if (p !== undefined) checkParts(p);
+      if (p) checkParts(p);
     }
     return { items, params: params ?? {} };
   } catch (err) {

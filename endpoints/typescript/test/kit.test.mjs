@@ -1,13 +1,16 @@
 import assert from 'node:assert/strict';
+import { once } from 'node:events';
+import { createServer } from 'node:net';
 import { test } from 'node:test';
 import { setTimeout as pause } from 'node:timers/promises';
 
 import {
-  Binary, Failure, NoListenersError, UnansweredError, call, callList, handleEach, handleFlow, handleList, target,
+  Binary, Failure, NoListenersError, UnansweredError, call, callList, connect, handleEach, handleFlow, handleList, target,
 } from 'tranche-endpoints';
 import { Kit } from 'tranche-endpoints/testing';
 
 import { CALLS, CHUNKS, Slots } from '../lib/slots.js';
+import { readBody } from '../lib/wire.js';
 
 const yearEnd = (chunk) => {
   for (const item of chunk.items) {
@@ -114,6 +117,9 @@ test('payloads are read, parts are there, bytes and large results arrive', async
   const answers = {
     big: () => 'x'.repeat(300_000),
     bytes: () => new Binary(Buffer.alloc(200_000, 7), 'image/png'),
+    words: () => new Binary(new Uint16Array([0x4241, 0x4443])),
+    text: () => new Binary('text'),
+    bare: (item) => item.fail('bare'),
     cycle: () => { const a = {}; a.a = a; return a; },
     half: () => '\ud800',
     deep: () => JSON.parse('['.repeat(200) + ']'.repeat(200)),
@@ -127,15 +133,18 @@ test('payloads are read, parts are there, bytes and large results arrive', async
     },
   });
   const reply = await kit.send('parts', [
+    { key: 'text' }, { key: 'bare' }, { key: 'words' },
     { key: 'big' }, { key: 'bytes' }, { key: 'cycle' }, { key: 'half' }, { key: 'deep' }, { key: 'shallow' }, { key: 'bad', in: { bad: true } },
     { key: 'parts', parts: { logo: new Binary(Buffer.from('x'), 'image/gif'), accounts: [1] } },
   ]);
   assert.equal(reply.result('big').length, 300_000);
   assert.deepEqual([reply.result('bytes').data.length, reply.result('bytes').type], [200_000, 'image/png']);
-  assert.deepEqual(['cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
-    ['bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
+  assert.equal(`${reply.result('words').data}`, 'ABCD');
+  assert.deepEqual(['text', 'bare', 'cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
+    ['bad_result', 'bare', 'bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
   assert.deepEqual(reply.result('shallow'), answers.shallow());
   assert.deepEqual(reply.result('parts'), ['image/gif', [1], null]);
+  assert.equal(readBody('', Buffer.from('{"items":[{"i":0,"k":"A","d":1,"p":null}]}')).items[0].k, 'A'); // as without parts
 });
 
 test('wrappers are around the handler, and set the trace', async () => {
@@ -346,4 +355,17 @@ test('reserve is held to its bounds', () => {
   for (const reserve of [-1, 1.5, 1025]) assert.throws(() => handleList(kit.service, 'a', () => {}, { reserve }), /reserve/);
   handleEach(kit.service, 'b', () => 1);
   assert.equal(kit.service.endpoints.get('b').slots.kept, 1); // of the usual 8
+});
+
+test('with tls:// nothing is said to a server without TLS', async (t) => {
+  const said = [];
+  const server = createServer((socket) => {
+    socket.on('error', () => {}).on('data', (data) => { said.push(`${data}`); socket.destroy(); });
+    socket.write('INFO {"server_id":"A","version":"2.12.0","proto":1,"headers":true,"max_payload":1048576}\r\n');
+  });
+  t.after(() => server.close());
+  await once(server.listen(0, '127.0.0.1'), 'listening');
+  process.env.NATS_URL = `tls://user:secret@127.0.0.1:${server.address().port}`;
+  await assert.rejects(connect({ waitOnFirstConnect: false, reconnect: false }, () => {}), /'tls'/);
+  assert.deepEqual(said, []);
 });

@@ -76,6 +76,9 @@ func (s *Core) Problem(ctx context.Context, err error) *huma.ErrorModel {
 	if bad, ok := errors.AsType[*trackerclient.Error](err); ok {
 		p.Type, p.Errors = problemOfTracker+string(bad.Code), trackerPlace(bad)
 	}
+	if bad, ok := errors.AsType[*workqueue.ConflictError](err); ok && bad.Nothing {
+		p.Type = "urn:tranche:nothing_to_do"
+	}
 	switch {
 	case p.Status < http.StatusInternalServerError || retryAfter(err) > 0: // overload shows elsewhere
 	case ctx.Err() != nil && !errors.Is(context.Cause(ctx), errTooSlow):

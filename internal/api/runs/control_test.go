@@ -72,7 +72,7 @@ func TestRerunOfAPausedRun(t *testing.T) {
 	b.Says(200, "/runs/it/pause", ``)
 	b.Says(200, "/runs/it/rerun", `{"keys":["3"]}`, `"generation":3`, `"paused":"by an operator"`,
 		"tranche run resume "+run.String())
-	b.Says(409, "/runs/it/rerun", `{"groups":["00000000"]}`, "tranche run errors")
+	b.Says(409, "/runs/it/rerun", `{"groups":["00000000"]}`, "tranche run errors", `"urn:tranche:nothing_to_do"`)
 	b.Says(422, "/runs/it/rerun", `{"failed":true,"groups":["00000000"]}`,
 		"choose one of failed, keys, codes, groups and ranges")
 	b.Says(422, "/runs/it/rerun", `{"failed":true,"endpoint":"no such name"}`, "endpoint")

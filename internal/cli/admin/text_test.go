@@ -2,6 +2,9 @@ package admin
 
 import (
 	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strings"
 	"testing"
@@ -82,6 +85,27 @@ func parsed[Command any](t *testing.T, args ...string) (command Command, err err
 	line := testenv.Must(kong.New(&command, cli.Limits()))(t)
 	_, err = line.Parse(args)
 	return command, err
+}
+
+// A token of one namespace may acknowledge items of one batch, by the path of that.
+func TestItemsOfOneBatch(t *testing.T) {
+	t.Parallel()
+	const a, b = "0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58", "0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d59"
+	var path string
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		path = strings.TrimPrefix(r.URL.Path, "/api/v1/trackers/")
+		_, _ = io.WriteString(w, `{"newly":1,"completed":[]}`)
+	}))
+	t.Cleanup(server.Close)
+	cl := testenv.Must(client.New(server.URL))(t)
+	for items, want := range map[string]string{
+		a + ":0:17": a + "/ack", a + ":0:17 " + a + ":0:100-199 " + a + ":all": a + "/ack",
+		a + ":0:17 " + b + ":all": "ack", a + ":0:17 " + b + ":0:17": "ack", "all": "ack", "x:0:17": "ack",
+	} {
+		ack := trackerAck{Refs: strings.Fields(items)}
+		testenv.NoError(t, ack.Run(t.Context(), &cli.Console{Out: io.Discard}, cl))
+		testenv.Same(t, path, want, "%s goes to", items)
+	}
 }
 
 // An invariant is told in words, whether it holds or not.

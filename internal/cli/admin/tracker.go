@@ -279,10 +279,10 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 			break
 		}
 		var acked client.BatchesAcked
-		switch {
+		switch batch := cmp.Or(a.Batch, piece.batch()); {
 		case err != nil:
-		case a.Batch != "":
-			acked, err = cl.AckTracker(ctx, a.Batch, piece.set)
+		case batch != "":
+			acked, err = cl.AckTracker(ctx, batch, piece.set)
 		default:
 			acked, err = cl.AckTrackerItems(ctx, piece.set)
 		}
@@ -337,6 +337,21 @@ type ackPiece struct {
 }
 
 func (p *ackPiece) count() int { return len(p.idLines) + len(p.rangeLines) }
+
+// batch returns the batch of all of it, if there is one: operators of only its namespace may acknowledge there.
+func (p *ackPiece) batch() (batch string) {
+	for _, text := range slices.Concat(p.set.IDs, p.set.Ranges) {
+		of, _, _ := strings.Cut(text, ":")
+		if of != cmp.Or(batch, of) {
+			return ""
+		}
+		batch = of
+	}
+	if _, err := bitfield.ParseItemID(batch + ":0:0"); err != nil {
+		return ""
+	}
+	return batch
+}
 
 func linesOf(r io.Reader) *bufio.Scanner {
 	lines := bufio.NewScanner(r)

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"slices"
 	"strings"
 	"time"
@@ -112,7 +111,7 @@ func (r *redoing[T]) send(ctx context.Context, parts [][]string, dry bool) (sum 
 		one, err := r.ask(ctx, keys, dry)
 		said, ok := errors.AsType[*client.ProblemError](err)
 		switch {
-		case dry && ok && said.Status == http.StatusConflict:
+		case dry && ok && said.Type == client.NothingToDo:
 			nothing = cmp.Or(nothing, err)
 			continue
 		case err != nil && !dry && i > 0:

@@ -45,21 +45,21 @@ func TestManyKeysBesideEvidence(t *testing.T) {
 			changed: []string{"C-0", "C-300000"}},
 		{name: "dry", found: map[string]int{"C-100000": 3, "C-200000": 4}, dry: true, done: 7},
 		{name: "none", want: "matches nothing"},
-		{name: "unknown keys", found: map[string]int{"C-0": 7}, fail: "C-100000", want: "unknown key"},
+		{name: "loading", found: map[string]int{"C-0": 7}, fail: "C-100000", want: "it is loading"},
 	} {
 		var changed []string
 		r := &redoing[int]{
 			chosen: &chosen{itemChoice: itemChoice{Keys: name}, evidence: evidence{Service: "statements"}},
 			dry:    tc.dry, did: "done",
 			ask: func(_ context.Context, keys []string, dry bool, _ ...client.CallOption) (int, error) {
-				problem := func(status int, detail string) error {
-					return &client.ProblemError{Problem: client.Problem{Status: status, Detail: detail}}
+				problem := func(kind, detail string) error {
+					return &client.ProblemError{Problem: client.Problem{Status: http.StatusConflict, Type: kind, Detail: detail}}
 				}
 				switch n := tc.found[keys[0]]; {
 				case keys[0] == tc.fail:
-					return 0, problem(http.StatusUnprocessableEntity, "unknown key")
+					return 0, problem("", "it is loading")
 				case n == 0:
-					return 0, problem(http.StatusConflict, "the evidence matches nothing")
+					return 0, problem(client.NothingToDo, "the evidence matches nothing")
 				default:
 					if !dry {
 						changed = append(changed, keys[0])
