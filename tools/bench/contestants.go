@@ -103,10 +103,12 @@ type tranche struct {
 	input items
 }
 
-// tranches are a plain endpoint, a flow of three stages, and a plan of three independent steps.
+// tranches are a plain endpoint, the same in order, a flow of three stages, and a plan of three independent steps.
 func tranches(cfg config, pg *cluster, input items) (all []contestant) {
 	for name, t := range map[string]*tranche{
 		"tranche": {of: work{endpoint: echoEndpoint}, parts: 1},
+		"ordered": {of: work{plan: "ordered"}, plan: orderedPlan, parts: 1,
+			how: "as tranche; items with the same hash of their id, of 10,000, go one at a time, in order"},
 		"flow": {of: work{endpoint: flowEndpoint}, parts: 1,
 			how: "as tranche; an endpoint of three stages asks another of the same service twice for each item"},
 		"gather": {of: work{plan: "gather"}, plan: gatherPlan, parts: len(gatherEndpoints()),
@@ -138,6 +140,14 @@ func (t *tranche) measure(ctx context.Context) (s sample) {
 }
 
 func gatherEndpoints() []string { return []string{"accounts", "transactions", "branches"} }
+
+// orderedPlan puts items in so many lanes that a hundred thousand have ten each.
+const orderedPlan = `name: ordered
+order_by: id
+partitions: 10000
+steps:
+- endpoint: ` + echoEndpoint + `
+`
 
 // gatherPlan gets a part of each item from three endpoints, concurrently.
 const gatherPlan = `name: gather

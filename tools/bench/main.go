@@ -112,7 +112,7 @@ type config struct {
 
 func parts() []string {
 	return []string{
-		"floor", "floor-raw", "tranche", "flow", "floor-gather", "gather", "river", "latency", "holes", "many",
+		"floor", "floor-raw", "tranche", "ordered", "flow", "floor-gather", "gather", "river", "latency", "holes", "many",
 	}
 }
 

@@ -16,7 +16,8 @@ import (
 
 const (
 	// readyBlocks picks unlocked blocks: enough of each step for $3 slices of full chunks, and one more in case the
-	// first is partly used. $4 is the initial size of an automatic chunk.
+	// first is partly used. A run with lanes has few items ready in each block. $4 is the initial size of an automatic
+	// chunk.
 	readyBlocks = `
 SELECT u.n, b.block, b.ready, b.item_bytes
 FROM unnest($1::uuid[], $2::smallint[], $3::int[]) WITH ORDINALITY AS u (run_id, step, most, n)
@@ -26,7 +27,8 @@ CROSS JOIN LATERAL (
     SELECT b.block, b.ready, ` + itemBytes + ` AS item_bytes FROM work_block b
     WHERE b.run_id = u.run_id AND b.step = u.step AND b.has_ready
     ORDER BY b.block
-    LIMIT u.most * (CASE WHEN st.chunk_auto THEN least(st.chunk, coalesce(p.chunk, $4)) ELSE st.chunk END) / 8192 + 2
+    LIMIT CASE WHEN EXISTS (SELECT FROM run_order o WHERE o.run_id = u.run_id) THEN u.most ELSE
+        u.most * (CASE WHEN st.chunk_auto THEN least(st.chunk, coalesce(p.chunk, $4)) ELSE st.chunk END) / 8192 + 2 END
     FOR NO KEY UPDATE OF b SKIP LOCKED) b
 ORDER BY u.n, b.block`
 
@@ -129,7 +131,7 @@ func (c *claim) newSlice(block workqueue.Block, mask bitfield.Set, cause workque
 		Cause:   cause, Root: id, Endpoint: c.load.endpoint}
 }
 
-// lanesApart is how many lanes of a block are kept in separate requests. A lane in a shared request delays its
+// lanesApart is in how many requests, at least, the lanes that are ready go. A lane in a shared request delays its
 // successors until the slowest item is done; but one request per lane takes a run with very many lanes forty times as
 // long.
 const lanesApart = 64
@@ -138,7 +140,7 @@ const lanesApart = 64
 func (c *claim) sizeIn(b *readyBlock) int {
 	size := c.chunkOf(b.itemBytes)
 	if c.load.stop != nil {
-		size = min(size, max(1, b.ready.Count()/lanesApart))
+		size = min(size, max(1, c.load.lanes/lanesApart))
 	}
 	return size
 }

@@ -43,7 +43,11 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
        (SELECT count(*) FROM work_slice s
         WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent')),
        coalesce(st.rate, 0), st.tokens, extract(epoch FROM t.now - st.tokens_at)::float8,
-       (SELECT o.stop FROM run_order o WHERE o.run_id = r.id), ` + plane.HasReady + ` OR ` + plane.HasDue + `, t.now,
+       o.stop, CASE WHEN o.stop IS NULL THEN 0 ELSE (
+           SELECT coalesce(sum(bit_count(b.ready)), 0) FROM (
+               SELECT ready FROM work_block
+               WHERE run_id = r.id AND step = st.step AND has_ready ORDER BY block LIMIT 128) b) END,
+       ` + plane.HasReady + ` OR ` + plane.HasDue + `, t.now,
        coalesce(c.canary, ''), coalesce(c.canary_share, 0), CASE WHEN c.canary IS NULL THEN 0 ELSE (
            SELECT count(*) FROM work_slice s WHERE s.endpoint = c.canary AND s.run_id = r.id AND s.step = st.step
              AND ` + plane.SliceInFlight + `) END,
@@ -51,6 +55,7 @@ SELECT u.n, r.state = 'running' AND r.hold IS NULL AND (NOT st.barrier OR st.bar
 FROM unnest($1::uuid[], $2::smallint[]) WITH ORDINALITY AS u (run_id, step, n)
 CROSS JOIN LATERAL (SELECT * FROM batchrun o WHERE o.id = u.run_id OFFSET 0) r
 CROSS JOIN LATERAL (SELECT * FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step OFFSET 0) st
+LEFT JOIN LATERAL (SELECT * FROM run_order o WHERE o.run_id = u.run_id OFFSET 0) o ON true
 LEFT JOIN LATERAL (` + canaryOfStep + `) c ON true
 CROSS JOIN (SELECT tranche_now() AS now) t`
 
@@ -125,6 +130,7 @@ type claimLoad struct {
 	timeout time.Duration
 	steps   int   // of the run
 	stop    *bool // of a run with lanes: whether a failure stops a lane
+	lanes   int   // that have an item ready at the step, in the first blocks that have any
 
 	endpoint   string
 	chunk      int
@@ -310,7 +316,7 @@ func (c *claims) scanSteps(rows pgx.Rows) error {
 		err := rows.Scan(&n, &l.running, &l.generation, &l.priority, &l.params,
 			&l.name, &l.kind, &l.config, &l.item, &l.inputs, &l.timeout, &l.steps,
 			&l.endpoint, &l.chunk, &l.chunkAuto, &l.chunkBytes, &l.inFlight, &l.auto, &l.share,
-			&l.live, &l.step.Rate, &l.step.Tokens, &age, &l.stop, &l.works, &l.now,
+			&l.live, &l.step.Rate, &l.step.Tokens, &age, &l.stop, &l.lanes, &l.works, &l.now,
 			&l.canary, &l.canaryShare, &l.canaryLive, &l.namespace, &l.maxInFlight)
 		if err != nil {
 			return err

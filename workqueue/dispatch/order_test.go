@@ -277,8 +277,8 @@ func TestACorrectionLeavesItemsInTheirLines(t *testing.T) {
 	b.Check()
 }
 
-// A request has items of several lanes only where very many lanes have one ready: it would hold up what stands behind
-// them until the slowest is done.
+// A request has items of several lanes only where very many lanes have one ready, in whatever block: it would hold up
+// what stands behind them until the slowest is done.
 func TestLanesDoNotShareRequests(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -289,9 +289,11 @@ func TestLanesDoNotShareRequests(t *testing.T) {
 		return values
 	}
 	req := storetest.Chunked(500)
-	for _, c := range []struct{ lanes, most int }{{100, 1}, {1000, 15}} {
+	for _, c := range []struct{ lanes, most, requests int }{{100, 1, 100}, {1000, 15, 67}, {8192 + 20, 128, 64 + 1}} {
 		run := b.loadLines(req, lanes(c.lanes)...)
-		for _, s := range b.ClaimStep(run, 0, storetest.Plenty).Slices {
+		claimed := b.ClaimStep(run, 0, storetest.Plenty).Slices
+		testenv.Same(t, len(claimed), c.requests, "requests of %d lanes", c.lanes)
+		for _, s := range claimed {
 			if n := len(storetest.Ordinals(s)); n > c.most {
 				t.Errorf("of %d lanes a request has %d", c.lanes, n)
 			}
