@@ -158,6 +158,9 @@ JOIN run_step s ON s.run_id = $1 AND s.step = g.step
 WHERE g.items IS NOT NULL
 ORDER BY g.optional, g.items DESC, g.step, g.error_code, g.shape`
 
+// preferSort is off for errorGroups: the planner expects few parts, and would sort all of a million to group them.
+const preferSort = `SELECT set_config('enable_sort', $1, true)`
+
 // The required steps, whose failures fail items, and the optional steps.
 const errorSteps = `
 SELECT coalesce(array_agg(step) FILTER (WHERE NOT optional), '{}'),
@@ -224,6 +227,9 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 	to := []any{&g.ID, &g.step, &g.Step, &g.Optional, &g.Code, &g.Shape, &g.Count, &g.Also, &g.Accepted, &g.First,
 		&g.Last, &g.Services, &counts, &g.slices,
 		&g.firsts, &g.lasts, &groups, &out.Items, &out.Optional}
+	if _, err := tx.Exec(ctx, preferSort, "off"); err != nil {
+		return out, err
+	}
 	err := pg.Each(pg.Rows(ctx, tx, errorGroups, id, MaxErrorGroups, maxServices, maxExamples, required, optional),
 		to, func() {
 			g.ByService = []ServiceErrors{}
@@ -236,6 +242,9 @@ func ReadErrors(ctx context.Context, tx pgx.Tx, id workqueue.RunID) (Errors, err
 			}
 			g, counts = ErrorGroup{}, nil // its lists are shared with the appended group
 		})
+	if err == nil {
+		_, err = tx.Exec(ctx, preferSort, "on")
+	}
 	if err != nil {
 		return out, err
 	}

@@ -113,11 +113,10 @@ func fillTimeline(rows pgx.Rows, steps []workqueue.Step, into []StepTimeline) er
 	var step workqueue.Step
 	var bucket int
 	var done, failed, requests int64
-	var p50, p99 float64
+	var p50, p99 *float64
 	return pg.Each(rows, []any{&step, &bucket, &done, &failed, &requests, &p50, &p99}, func() {
 		t := &into[slices.Index(steps, step)]
 		t.Done[bucket], t.Failed[bucket], t.Requests[bucket] = done, failed, requests
-		half, most := p50, p99
-		t.P50[bucket], t.P99[bucket] = &half, &most
+		t.P50[bucket], t.P99[bucket] = p50, p99 // allocated for each row
 	})
 }
