@@ -25,8 +25,8 @@ TEST_PLAIN  := /tools/generate$$|/internal/(cli|intake)(/|$$)|/workqueue/interna
 # Tests that measure memory or time, or need very many rows: make soak runs them alone, without the race detector.
 MEASURES    := SeriesAreBounded$$|ChunksOfUnevenParts$$|ErasurePagesErrors$$|ForecastsAreBounded$$|BoundedMemory$$|MemoryIsFlat$$|FewRoundTrips$$|ForecastsAreClose$$|DoneByTheirTime$$
 # Slow tests, run by make proof: processes and commands, clusters, other databases, NATS failures, faulty services, a
-# browser, the demo. PROOF_ALONE measures frame rates or pace, so it runs alone.
-PROOF_ALONE := /internal/dashboard/browsertest$$|/tools/faultyservice$$|/internal/systest/natscluster$$
+# browser, the demo. PROOF_ALONE measures pace, so it runs alone. make soak, which measures frame rates, runs all so.
+PROOF_ALONE := /tools/faultyservice$$|/internal/systest/natscluster$$
 PROOF       := /internal/(systest|embedded)(/|$$)|/cmd/tranche$$|/orchestrator/streams$$|/tools/(demo|cluster|conformance|faultyservice)(/|$$)|/internal/dashboard/browsertest$$
 PROOF_PKG   ?= ./...
 # Packages of make proof in parallel. They mostly wait for processes.
@@ -120,7 +120,7 @@ proof: proof-deps no-flaky ## run the slow tests: processes, clusters, browsers
 
 .PHONY: soak
 soak: soak-deps ## run all checks of a release: all slow tests, measurements, 10,000 simulations, every PostgreSQL, fuzzing
-	$(MAKE) proof SOAK_TESTS='^$$'
+	$(MAKE) proof SOAK_TESTS='^$$' PROOF_P=1
 	@set -e; $(PICK); \
 	tested "$$all" -p 1 $(TEST_FLAGS) -run '$(MEASURES)|OfAnySize$$'
 	$(MAKE) test TEST_ASKS='^$$' PKG='./internal/... ./gather/fetch/... ./orchestrator/embed ./workqueue/report'

@@ -82,7 +82,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 	b.Add(strict, []string{"a", "b"})
 	for want, items := range map[string][]string{
 		`line 3: key "b" is the key of item 2 already`:     {"c", "b"},
-		`line 35001: key "C7" is on line 9 already; remov`: append(storetest.Names(34_999), "C7"),
+		`line 33001: key "C7" is on line 9 already; remov`: append(storetest.Names(32_999), "C7"),
 	} {
 		_, err := start.New(b.Store).Add(t.Context(), storetest.AddRequest(strict, "", items))
 		if _, ok := errors.AsType[*workqueue.DuplicateKeyError](err); !ok || !strings.Contains(err.Error(), want) {

@@ -242,12 +242,12 @@ func TestALoadWithLinesIsTakenBack(t *testing.T) {
 	next := valued(values...)
 	_, err := b.TryLoad(req, func(item *start.LoadItem) error {
 		err := next(item)
-		if item.Key == "C35000" {
+		if item.Key == "C32900" {
 			item.Payload = []byte(`{"v":null}`)
 		}
 		return err
 	})
-	if wrong, ok := errors.AsType[*start.ItemOrderError](err); !ok || wrong.Line != 35_002 {
+	if wrong, ok := errors.AsType[*start.ItemOrderError](err); !ok || wrong.Line != 32_902 {
 		t.Fatalf("an item without a value: %v", err)
 	}
 	b.WantNothing()

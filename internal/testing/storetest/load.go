@@ -16,7 +16,7 @@ import (
 )
 
 // Several is more items than one batch of a load.
-const Several = 40_000
+const Several = 33_000
 
 // WantNothing checks that a failed load has left no rows.
 func (b *Bench) WantNothing() {
