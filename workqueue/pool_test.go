@@ -162,8 +162,8 @@ func TestComing(t *testing.T) {
 	dir := t.TempDir()
 	_, unreadable := pgconn.ParseConfig("postgres://localhost/x?sslmode=verify-full&sslrootcert=" + dir + "/none.pem")
 	_, noSocket := pgconn.Connect(t.Context(), "host="+dir+" user=u dbname=x")
-	_, readOnly := pgconn.Connect(t.Context(), withSetting(testenv.Database(t), "target_session_attrs=read-write",
-		"default_transaction_read_only=on"))
+	_, readOnly := pgconn.Connect(t.Context(), testenv.Database(t)+
+		"&target_session_attrs=read-write&default_transaction_read_only=on")
 	_, noName := pgconn.Connect(t.Context(), "postgres://u@db.invalid/x?sslmode=disable")
 	for name, c := range map[string]struct {
 		err  error
@@ -202,14 +202,6 @@ func TestComing(t *testing.T) {
 // pooler is how PgBouncer tells of its own failures.
 func pooler(says string) error {
 	return fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: says})
-}
-
-func withSetting(url string, settings ...string) string {
-	separator := "?"
-	if strings.Contains(url, "?") {
-		separator = "&"
-	}
-	return url + separator + strings.Join(settings, "&")
 }
 
 // A process that was stopped in the middle of a COPY holds its slice's lock, and no time-out of PostgreSQL's ends it.
