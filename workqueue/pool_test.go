@@ -83,34 +83,32 @@ func TestStoreThroughAPooler(t *testing.T) {
 func TestStoreGoesByItsOwnSettings(t *testing.T) {
 	t.Parallel()
 	const settings = `SELECT current_setting('jit') || ', ' || current_setting('transaction_isolation')`
-	for _, isolation := range []string{"repeatable read", "serializable"} {
-		for _, pooler := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, pooler %t", isolation, pooler), func(t *testing.T) {
-				t.Parallel()
-				url := testenv.Database(t)
-				b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}
-				b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database());
-					EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = "` + isolation + `"',
-					current_database()); END $$`)
-				b.Store = openStore(t, url, database.PoolConfig{TransactionPooler: pooler})
-				b.Session = b.Open()
-				var within, outside, later, usual string
-				err := session.New(b.Store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
-					return tx.QueryRow(ctx, settings).Scan(&within)
-				})
-				testenv.NoError(t, err)
-				testenv.NoError(t, b.Store.Pool.QueryRow(t.Context(), settings).Scan(&outside))
-				batch := &pgx.Batch{}
-				batch.Queue(settings).QueryRow(func(row pgx.Row) error { return row.Scan(&later) })
-				testenv.NoError(t, b.Store.Pool.SendBatch(t.Context(), batch).Close())
-				if want := "off, read committed"; within != want || outside != want || later != want {
-					t.Errorf("in a transaction %s, outside %s, in a batch %s; want %s", within, outside, later, want)
-				}
-				testenv.NoError(t, testenv.Connect(t, url).QueryRow(t.Context(), settings).Scan(&usual))
-				testenv.Same(t, usual, "on, "+isolation, "the database has; the test shows nothing")
-				b.Finish(b.Load(storetest.Request(), 20))
+	for _, pooler := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pooler %t", pooler), func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}
+			b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database());
+				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable',
+				current_database()); END $$`)
+			b.Store = openStore(t, url, database.PoolConfig{TransactionPooler: pooler})
+			b.Session = b.Open()
+			var within, outside, later, usual string
+			err := session.New(b.Store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
+				return tx.QueryRow(ctx, settings).Scan(&within)
 			})
-		}
+			testenv.NoError(t, err)
+			testenv.NoError(t, b.Store.Pool.QueryRow(t.Context(), settings).Scan(&outside))
+			batch := &pgx.Batch{}
+			batch.Queue(settings).QueryRow(func(row pgx.Row) error { return row.Scan(&later) })
+			testenv.NoError(t, b.Store.Pool.SendBatch(t.Context(), batch).Close())
+			if want := "off, read committed"; within != want || outside != want || later != want {
+				t.Errorf("in a transaction %s, outside %s, in a batch %s; want %s", within, outside, later, want)
+			}
+			testenv.NoError(t, testenv.Connect(t, url).QueryRow(t.Context(), settings).Scan(&usual))
+			testenv.Same(t, usual, "on, serializable", "the database has; the test shows nothing")
+			b.Finish(b.Load(storetest.Request(), 20))
+		})
 	}
 }
 
