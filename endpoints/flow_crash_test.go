@@ -199,11 +199,9 @@ func TestEveryMessageOfAFlowTenTimes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.callees()
-	one, two := b.service(), b.service()
-	check(t, HandleFlow(one, "flow", joined()))
-	check(t, HandleFlow(two, "flow", joined()))
-	b.Run(one)
-	b.Run(two)
+	for range 2 {
+		serveFlow(b, "flow", joined())
+	}
 	const mark = "Test-Copy"
 	nc := b.connect()
 	js := testenv.Must(jetstream.New(nc))(t)
@@ -247,27 +245,17 @@ func TestAStageThatKillsItsServicesIsGivenUp(t *testing.T) {
 	b := setup(t)
 	b.callees()
 	b.shortAckWait("flow")
-	stages := joined()
-	dying := make(chan *Service, 2)
-	for range 2 {
-		svc := b.service()
-		died := make(chan struct{})
-		stages[1] = func(context.Context, *numberStage) error {
-			svc.host.NC.Close()
-			close(died)
-			return nil
-		}
-		check(t, HandleFlow(svc, "flow", append(stages[:0:0], stages...)))
-		dying <- svc
-		if len(dying) == 2 {
-			break
-		}
-		b.Run(svc)
-		b.ask("flow", []payload{{6, `{"n":6}`}}, func(m *wire.Meta) { m.Deliveries = 1 })
-		await(t, "death", died)
+	svc, stages, died := b.service(), joined(), make(chan struct{})
+	stages[1] = func(context.Context, *numberStage) error {
+		svc.host.NC.Close()
+		close(died)
+		return nil
 	}
-	<-dying
-	b.Run(<-dying)
+	check(t, HandleFlow(svc, "flow", stages))
+	b.Run(svc)
+	b.ask("flow", []payload{{6, `{"n":6}`}}, func(m *wire.Meta) { m.Deliveries = 1 })
+	await(t, "death", died)
+	serveFlow(b, "flow", joined()) // it would answer
 	for _, w := range b.collect(1) {
 		w.fails(t, wire.CodeDeliveries, true, 0)
 	}

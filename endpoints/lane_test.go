@@ -82,10 +82,9 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 	for name, tc := range map[string]struct {
 		each bool
 		opts []Option
-		call []CallOption
 	}{
-		"of lists, with a place": {false, []Option{Concurrency(1), Reserve(1)}, nil},
-		"item by item":           {true, []Option{Concurrency(1)}, nil},
+		"of lists, with a place": {false, []Option{Concurrency(1), Reserve(1)}},
+		"item by item":           {true, []Option{Concurrency(1)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -96,7 +95,7 @@ func TestACallDoesNotWaitForTheQueue(t *testing.T) {
 			for n := range 20 {
 				knowsLane(b, b.nc, "busy")
 				before := done.Load()
-				got := testenv.Must(Call[number, square](b.ctx, b.nc, "busy", "k", number{-n}, tc.call...))(t)
+				got := testenv.Must(Call[number, square](b.ctx, b.nc, "busy", "k", number{-n}))(t)
 				testenv.MustSame(t, got.Square, n*n, "called with %d: %+v", n, got)
 				took = append(took, done.Load()-before)
 			}
@@ -126,12 +125,7 @@ func TestAFlowOnBehalfOfACallComesFirst(t *testing.T) {
 	}, Concurrency(1)))
 	type numbers4 = Stage[number, square, None, None]
 	check(t, HandleFlow(svc, "root", []func(context.Context, *numbers4) error{
-		func(_ context.Context, s *numbers4) error {
-			for _, i := range s.Items() {
-				leaf.Ask(i, i.In)
-			}
-			return nil
-		},
+		perItem(func(i *StageItem[number, square, None, None]) { leaf.Ask(i, i.In) }),
 		func(_ context.Context, s *numbers4) error {
 			work()
 			for _, i := range s.Items() {

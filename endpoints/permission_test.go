@@ -47,7 +47,7 @@ func plainService(endpoint string) (publish, subscribe []string) {
 func setupGuarded(t *testing.T, publish, subscribe []string) (*bundle, *testenv.GuardedNATS) {
 	t.Helper()
 	server := testenv.NATSByConfig(t, guarded(publish, subscribe))
-	return newBundle(t).over(server.Conn(t, "all", "p", "_INBOX_all"), stream.Config{}), server
+	return newBundle(t).over(server.Conn(t, "all", "p", "_INBOX_all")), server
 }
 
 func without(list []string, subject string) []string {

@@ -140,15 +140,3 @@ func TestSchemaOfTypes(t *testing.T) {
 		testenv.Same(t, string(a), string(b), "%s", c.name)
 	}
 }
-
-func TestContractIsAnnounced(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	serveEach(b, "square", squares)
-	eventually(t, "the contract is told", func() bool {
-		told := testenv.Must(wire.AskContract(b.ctx, b.nc, "square"))(t)
-		return string(told.In) == `{"type":"object","properties":{"n":{"type":"integer"}},"required":["n"]}`
-	})
-	told := testenv.Must(wire.AskContract(b.ctx, b.nc, "nobody"))(t)
-	testenv.Same(t, string(told.In), "", "of an endpoint without listeners")
-}

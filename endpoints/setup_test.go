@@ -58,7 +58,7 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	if len(change) == 0 {
 		account := testenv.NATS(t)
 		b.server, b.account, b.url = account.Of, account.Account, account.URL()
-		return b.over(b.connect(), stream.Config{})
+		return b.over(b.connect())
 	}
 	b.opts = &server.Options{
 		Host: "127.0.0.1", Port: testenv.QuietPort(t), JetStream: true, StoreDir: t.TempDir(), NoSigs: true, NoLog: true,
@@ -70,7 +70,7 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	}
 	b.start()
 	t.Cleanup(func() { b.stop() })
-	return b.over(b.connect(), stream.Config{})
+	return b.over(b.connect())
 }
 
 // newBundle returns a bundle without a server.
@@ -83,11 +83,11 @@ func newBundle(t testing.TB) *bundle {
 }
 
 // over gives a bundle its connection, and makes the streams.
-func (b *bundle) over(nc *nats.Conn, config stream.Config) *bundle {
+func (b *bundle) over(nc *nats.Conn) *bundle {
 	b.t.Helper()
 	js := testenv.Must(jetstream.New(nc))(b.t)
 	b.nc, b.js = nc, js
-	b.streamsWith(config)
+	b.streams()
 	return b
 }
 
@@ -118,15 +118,10 @@ func (b *bundle) connect() *nats.Conn {
 
 func (b *bundle) streams() {
 	b.t.Helper()
-	b.streamsWith(stream.Config{})
-}
-
-func (b *bundle) streamsWith(config stream.Config) {
-	b.t.Helper()
 	// A request may be lost while a server starts. It is the one that is given up then, and not all that they are.
 	js := testenv.Must(jetstream.New(b.nc, jetstream.WithDefaultTimeout(time.Second)))(b.t)
 	eventually(b.t, "the streams are there", func() bool {
-		_, err := stream.Ensure(context.WithoutCancel(b.ctx), js, config)
+		_, err := stream.Ensure(context.WithoutCancel(b.ctx), js, stream.Config{})
 		return err == nil
 	})
 }
@@ -427,14 +422,6 @@ func (b *bundle) reply(endpoint string, items []payload) *whole {
 	b.t.Helper()
 	meta := b.ask(endpoint, items)
 	return b.collect(1)[meta.Slice]
-}
-
-// backlog returns how many requests an endpoint has that are not acknowledged.
-func (b *bundle) backlog(endpoint string) int {
-	b.t.Helper()
-	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, wire.ConsumerName(endpoint)))(b.t)
-	info := testenv.Must(consumer.Info(b.ctx))(b.t)
-	return int(info.NumPending) + info.NumAckPending
 }
 
 // eventually polls until ok, within patience.

@@ -148,9 +148,7 @@ func (b *bundle) letters(n int) []wire.DeadLetter {
 		letter := testenv.Must(wire.ParseDeadLetter(msg.Subject, msg.Header, msg.Data))(b.t)
 		letters = append(letters, letter)
 	}
-	if len(letters) != n {
-		b.t.Fatalf("there are %d letters, want %d: %+v", len(letters), n, letters)
-	}
+	testenv.MustSame(b.t, len(letters), n, "letters: %+v", letters)
 	return letters
 }
 
@@ -162,7 +160,7 @@ func (b *bundle) askSingle(endpoint, text string, deliveries int) wire.Meta {
 
 func (b *bundle) settled(endpoint string) {
 	b.t.Helper()
-	eventually(b.t, "no request is left", func() bool { return b.backlog(endpoint) == 0 })
+	eventually(b.t, "no request is left", func() bool { return b.pending(wire.StreamWork, endpoint) == 0 })
 }
 
 // Requests of one item are tried again where that may help, and leave a letter where the handler did not decide.
@@ -295,7 +293,10 @@ func TestCallIsAnsweredWhenNoFurtherTryFits(t *testing.T) {
 		_, err := Call[number, square](ctx, b.nc, "work", "k", number{1})
 		answer <- err
 	}()
-	b.nak("work", 5)
+	consumer := testenv.Must(b.js.Consumer(b.ctx, wire.StreamWork, "work"))(t)
+	for range 5 {
+		check(t, b.next(consumer).NakWithDelay(time.Millisecond))
+	}
 	serveEach(b, "work", func(context.Context, number) (square, error) {
 		return square{}, Retry("locked", "row 7")
 	})
@@ -346,7 +347,7 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	eventually(t, "the request is handed back", func() bool {
 		return b.logged.FilterMessageSnippet("a dead letter could not be sent").Len() > 0
 	})
-	testenv.MustSame(t, b.backlog("work"), 1, "requests without a letter")
+	testenv.MustSame(t, b.pending(wire.StreamWork, "work"), 1, "requests without a letter")
 	b.bound(wire.StreamDead, stream.DefaultDeadMaxBytes)
 	if letter := b.letters(1)[0]; letter.Slice != meta.Slice || letter.Cause != wire.CodePanic {
 		t.Errorf("%+v", letter)

@@ -145,11 +145,6 @@ func TestConsumerThatLosesWhatItDeliversIsRefused(t *testing.T) {
 	}
 }
 
-// unacknowledged is how often services could not acknowledge in time what they had handled.
-func (b *bundle) unacknowledged() int {
-	return b.logged.FilterMessageSnippet("could not acknowledge a request").Len()
-}
-
 // A service whose stream is missing, and then its server, logs why it waits, and works once both are there.
 func TestEachReasonForAWaitIsLogged(t *testing.T) {
 	t.Parallel()

@@ -21,12 +21,7 @@ import (
 type wrapChunk = Chunk[number, square]
 
 // double answers each item.
-func double(_ context.Context, chunk *wrapChunk) error {
-	for _, item := range chunk.Items() {
-		item.Reply(square{2 * item.In.N})
-	}
-	return nil
-}
+var double = each(func(item *Item[number, square]) { item.Reply(square{2 * item.In.N}) })
 
 func TestWrappersNest(t *testing.T) {
 	t.Parallel()
@@ -328,18 +323,17 @@ func TestSetTrace(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	svc := b.service()
-	const parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 	set := func(parent, state string) Option {
 		return Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
 			w.SetTrace(parent, state)
 			return next(ctx)
 		})
 	}
-	check(t, HandleList(svc, "traced", double, set(parent, "vendor=1")))
+	check(t, HandleList(svc, "traced", double, set(someParent, "vendor=1")))
 	check(t, HandleList(svc, "broken", double, set("two\r\nlines", strings.Repeat("x", 600))))
 	b.Run(svc)
 	recorder := b.recorder()
-	for endpoint, want := range map[string][2]string{"traced": {parent, "vendor=1"}, "broken": {}} {
+	for endpoint, want := range map[string][2]string{"traced": {someParent, "vendor=1"}, "broken": {}} {
 		_, msg := b.request(endpoint, numbers(1))
 		msg.Header[wire.HeaderTrace] = []string{"00-from-the-request-00"}
 		b.publish(msg)
@@ -381,9 +375,6 @@ func TestPartOf(t *testing.T) {
 	t.Parallel()
 	info := ItemInfo{item: serve.Item{Parts: wire.Parts{{Name: "json", Part: wire.Part{Data: []byte(`{"n":7}`)}},
 		{Name: "png", Part: wire.Part{Data: []byte{9}, ContentType: "image/png"}}}}}
-	type number struct {
-		N int `json:"n"`
-	}
 	if n, there, err := PartOf[number](t.Context(), info, "json"); n.N != 7 || !there || err != nil {
 		t.Errorf("%+v, %v, %v", n, there, err)
 	}

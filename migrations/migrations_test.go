@@ -106,11 +106,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 			defer func() { _ = tx.Rollback(context.WithoutCancel(t.Context())) }()
 			testenv.Must(tx.Exec(t.Context(), c.hold))(t)
 			core, logs := observer.New(zap.WarnLevel)
-			up := make(chan error, 1)
-			go func() {
-				_, err := migrations.Up(t.Context(), url, zap.New(core))
-				up <- err
-			}()
+			up := testenv.Begin(t, func() ([]string, error) { return migrations.Up(t.Context(), url, zap.New(core)) })
 			holder := fmt.Sprintf("%s %d (", c.says, tx.Conn().PgConn().PID())
 			testenv.Until(t, time.Minute, "it says what it waits for", func() bool {
 				return slices.ContainsFunc(logs.All(), func(e observer.LoggedEntry) bool {
@@ -118,7 +114,7 @@ func TestUpSaysWhatItWaitsFor(t *testing.T) {
 				})
 			})
 			testenv.NoError(t, tx.Commit(t.Context()))
-			testenv.NoError(t, <-up)
+			up()
 		})
 	}
 }

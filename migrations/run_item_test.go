@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"regexp"
 	"slices"
@@ -13,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/database"
@@ -56,16 +56,7 @@ func newItemRun(t *testing.T, items, canary int) *itemRun {
 		}
 		req.Steps = append(req.Steps, step)
 	}
-	n := 0
-	loaded := testenv.Must(start.New(r.store).Load(t.Context(), req, func(item *start.LoadItem) error {
-		if n == items {
-			return io.EOF
-		}
-		item.Key, item.Payload = fmt.Sprintf("C%d", n), []byte(`{}`)
-		n++
-		return nil
-	}))(t)
-	r.id = loaded.Run
+	r.id = testenv.Must(start.New(r.store).Load(t.Context(), req, storetest.Keys(storetest.Names(items)...)))(t).Run
 	return r
 }
 

@@ -117,11 +117,6 @@ func (b *bench) requeue(sel deadletter.DeadSelection, want int) deadletter.Reque
 	return out
 }
 
-func (b *bench) unsent() []deadletter.UnsentLetter {
-	b.Helper()
-	return testenv.Must(deadletter.New(b.Store).UnsentLetters(b.Context(), 1000))(b)
-}
-
 func TestReissuedLettersAreNotRequeued(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -153,9 +148,7 @@ func TestLettersMoveOnce(t *testing.T) {
 	add := func(n int, err error) {
 		mu.Lock()
 		defer mu.Unlock()
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.Same(t, err, nil, "a move")
 		moved += n
 	}
 	for range 2 {
@@ -188,7 +181,7 @@ func TestUnsentLettersAreBounded(t *testing.T) {
 	b.Exec(`ALTER TABLE away RENAME TO deleted_run`)
 	var read []workqueue.LetterID
 	for {
-		some := b.unsent()
+		some := testenv.Must(deadletter.New(b.Store).UnsentLetters(t.Context(), 1000))(t)
 		if len(some) == 0 {
 			break
 		}

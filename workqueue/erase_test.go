@@ -47,10 +47,8 @@ func (b *bench) erase(req erasure.Request) erasure.Outcome {
 // of its chunk, a result, a correction, dead letters and quarantined messages of it, and words about it.
 func (b *bench) personal() workqueue.RunID {
 	b.Helper()
-	req := storetest.Request()
-	req.Session = b.Session
 	i := 0
-	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, func(item *start.LoadItem) error {
+	loaded := testenv.Must(b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
 		if i == 4 {
 			return io.EOF
 		}

@@ -93,12 +93,6 @@ func limited() start.LoadRequest {
 	return req
 }
 
-func (b *bench) pause(run workqueue.RunID) {
-	b.Helper()
-	testenv.Must(control.New(b.Store).Pause(b.Context(), control.Control{Run: run, Actor: "alice",
-		Reason: "lunch"}))(b)
-}
-
 func TestExplain(t *testing.T) {
 	t.Parallel()
 	retryable := workqueue.SlotError{Code: "BUSY", Message: "come again", Retry: true}
@@ -144,7 +138,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(limited(), 10)
 				b.Send(b.One(run))
-				b.pause(run)
+				b.PauseRun(run)
 				return run
 			},
 			want: []told{{state: "ready", reason: health.RunHeld, owner: operator, items: 6},
@@ -411,7 +405,7 @@ func TestExplain(t *testing.T) {
 		"with a service": {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
-				b.handed(b.One(run))
+				b.hand(b.One(run))
 				return run
 			},
 			want: []told{{state: "sent", reason: health.ReasonWorking, owner: service,
@@ -421,7 +415,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
 				s := b.One(run)
-				b.handed(s)
+				b.hand(s)
 				part := storetest.Answer(s, storetest.Ordinals(s)[:1]...)
 				part.Answered = -1
 				b.Record(part)
@@ -434,7 +428,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
 				s := b.One(run)
-				b.handed(s)
+				b.hand(s)
 				q := deadletter.Quarantined{Reason: "malformed", Run: uuid.UUID(run), Slice: uuid.UUID(s.ID)}
 				testenv.NoError(b, deadletter.New(b.Store).Quarantine(b.Context(), q))
 				return run
@@ -445,7 +439,7 @@ func TestExplain(t *testing.T) {
 			make: func(b *bench) workqueue.RunID {
 				run := b.Load(storetest.Request(), 4)
 				s := b.One(run)
-				b.handed(s)
+				b.hand(s)
 				b.Pass(s.ID)
 				return run
 			},
@@ -543,13 +537,6 @@ func (b *bench) openBreaker() {
 		VALUES ($1, 'open', '9 of 10 failed', tranche_now(), tranche_now() + interval '1 minute')
 		ON CONFLICT (endpoint) DO UPDATE SET breaker = excluded.breaker, breaker_reason = excluded.breaker_reason,
 			breaker_since = excluded.breaker_since, probe_at = excluded.probe_at`, storetest.Endpoint)
-}
-
-// handed marks slices as sent and in the hands of a service.
-func (b *bench) handed(s ...workqueue.Slice) {
-	b.Helper()
-	b.Send(s...)
-	b.Exec(`UPDATE work_slice SET delivered_at = tranche_now() WHERE state = 'sent'`)
 }
 
 func TestExplainARunThatLoads(t *testing.T) {

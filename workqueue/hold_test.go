@@ -154,10 +154,6 @@ func (b *bench) cancelRun(run workqueue.RunID) {
 	testenv.Must(control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "ann"}))(b)
 }
 
-func (b *bench) resumeCancelled(run workqueue.RunID) (control.Controlled, error) {
-	return control.New(b.Store).Resume(b.Context(), control.Control{Run: run, Actor: "ann", Reason: "after all"}, nil)
-}
-
 // What cannot go on says why, and what to do instead.
 func TestACancelledRunThatCannotGoOn(t *testing.T) {
 	t.Parallel()
@@ -187,7 +183,7 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 	} {
 		run := c.made()
 		state, generation := b.State(run)
-		_, err := b.resumeCancelled(run)
+		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, "after all"), nil)
 		testenv.Says(t, err, c.says, "the error")
 		b.WantState(run, state, generation)
 	}

@@ -300,22 +300,16 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 	b.WantNothing()
 }
 
-func (b *bench) loadInvalid(req start.LoadRequest, next func(*start.LoadItem) error) start.Loaded {
-	b.Helper()
-	req.Session = b.Session
-	return testenv.Must(start.New(b.Store).Load(b.Context(), req, next))(b)
-}
-
 // A run of several batches of which nothing fits has ended with its seal.
 func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	next := storetest.Keys(storetest.Names(storetest.Several)...)
-	loaded := b.loadInvalid(storetest.Request(), func(item *start.LoadItem) error {
+	loaded := testenv.Must(b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
 		err := next(item)
 		item.Invalid = "x"
 		return err
-	})
+	}))(t)
 	b.WantState(loaded.Run, "completed", 1)
 	b.WantCounts(loaded.Run, 0, storetest.Several)
 	b.WantCompletions(loaded.Run, 1)
@@ -327,9 +321,7 @@ func TestTooManyInvalidItemsAreRefused(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	i := 0
-	req := storetest.Request()
-	req.Session = b.Session
-	_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
+	_, err := b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
 		item.Key, item.Payload, item.Invalid = fmt.Sprint("C", i), []byte(`{}`), "y"
 		i++
 		return nil
@@ -355,17 +347,15 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 	} {
 		req := storetest.Chunked(10)
 		req.Canary, req.CanaryAutoApprove = c.sample, true
-		run := b.loadInvalid(req, func() func(*start.LoadItem) error {
-			next, i := storetest.Keys(storetest.Names(90)...), 0
-			return func(item *start.LoadItem) error {
-				err := next(item)
-				if err == nil && (c.sample == 1 && i < 89 || i%3 == 0) {
-					item.Invalid = "balance: it is missing"
-				}
-				i++
-				return err
+		next, i := storetest.Keys(storetest.Names(90)...), 0
+		run := testenv.Must(b.TryLoad(req, func(item *start.LoadItem) error {
+			err := next(item)
+			if err == nil && (c.sample == 1 && i < 89 || i%3 == 0) {
+				item.Invalid = "balance: it is missing"
 			}
-		}()).Run
+			i++
+			return err
+		}))(t).Run
 		b.Record(storetest.Wholes(b.Claim(run, storetest.Plenty))...)
 		b.wantCanary(run, c.want)
 		b.wantHold(run, c.hold)

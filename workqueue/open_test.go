@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -198,7 +200,8 @@ func TestOverdueRuns(t *testing.T) {
 	b.OpenRun(nil) // in time
 	lease := b.Lead()
 	testenv.Same(t, len(testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)), 0, "before the time")
-	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now() WHERE id = ANY($1)`, mapKeys(late))
+	b.Exec(`UPDATE batchrun SET seal_deadline = tranche_now() WHERE id = ANY($1)`,
+		slices.Collect(maps.Keys(late)))
 	due := testenv.Must(start.New(b.Store).ReportOverdue(t.Context(), lease))(t)
 	testenv.MustSame(t, len(due), 3, "overdue")
 	for _, o := range due {
@@ -244,13 +247,6 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 		t.Errorf("%+v, %v; want run %s alone, to be cancelled", due, err, left)
 	}
 	b.Check()
-}
-
-func mapKeys[K comparable, V any](m map[K]V) (all []K) {
-	for k := range m {
-		all = append(all, k)
-	}
-	return all
 }
 
 // Adds, seals, cancels, claims and replies go on side by side. Whoever ends the run, no item is lost, none is there

@@ -83,34 +83,32 @@ func TestStoreThroughAPooler(t *testing.T) {
 func TestStoreGoesByItsOwnSettings(t *testing.T) {
 	t.Parallel()
 	const settings = `SELECT current_setting('jit') || ', ' || current_setting('transaction_isolation')`
-	for _, isolation := range []string{"repeatable read", "serializable"} {
-		for _, pooler := range []bool{false, true} {
-			t.Run(fmt.Sprintf("%s, pooler %t", isolation, pooler), func(t *testing.T) {
-				t.Parallel()
-				url := testenv.Database(t)
-				b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}
-				b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database());
-					EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = "` + isolation + `"',
-					current_database()); END $$`)
-				b.Store = openStore(t, url, database.PoolConfig{TransactionPooler: pooler})
-				b.Session = b.Open()
-				var within, outside, later, usual string
-				err := session.New(b.Store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
-					return tx.QueryRow(ctx, settings).Scan(&within)
-				})
-				testenv.NoError(t, err)
-				testenv.NoError(t, b.Store.Pool.QueryRow(t.Context(), settings).Scan(&outside))
-				batch := &pgx.Batch{}
-				batch.Queue(settings).QueryRow(func(row pgx.Row) error { return row.Scan(&later) })
-				testenv.NoError(t, b.Store.Pool.SendBatch(t.Context(), batch).Close())
-				if want := "off, read committed"; within != want || outside != want || later != want {
-					t.Errorf("in a transaction %s, outside %s, in a batch %s; want %s", within, outside, later, want)
-				}
-				testenv.NoError(t, testenv.Connect(t, url).QueryRow(t.Context(), settings).Scan(&usual))
-				testenv.Same(t, usual, "on, "+isolation, "the database has; the test shows nothing")
-				b.Finish(b.Load(storetest.Request(), 20))
+	for _, pooler := range []bool{false, true} {
+		t.Run(fmt.Sprintf("pooler %t", pooler), func(t *testing.T) {
+			t.Parallel()
+			url := testenv.Database(t)
+			b := &bench{&storetest.Bench{T: t, Pool: testenv.Connect(t, url)}}
+			b.Exec(`DO $$ BEGIN EXECUTE format('ALTER DATABASE %I SET jit = on', current_database());
+				EXECUTE format('ALTER DATABASE %I SET default_transaction_isolation = serializable',
+				current_database()); END $$`)
+			b.Store = openStore(t, url, database.PoolConfig{TransactionPooler: pooler})
+			b.Session = b.Open()
+			var within, outside, later, usual string
+			err := session.New(b.Store).AsLeader(t.Context(), b.Lead(), func(ctx context.Context, tx pgx.Tx) error {
+				return tx.QueryRow(ctx, settings).Scan(&within)
 			})
-		}
+			testenv.NoError(t, err)
+			testenv.NoError(t, b.Store.Pool.QueryRow(t.Context(), settings).Scan(&outside))
+			batch := &pgx.Batch{}
+			batch.Queue(settings).QueryRow(func(row pgx.Row) error { return row.Scan(&later) })
+			testenv.NoError(t, b.Store.Pool.SendBatch(t.Context(), batch).Close())
+			if want := "off, read committed"; within != want || outside != want || later != want {
+				t.Errorf("in a transaction %s, outside %s, in a batch %s; want %s", within, outside, later, want)
+			}
+			testenv.NoError(t, testenv.Connect(t, url).QueryRow(t.Context(), settings).Scan(&usual))
+			testenv.Same(t, usual, "on, serializable", "the database has; the test shows nothing")
+			b.Finish(b.Load(storetest.Request(), 20))
+		})
 	}
 }
 
@@ -162,8 +160,8 @@ func TestComing(t *testing.T) {
 	dir := t.TempDir()
 	_, unreadable := pgconn.ParseConfig("postgres://localhost/x?sslmode=verify-full&sslrootcert=" + dir + "/none.pem")
 	_, noSocket := pgconn.Connect(t.Context(), "host="+dir+" user=u dbname=x")
-	_, readOnly := pgconn.Connect(t.Context(), withSetting(testenv.Database(t), "target_session_attrs=read-write",
-		"default_transaction_read_only=on"))
+	_, readOnly := pgconn.Connect(t.Context(), testenv.Database(t)+
+		"&target_session_attrs=read-write&default_transaction_read_only=on")
 	_, noName := pgconn.Connect(t.Context(), "postgres://u@db.invalid/x?sslmode=disable")
 	for name, c := range map[string]struct {
 		err  error
@@ -202,14 +200,6 @@ func TestComing(t *testing.T) {
 // pooler is how PgBouncer tells of its own failures.
 func pooler(says string) error {
 	return fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: says})
-}
-
-func withSetting(url string, settings ...string) string {
-	separator := "?"
-	if strings.Contains(url, "?") {
-		separator = "&"
-	}
-	return url + separator + strings.Join(settings, "&")
 }
 
 // A process that was stopped in the middle of a COPY holds its slice's lock, and no time-out of PostgreSQL's ends it.

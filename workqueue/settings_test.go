@@ -79,7 +79,11 @@ func TestSettingsHaveBounds(t *testing.T) {
 		set(&s)
 		name, problem := s.Check()
 		testenv.Same(t, name+": "+problem, want, "alone")
-		over := overriding(&s)
+		over := workqueue.StepOverrides{Chunk: &workqueue.Adaptive{Value: s.Chunk},
+			ChunkBytes: (*workqueue.Bytes)(&s.ChunkBytes), ChunkTime: (*workqueue.Duration)(&s.ChunkTime),
+			InFlight: &workqueue.Adaptive{Value: s.InFlight}, Rate: &s.Rate, MaxAttempts: &s.MaxAttempts,
+			Timeout: (*workqueue.Duration)(&s.Timeout), RetryBackoff: (*workqueue.Duration)(&s.RetryBackoff),
+			MaxBackoff: (*workqueue.Duration)(&s.MaxBackoff)}
 		name, problem = over.Check()
 		testenv.Same(t, name+": "+problem, want, "to override")
 		v := s.View()
@@ -87,14 +91,6 @@ func TestSettingsHaveBounds(t *testing.T) {
 			t.Errorf("the view of %+v is that of %+v", s, back)
 		}
 	}
-}
-
-func overriding(s *workqueue.StepSettings) *workqueue.StepOverrides {
-	return &workqueue.StepOverrides{Chunk: &workqueue.Adaptive{Value: s.Chunk},
-		ChunkBytes: (*workqueue.Bytes)(&s.ChunkBytes),
-		ChunkTime:  (*workqueue.Duration)(&s.ChunkTime), InFlight: &workqueue.Adaptive{Value: s.InFlight}, Rate: &s.Rate,
-		MaxAttempts: &s.MaxAttempts, Timeout: (*workqueue.Duration)(&s.Timeout),
-		RetryBackoff: (*workqueue.Duration)(&s.RetryBackoff), MaxBackoff: (*workqueue.Duration)(&s.MaxBackoff)}
 }
 
 // The first of all says what the streams are like; later ones, and no one's change of nothing, leave no trace.
@@ -316,10 +312,8 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	for i := range people {
 		wg.Go(func() {
 			for n := range each {
-				if _, err := start.New(b.Store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)),
-					"ann"); err != nil {
-					t.Error(err)
-				}
+				_, err := start.New(b.Store).ApplyPlan(t.Context(), planOf("p", fmt.Sprintf("e%d-%d", i, n)), "ann")
+				testenv.Same(t, err, nil, "a plan")
 			}
 		})
 	}
@@ -328,9 +322,8 @@ func TestPlansAppliedAtOnce(t *testing.T) {
 	same := planOf("q", "same")
 	for range people {
 		wg.Go(func() {
-			if _, err := start.New(b.Store).ApplyPlan(t.Context(), same, "ann"); err != nil {
-				t.Error(err)
-			}
+			_, err := start.New(b.Store).ApplyPlan(t.Context(), same, "ann")
+			testenv.Same(t, err, nil, "the same plan")
 		})
 	}
 	wg.Wait()

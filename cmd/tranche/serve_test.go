@@ -158,13 +158,8 @@ func TestServeWithoutNATS(t *testing.T) {
 	t.Parallel()
 	s := launch(t, false, "--database", testenv.Database(t), "--nats", "nats://127.0.0.1:1",
 		"--shutdown-timeout", ample.String())
-	const before, after = "waiting for NATS, which does not answer at nats://127.0.0.1:1", " answers, with status 503"
-	eventually(t, "serve says what it waits for", func() bool { return strings.Contains(s.log.String(), before) })
-	_, rest, _ := strings.Cut(s.log.String(), "the API at ")
-	where, _, found := strings.Cut(rest, after)
-	if !found {
-		t.Fatalf("it does not say where the API is: %s", s.log.String())
-	}
+	where := s.waitingAPI(t)
+	testenv.Has(t, s.log.String(), "waiting for NATS, which does not answer at nats://127.0.0.1:1", "serve says")
 	for path, want := range map[string]int{
 		"/healthz": 200, "/readyz": 503, "/api/v1/runs": 200, "/api/v1/endpoints": 503,
 	} {

@@ -102,17 +102,9 @@ func (b *bundle) blocked(n int) {
 	})
 }
 
-// await polls until ok.
 func (b *bundle) await(what string, ok func() bool) {
 	b.t.Helper()
-	poll := time.NewTicker(5 * time.Millisecond)
-	defer poll.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-poll.C {
-		if time.Now().After(deadline) {
-			b.t.Errorf("in %s it never came true that %s", patience, what)
-			return
-		}
-	}
+	testenv.Until(b.t, patience, what, ok)
 }
 
 func TestFailuresLeaveNothing(t *testing.T) {

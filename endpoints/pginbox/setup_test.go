@@ -98,9 +98,7 @@ func items(n int) []endpointstest.Part {
 // same fails the test unless two replies say the same.
 func same(t testing.TB, a, b *endpointstest.Reply) {
 	t.Helper()
-	if len(a.Slots) != len(b.Slots) {
-		t.Fatalf("%d slots and then %d", len(a.Slots), len(b.Slots))
-	}
+	testenv.MustSame(t, len(b.Slots), len(a.Slots), "slots")
 	for n, x := range a.Slots {
 		y := b.Slots[n]
 		testenv.MustSame(t, fmt.Sprintf("%d %q %q %v", x.Ordinal, x.Data, x.ContentType, x.Err), fmt.Sprintf("%d %q %q %v",

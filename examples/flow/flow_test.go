@@ -59,13 +59,10 @@ func TestAnotherInstanceGoesOn(t *testing.T) {
 func TestTheServicesRunTogether(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t)
-	ended := make(chan error, 1)
 	nc := kit.Conn()
-	ctx, stop := context.WithCancel(t.Context())
-	go func() { ended <- run(ctx, nc) }()
+	stop := testenv.Keep(t, t.Errorf, "the services", func(ctx context.Context) error { return run(ctx, nc) })
 	kari := Customer{Name: "Kari", Account: "A-2", Currency: "NOK"}
 	reply := kit.Send(StatementEndpoint, endpointstest.Item("CUST-1", kari))
 	testenv.Same(t, endpointstest.Result[Statement](t, reply, "CUST-1").Balance, 80.5*11.5, "the balance")
 	stop()
-	testenv.NoError(t, <-ended)
 }

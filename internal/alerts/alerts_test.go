@@ -188,11 +188,7 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	b.apply("r", "when: {health: warning}\n"+host.rule())
 	first := b.lease()
 	dies := &dying{Store: b.store}
-	dies.die = func() {
-		if err := b.sessions.Resign(t.Context(), first); err != nil {
-			t.Error(err)
-		}
-	}
+	dies.die = func() { testenv.Same(t, b.sessions.Resign(t.Context(), first), nil, "the end of the lease") }
 	d := b.task(func(_ *alerts.Config, c *alerts.TaskConfig) { c.Store = dies })
 	b.says(condition("e", store.Critical))
 	b.look(d, first)
@@ -466,15 +462,11 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 	lease := b.lease()
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
-	sent := make(chan error, 1)
-	go func() {
-		_, err := d.Send(t.Context(), lease)
-		sent <- err
-	}()
+	sent := testenv.Begin(t, func() (time.Duration, error) { return d.Send(t.Context(), lease) })
 	<-asked
 	b.apply("r", when+host.rule())
 	close(release)
-	testenv.NoError(t, <-sent)
+	sent()
 	b.send(d, lease)
 	got, rule := b.messages("r"), b.alert("r")
 	if host.count() != 1 || len(got) != 1 || got[0].State != alert.MessageDelivered || rule.Failures != 0 {

@@ -46,11 +46,7 @@ func TestReceiversThatHang(t *testing.T) {
 	lease := b.lease()
 	b.says(condition("e", store.Warning))
 	b.look(d, lease)
-	sent := make(chan error, 1)
-	go func() {
-		_, err := d.Send(t.Context(), lease)
-		sent <- err
-	}()
+	sent := testenv.Begin(t, func() (time.Duration, error) { return d.Send(t.Context(), lease) })
 	<-hanging
 	// A group of which a message waits is told of at a later look only.
 	waitUntil(t, "it is noted that the good one was told", func() bool {
@@ -73,7 +69,7 @@ func TestReceiversThatHang(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	release <- struct{}{}
-	testenv.NoError(t, <-sent)
+	sent()
 }
 
 func waitUntil(t *testing.T, what string, so func() bool) {

@@ -85,10 +85,9 @@ func TestClientCertificates(t *testing.T) {
 	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0",
 		api.Exposure{Auth: true, TLSCert: caFile, TLSKey: caKey,
 			ClientCA: clients.Pool}))(t)
-	ctx, stop := context.WithCancel(t.Context())
-	stopped := make(chan error, 1)
-	go func() { stopped <- server.Serve(ctx, listener, time.Minute) }()
-	t.Cleanup(func() { stop(); testenv.NoError(t, <-stopped) })
+	testenv.Keep(t, t.Errorf, "the server", func(ctx context.Context) error {
+		return server.Serve(ctx, listener, time.Minute)
+	})
 
 	from := func(address string, own *tls.Certificate) *http.Client {
 		roots := x509.NewCertPool()

@@ -260,12 +260,8 @@ func TestIdleConnectionsAreBounded(t *testing.T) {
 	server, err := api.New(b.Store, apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{})
 	testenv.NoError(t, err)
 	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{}))(t)
-	ctx, stop := context.WithCancel(t.Context())
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(ctx, listener, time.Minute) }()
-	t.Cleanup(func() {
-		stop()
-		testenv.NoError(t, <-served)
+	testenv.Keep(t, t.Errorf, "the server", func(ctx context.Context) error {
+		return server.Serve(ctx, listener, time.Minute)
 	})
 	const more = 5
 	dial := func() net.Conn {

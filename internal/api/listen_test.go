@@ -72,9 +72,9 @@ func TestServeByTLS(t *testing.T) {
 	cert, key := api.NewCertificate(t, t.TempDir(), 1)
 	listener, err := api.Listen(t.Context(), "127.0.0.1:0", api.Exposure{Auth: true, TLSCert: cert, TLSKey: key})
 	testenv.NoError(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	stopped := make(chan error, 1)
-	go func() { stopped <- server.Serve(ctx, listener, time.Minute) }()
+	stop := testenv.Keep(t, t.Errorf, "the server", func(ctx context.Context) error {
+		return server.Serve(ctx, listener, time.Minute)
+	})
 	text := testenv.Must(os.ReadFile(cert))(t)
 	trusted := x509.NewCertPool()
 	trusted.AppendCertsFromPEM(text)
@@ -85,5 +85,4 @@ func TestServeByTLS(t *testing.T) {
 		transport.CloseIdleConnections()
 	}
 	stop()
-	testenv.NoError(t, <-stopped)
 }

@@ -8,6 +8,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	store "github.com/tranchehq/tranche/workqueue/health"
@@ -111,7 +112,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(store.BreakerOpen, "bills", store.Muted)
 	req := request("bills")
 	req.Session = w.session()
-	testenv.Must(start.New(w.store).Load(t.Context(), req, items(1)))(t)
+	testenv.Must(start.New(w.store).Load(t.Context(), req, nodetest.Items(1)))(t)
 	w.stands(store.BreakerOpen, "bills", store.MarkWorse)
 
 	var marks, audited int

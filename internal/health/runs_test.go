@@ -9,6 +9,7 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -191,7 +192,7 @@ func (w *world) load(session workqueue.SessionID, n int) workqueue.RunID {
 	w.Helper()
 	req := request("bills")
 	req.Session = session
-	return testenv.Must(start.New(w.store).Load(w.Context(), req, items(n)))(w).Run
+	return testenv.Must(start.New(w.store).Load(w.Context(), req, nodetest.Items(n)))(w).Run
 }
 
 func (w *world) claim(session workqueue.SessionID, run workqueue.RunID, n int) []workqueue.Slice {

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
@@ -43,7 +44,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 		req := request("bills")
 		req.Session = session
 		schedule.OfOccurrence(&req, begin(name))
-		loaded := testenv.Must(start.New(w.store).Load(t.Context(), req, items(2)))(t)
+		loaded := testenv.Must(start.New(w.store).Load(t.Context(), req, nodetest.Items(2)))(t)
 		return loaded.Run
 	}
 	claim := begin("fails")

@@ -2,8 +2,6 @@ package health_test
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -16,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/health"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -76,11 +75,7 @@ func (w *world) withNode() {
 	testenv.NoError(w, err)
 	w.node = node
 	w.keep(node.Run)
-	select {
-	case <-node.Ready():
-	case <-time.After(soon):
-		w.Fatal("the node did not get ready")
-	}
+	nodetest.WantReady(w.T, node)
 }
 
 // leads has a node that does nothing lead permanently. It is never late, however slow this machine is: there is no
@@ -111,18 +106,6 @@ func (w *world) serve(endpoint string, handle func(*endpoints.Item[any, any])) (
 	return w.keep(svc.Run)
 }
 
-func items(n int) func(*start.LoadItem) error {
-	i := 0
-	return func(item *start.LoadItem) error {
-		if i == n {
-			return io.EOF
-		}
-		item.Key, item.Payload = fmt.Sprint("C", i), []byte(`{}`)
-		i++
-		return nil
-	}
-}
-
 func request(endpoint string) start.LoadRequest {
 	return start.LoadRequest{Plan: endpoint, CreatedBy: "test", Steps: []workqueue.StepSpec{{
 		Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 10, InFlight: 4, MaxAttempts: 1,
@@ -132,7 +115,7 @@ func request(endpoint string) start.LoadRequest {
 
 func (w *world) start(req start.LoadRequest, n int) workqueue.RunID {
 	w.Helper()
-	loaded := testenv.Must(w.node.Runs().Start(w.Context(), req, items(n)))(w)
+	loaded := testenv.Must(w.node.Runs().Start(w.Context(), req, nodetest.Items(n)))(w)
 	return loaded.Run
 }
 

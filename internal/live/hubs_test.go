@@ -29,7 +29,7 @@ func TestWatchersShareOneHub(t *testing.T) {
 	for range 40 {
 		pages = append(pages, w.page(run, ""))
 	}
-	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
+	w.answer(w.One(run), func(workqueue.Ordinal) int { return isDone })
 	for _, p := range pages {
 		p.fetch()
 		p.wantTruth()
@@ -62,7 +62,7 @@ func TestASlowWatcherGetsChangesPutTogether(t *testing.T) {
 	quick.fetch()
 	slow.until("it begins", func() bool { return len(slow.events) > 0 })
 	for range 30 {
-		w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
+		w.answer(w.One(run), func(workqueue.Ordinal) int { return isDone })
 		quick.wantTruth()
 	}
 	quick.until("the run ends", func() bool { return quick.ended })
@@ -90,7 +90,7 @@ func TestAnOutageIsTold(t *testing.T) {
 	if p.away[0].OK || p.away[0].Detail != "it is unavailable" {
 		t.Errorf("told %+v", p.away[0])
 	}
-	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
+	w.answer(w.One(run), func(workqueue.Ordinal) int { return isDone })
 	w.source.away.Store(false)
 	p.until("the end of the outage is told", func() bool { return len(p.away) == 2 })
 	if !p.away[1].OK {

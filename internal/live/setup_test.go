@@ -6,18 +6,15 @@ import (
 	"fmt"
 	"io"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/tranchehq/tranche/internal/live"
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
-	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -29,11 +26,9 @@ const soon = 2 * time.Minute
 
 // world is a store, hubs on it, and a count of what the hubs ask.
 type world struct {
-	*testing.T
-	store   *database.DB
-	session workqueue.SessionID
-	hubs    *live.Hubs
-	source  *counted
+	*storetest.Bench
+	hubs   *live.Hubs
+	source *counted
 
 	noDocument atomic.Bool
 }
@@ -69,12 +64,8 @@ func quick() live.Config {
 
 func setup(t *testing.T, config live.Config) *world {
 	t.Helper()
-	store := database.New(testenv.Pool(t))
-	w := &world{T: t, store: store, source: &counted{Store: inspect.New(store)}}
-	var err error
-	w.session, err = session.New(store).StartSession(t.Context(), session.NodeInfo{Host: "test", PID: 1, Version: "test"},
-		time.Hour)
-	testenv.NoError(t, err)
+	b := storetest.Setup(t)
+	w := &world{Bench: b, source: &counted{Store: inspect.New(b.Store)}}
 	w.restart(config)
 	return w
 }
@@ -86,7 +77,7 @@ func (w *world) restart(config live.Config) {
 		if w.noDocument.Load() {
 			return nil, io.ErrUnexpectedEOF
 		}
-		run, err := inspect.New(w.store).Run(ctx, id)
+		run, err := inspect.New(w.Store).Run(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -103,7 +94,7 @@ func (w *world) restart(config live.Config) {
 // load starts a run of one step, or of two of which the second needs the first.
 func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
 	w.Helper()
-	req := start.LoadRequest{Plan: "test", CreatedBy: "test", Session: w.session}
+	req := start.LoadRequest{Plan: "test", CreatedBy: "test"}
 	for i, name := range steps {
 		spec := workqueue.StepSpec{
 			Name: name, Endpoint: "e", StepSettings: workqueue.StepSettings{Chunk: chunk, InFlight: 100, MaxAttempts: 2,
@@ -115,24 +106,7 @@ func (w *world) load(items, chunk int, steps ...string) workqueue.RunID {
 		}
 		req.Steps = append(req.Steps, spec)
 	}
-	n := 0
-	loaded := testenv.Must(start.New(w.store).Load(w.Context(), req, func(item *start.LoadItem) error {
-		if n == items {
-			return io.EOF
-		}
-		item.Key, item.Payload, item.Line = "C"+strconv.Itoa(n), []byte(`{}`), n+1
-		n++
-		return nil
-	}))(w)
-	return loaded.Run
-}
-
-func (w *world) claim(run workqueue.RunID, step workqueue.Step, most int) []workqueue.Slice {
-	w.Helper()
-	out := testenv.Must(dispatch.New(w.store).Claim(w.Context(), dispatch.ClaimRequest{
-		Session: w.session, Run: run, Step: step, MaxSlices: most, MaxBytes: 1 << 20,
-	}))(w)
-	return out.Slices
+	return w.Load(req, items)
 }
 
 // answer records a reply: each item by what of says of it: a result, an error, or one to be retried.
@@ -151,7 +125,7 @@ func (w *world) answer(s workqueue.Slice, of func(workqueue.Ordinal) int) {
 		}
 		a.Slots = append(a.Slots, slot)
 	}
-	testenv.Must(settle.New(w.store).Record(w.Context(), []settle.Answer{a}))(w)
+	testenv.Must(settle.New(w.Store).Record(w.Context(), []settle.Answer{a}))(w)
 }
 
 // What becomes of an item.
@@ -164,7 +138,7 @@ const (
 
 func (w *world) planes(run workqueue.RunID, step string) []byte {
 	w.Helper()
-	p := testenv.Must(inspect.New(w.store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step,
+	p := testenv.Must(inspect.New(w.Store).Planes(w.Context(), inspect.PlanesRequest{Run: run, Step: step,
 		Blocks: inspect.MaxPlaneBlocks}))(w)
 	return p.Bytes
 }

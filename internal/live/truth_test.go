@@ -41,7 +41,7 @@ func (s *story) act() error {
 	switch s.random.IntN(14) {
 	case 0, 1, 2:
 		step := workqueue.Step(s.random.IntN(len(s.steps)))
-		s.out = append(s.out, s.claim(s.run, step, 1+s.random.IntN(4))...)
+		s.out = append(s.out, s.ClaimStep(s.run, step, 1+s.random.IntN(4)).Slices...)
 	case 3, 4, 5, 6:
 		for range min(len(s.out), 3) {
 			i := s.random.IntN(len(s.out))
@@ -54,28 +54,28 @@ func (s *story) act() error {
 			s.answer(one, func(o workqueue.Ordinal) int { return fates[o] })
 		}
 	case 7:
-		_, err := redo.New(s.store).Reset(ctx, redo.ResetRequest{
+		_, err := redo.New(s.Store).Reset(ctx, redo.ResetRequest{
 			Run: s.run, Actor: actor, Cascade: s.random.IntN(2) == 0,
 			Select: redo.Selection{Step: s.steps[s.random.IntN(len(s.steps))], Keys: s.keys()},
 		})
 		return err
 	case 8:
-		_, err := redo.New(s.store).Rerun(ctx, redo.RerunRequest{
+		_, err := redo.New(s.Store).Rerun(ctx, redo.RerunRequest{
 			Run: s.run, Actor: actor, Canary: s.random.IntN(3), Select: redo.Selection{Failed: true},
 		})
 		return err
 	case 9:
-		_, err := redo.New(s.store).Rerun(ctx, redo.RerunRequest{
+		_, err := redo.New(s.Store).Rerun(ctx, redo.RerunRequest{
 			Run: s.run, Actor: actor,
 			Select: redo.Selection{Step: s.steps[s.random.IntN(len(s.steps))], Keys: s.keys()},
 		})
 		return err
 	case 10:
-		_, err := control.New(s.store).Pause(ctx, control.Control{Run: s.run, Actor: actor})
+		_, err := control.New(s.Store).Pause(ctx, control.Control{Run: s.run, Actor: actor})
 		return err
 	case 11, 12:
-		_, err := control.New(s.store).Resume(ctx, control.Control{Run: s.run, Actor: actor}, nil)
-		_, other := control.New(s.store).Approve(ctx, control.Control{Run: s.run, Actor: actor})
+		_, err := control.New(s.Store).Resume(ctx, control.Control{Run: s.run, Actor: actor}, nil)
+		_, other := control.New(s.Store).Approve(ctx, control.Control{Run: s.run, Actor: actor})
 		return errors.Join(err, other)
 	default:
 		return s.comeAndGo()
@@ -130,7 +130,7 @@ func (s *story) tell(acts int) {
 		}
 	}
 	if s.random.IntN(2) == 0 {
-		_, err := control.New(s.store).Cancel(s.Context(), control.Control{Run: s.run, Actor: "test"})
+		_, err := control.New(s.Store).Cancel(s.Context(), control.Control{Run: s.run, Actor: "test"})
 		s.must(err)
 	}
 	for _, p := range s.pages {
@@ -182,14 +182,14 @@ func TestWhatCameAndWentIsSetRight(t *testing.T) {
 	w := setup(t, config)
 	run := w.load(100, 100, "only")
 	fail := func(workqueue.Ordinal) int { return isFailed }
-	w.answer(w.claim(run, 0, 1)[0], fail)
+	w.answer(w.One(run), fail)
 	p := w.page(run, "")
 	defer p.close()
 	again := redo.RerunRequest{Run: run, Select: redo.Selection{Failed: true}, Actor: "test"}
-	testenv.Must(redo.New(w.store).Rerun(t.Context(), again))(t)
+	testenv.Must(redo.New(w.Store).Rerun(t.Context(), again))(t)
 	p.fetch()
 	testenv.MustSame(t, p.states[7], inspect.ItemReady, "the planes, when nothing is tried")
-	w.answer(w.claim(run, 0, 1)[0], fail)
+	w.answer(w.One(run), fail)
 	p.wantTruth()
 	testenv.Same(t, p.states[7], inspect.ItemFailed, "item 7")
 }
@@ -200,7 +200,7 @@ func TestAServerThatRestartsIsToldApart(t *testing.T) {
 	run := w.load(100, 10, "only")
 	p := w.page(run, "only")
 	p.fetch()
-	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isDone })
+	w.answer(w.One(run), func(workqueue.Ordinal) int { return isDone })
 	p.wantTruth()
 	w.restart(quick())
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
@@ -211,7 +211,7 @@ func TestAServerThatRestartsIsToldApart(t *testing.T) {
 	}
 	testenv.Is(t, err, live.ErrClosed, "the server stopped")
 	p.close()
-	w.answer(w.claim(run, 0, 1)[0], func(workqueue.Ordinal) int { return isFailed })
+	w.answer(w.One(run), func(workqueue.Ordinal) int { return isFailed })
 	p.open()
 	defer p.close()
 	p.until("it is told to read again", func() bool { return p.resyncs == 1 })

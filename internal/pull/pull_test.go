@@ -105,13 +105,7 @@ func (p *played) status(inbox, code, description string, left int) {
 
 func (p *played) eventually(what string, ok func() bool) {
 	p.t.Helper()
-	poll := time.NewTicker(2 * time.Millisecond)
-	defer poll.Stop()
-	for deadline := time.Now().Add(patience); !ok(); <-poll.C {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("it never came true that %s", what)
-		}
-	}
+	testenv.Until(p.t, patience, what, ok)
 }
 
 func (p *played) over(one *Pull) error {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"testing"
@@ -18,13 +17,12 @@ import (
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/telemetry"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/internal/tracing"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/orchestrator/core"
 	"github.com/tranchehq/tranche/workqueue"
-	"github.com/tranchehq/tranche/workqueue/database"
-	startstore "github.com/tranchehq/tranche/workqueue/start"
 )
 
 type query struct {
@@ -34,51 +32,39 @@ type query struct {
 // world is a node and three services that record spans in memory: a flow "statement" that asks "accounts", whose
 // handler calls "rates" within a span of its own.
 type world struct {
-	node  *orchestrator.Node
-	ns    testenv.Server
+	*nodetest.Bundle
+
 	seen  *tracetest.SpanRecorder
 	spans *sdktrace.TracerProvider
 }
 
 func setup(t *testing.T, traced bool) *world {
 	t.Helper()
-	w := &world{ns: testenv.NATS(t), seen: tracetest.NewSpanRecorder()}
+	w := &world{Bundle: nodetest.ServersOnly(t), seen: tracetest.NewSpanRecorder()}
 	w.spans = sdktrace.NewTracerProvider(sdktrace.WithSpanProcessor(w.seen))
-	config := orchestrator.Config{Grace: time.Minute}
+	config := orchestrator.Config{}
 	if traced {
 		config.Tracer = tracing.NewTracer(w.spans)
 	}
-	node := testenv.Must(orchestrator.New(database.New(testenv.Pool(t)), testenv.Conn(t, w.ns), config))(t)
-	w.node = node
-	keep(t, node.Run)
-	select {
-	case <-node.Ready():
-	case <-time.After(2 * time.Minute):
-		t.Fatal("the node did not get ready")
-	}
+	w.Node = w.StartNodeWith(t, config)
 	return w
-}
-
-func keep(t *testing.T, f func(context.Context) error) {
-	t.Helper()
-	testenv.Keep(t, t.Errorf, "it", f)
 }
 
 func (w *world) serve(t *testing.T, name string, wrap []endpoints.Wrapper, handle func(*endpoints.Service) error) {
 	t.Helper()
-	svc := testenv.Must(endpoints.New(testenv.Conn(t, w.ns), endpoints.Config{Name: name, Wrap: wrap}))(t)
+	svc := testenv.Must(endpoints.New(testenv.Conn(t, w.NS), endpoints.Config{Name: name, Wrap: wrap}))(t)
 	testenv.NoError(t, handle(svc))
-	keep(t, svc.Run)
+	nodetest.Run(t, "service", svc.Run)
 }
 
-// serveAll serves the three endpoints. rates has no wrapper when bare.
-func (w *world) serveAll(t *testing.T, bare bool) {
+// serveAll serves the three endpoints.
+func (w *world) serveAll(t *testing.T) {
 	t.Helper()
 	wrap := []endpoints.Wrapper{telemetry.Spans(w.spans)}
 	w.serve(t, "statement", wrap, func(svc *endpoints.Service) error {
 		return endpoints.HandleFlow(svc, "statement", statementStages())
 	})
-	nc := testenv.Conn(t, w.ns)
+	nc := testenv.Conn(t, w.NS)
 	w.serve(t, "accounts", wrap, func(svc *endpoints.Service) error {
 		return endpoints.HandleList(svc, "accounts", func(ctx context.Context, c *endpoints.Chunk[query, string]) error {
 			ctx, span := w.spans.Tracer("bank").Start(ctx, "lookup")
@@ -93,9 +79,6 @@ func (w *world) serveAll(t *testing.T, bare bool) {
 			return nil
 		})
 	})
-	if bare {
-		wrap = nil
-	}
 	w.serve(t, "rates", wrap, func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "rates", func(_ context.Context, q query) (string, error) { return q.ID, nil })
 	})
@@ -123,40 +106,22 @@ type statementStage = endpoints.Stage[query, string, endpoints.None, endpoints.N
 
 func (w *world) run(t *testing.T, endpoint string) workqueue.RunID {
 	t.Helper()
-	left := 1
-	loaded := testenv.Must(w.node.Runs().Start(t.Context(), startstore.LoadRequest{Plan: endpoint, CreatedBy: "test",
-		Steps: []workqueue.StepSpec{{Name: endpoint, Endpoint: endpoint, StepSettings: workqueue.StepSettings{Chunk: 500,
-			InFlight: 16, MaxAttempts: 3, Timeout: 10 * time.Minute, RetryBackoff: 10 * time.Millisecond}}}},
-		func(item *startstore.LoadItem) error {
-			if left == 0 {
-				return io.EOF
-			}
-			left--
-			item.Key, item.Payload, item.Line = "C1", []byte(`{"id":"C1"}`), 2
-			return nil
-		}))(t)
-	return loaded.Run
+	req := nodetest.Request(endpoint)
+	req.Steps[0].Timeout = 10 * time.Minute
+	return w.Start(t, req, 1)
 }
 
 // ended waits for spans of all the names and returns them.
 func (w *world) ended(t *testing.T, names ...string) map[string]sdktrace.ReadOnlySpan {
 	t.Helper()
 	found := map[string]sdktrace.ReadOnlySpan{}
-	for deadline := time.Now().Add(2 * time.Minute); ; {
+	nodetest.Until(t, fmt.Sprintf("spans %q end", names), func() bool {
 		for _, span := range w.seen.Ended() {
 			found[span.Name()] = span
 		}
-		if !slices.ContainsFunc(names, func(name string) bool { return found[name] == nil }) {
-			return found
-		}
-		if time.Now().After(deadline) {
-			t.Fatalf("of %v these spans ended: %s", names, describe(w.seen.Ended()))
-		}
-		select {
-		case <-time.After(10 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
+		return !slices.ContainsFunc(names, func(name string) bool { return found[name] == nil })
+	})
+	return found
 }
 
 func describe(spans []sdktrace.ReadOnlySpan) string {
@@ -172,7 +137,7 @@ func describe(spans []sdktrace.ReadOnlySpan) string {
 func TestOneTraceFromNodeToNode(t *testing.T) {
 	t.Parallel()
 	w := setup(t, true)
-	w.serveAll(t, false)
+	w.serveAll(t)
 	run := w.run(t, "statement")
 	parents := map[string]string{
 		"statement": "publish statement", "accounts": "statement", "lookup": "accounts", "rates": "lookup",

@@ -61,9 +61,7 @@ func TestStartsInATransaction(t *testing.T) {
 	commit := func(tx pgx.Tx) error { return tx.Commit(t.Context()) }
 	_, err := start("id\na\n", commit)
 	testenv.Says(t, err, "not started yet", "a start before the node is ready")
-	ctx, stop := context.WithCancel(t.Context())
-	ran := make(chan error, 1)
-	go func() { ran <- node.Run(ctx) }()
+	stop := testenv.Keep(t, t.Errorf, "the node", node.Run)
 	<-node.Ready()
 	_, err = start("id\na\nb\n", func(tx pgx.Tx) error { return tx.Rollback(t.Context()) })
 	testenv.NoError(t, err)
@@ -88,7 +86,6 @@ func TestStartsInATransaction(t *testing.T) {
 		return done == 2
 	})
 	stop()
-	testenv.NoError(t, <-ran)
 	node.Close()
 }
 
@@ -103,19 +100,12 @@ func TestNodeWithItsAPI(t *testing.T) {
 		Version: "test",
 		Locals:  map[string]fetch.Fetcher{"greet": fetch.Each(greet)},
 	}
-	ctx, stop := context.WithCancel(t.Context())
+	ctx := t.Context()
 	begin := func(set embed.APIConfig) string {
 		config.API = &set
 		node := testenv.Must(embed.New(pool, nc, config))(t)
-		ran := make(chan error, 1)
-		go func() { ran <- node.Run(ctx) }()
-		t.Cleanup(func() {
-			stop()
-			if err := <-ran; err != nil {
-				t.Error(err)
-			}
-			node.Close()
-		})
+		t.Cleanup(node.Close)
+		testenv.Keep(t, t.Errorf, "the node", node.Run)
 		<-node.Ready()
 		return "http://" + node.Address().String()
 	}
@@ -154,10 +144,8 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 		if registry != nil {
 			config.Metrics, want = registry, http.StatusNotFound
 		}
-		ctx, stop := context.WithCancel(t.Context())
 		node := testenv.Must(embed.New(pool, nc, config))(t)
-		ran := make(chan error, 1)
-		go func() { ran <- node.Run(ctx) }()
+		stop := testenv.Keep(t, t.Errorf, "the node", node.Run)
 		<-node.Ready()
 		testenv.Same(t, get(t, "http://"+node.Address().String()+"/metrics"), want, "GET /metrics")
 		if registry != nil {
@@ -170,7 +158,6 @@ func TestMetricsOfAnEmbeddedNode(t *testing.T) {
 			}
 		}
 		stop()
-		testenv.NoError(t, <-ran)
 		node.Close()
 	}
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"io"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.uber.org/zap/zaptest"
 
+	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
@@ -145,14 +144,7 @@ func (s *starter) StartOccurrence(ctx context.Context, job schedule.Job) (schedu
 				Timeout: time.Minute},
 		}}}
 	store.OfOccurrence(&req, job.Claim)
-	left := 3
-	loaded, err := start.New(s.store).Load(ctx, req, func(item *start.LoadItem) error {
-		if left--; left < 0 {
-			return io.EOF
-		}
-		item.Key, item.Payload = fmt.Sprint("C", left), []byte(`{}`)
-		return nil
-	})
+	loaded, err := start.New(s.store).Load(ctx, req, storetest.Keys("C0", "C1", "C2"))
 	if err == nil && s.after != nil {
 		s.after()
 	}

@@ -187,13 +187,7 @@ func begin(t *testing.T, nc *nats.Conn, log *zap.Logger, names ...string) *endpo
 		err := endpoints.HandleEach(service, name, func(_ context.Context, in int) (int, error) { return in, nil })
 		testenv.NoError(t, err)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- service.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		testenv.NoError(t, <-ended)
-	})
+	testenv.Keep(t, t.Errorf, names[0], service.Run)
 	return service
 }
 
