@@ -157,17 +157,7 @@ func (r *rerun) nothing(some bool) error {
 	what, hint := "no item of it has failed, or all that did are accepted", ""
 	switch sel := &r.Select; {
 	case !sel.empty():
-		what = "the evidence matches nothing that could be rerun"
-		if !sel.ofParts() && sel.alone() && sel.Step == "" {
-			what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
-		}
-		if sel.Service != "" {
-			what += fmt.Sprintf(" (service %.80q)", sel.Service)
-			hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", r.run)
-		}
-		if len(why) > 0 {
-			what += ": " + strings.Join(why, ", and ")
-		}
+		what, hint = sel.unmatched(why, r.run)
 	case len(why) > 0:
 		what = strings.Join(why, ", and ")
 	case sel.named() && some:
@@ -185,6 +175,21 @@ func (r *rerun) nothing(some bool) error {
 		what += ", in these ranges"
 	}
 	return workqueue.Conflict("nothing to re-run in run %s: %s%s", r.run, what, hint)
+}
+
+func (sel *Selection) unmatched(why []string, run workqueue.RunID) (what, hint string) {
+	what = "the evidence matches nothing that could be rerun"
+	if !sel.ofParts() && sel.alone() && sel.Step == "" {
+		what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
+	}
+	if sel.Service != "" {
+		what += fmt.Sprintf(" (service %.80q)", sel.Service)
+		hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", run)
+	}
+	if len(why) > 0 {
+		what += ": " + strings.Join(why, ", and ")
+	}
+	return what, hint
 }
 
 // set changes the settings of the steps with items to rerun, or else of the named one, to report errors.
