@@ -32,7 +32,6 @@ import (
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/erasure"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -115,9 +114,9 @@ func Told(err error) (status int, found error) {
 	}{
 		{http.StatusUnprocessableEntity, []func(error) error{
 			as[*row.LineError], as[*row.InputError], as[*intake.InvalidError], as[*row.RecordError], as[*intake.QueryError],
-			as[*InputError], as[*inspect.GroupingError], as[*gather.FieldError],
-			as[*workqueue.DuplicateKeyError], as[*start.ItemOrderError], as[*workqueue.SettingError],
-			as[*strictyaml.Error], as[*ingest.OpError], as[*workqueue.UnknownNamespaceError], as[*redo.CorrectionError],
+			as[*InputError], as[*inspect.GroupingError], as[*gather.FieldError], as[*workqueue.DuplicateKeyError],
+			as[*start.ItemOrderError], as[*workqueue.SettingError], as[*workqueue.UnknownNamespaceError],
+			as[*strictyaml.Error], as[*ingest.OpError],
 		}},
 		{http.StatusServiceUnavailable, []func(error) error{
 			as[*intake.NoRoomError], as[*ingest.EnrichError], as[*live.OutageError],
