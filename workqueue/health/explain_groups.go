@@ -283,11 +283,6 @@ func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	g.Since = r.startedAt
 }
 
-func after(t time.Time, d time.Duration) *time.Time {
-	t = t.Add(d)
-	return &t
-}
-
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
 func shellQuote(s string) string {
