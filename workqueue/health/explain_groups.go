@@ -285,7 +285,8 @@ func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-func shellQuote(s string) string {
+// ShellWord quotes a text as one word for a shell.
+func ShellWord(s string) string {
 	plain := s != "" && !strings.HasPrefix(s, "-") && strings.IndexFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("-_./:@%+=,", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 	}) < 0
@@ -399,7 +400,7 @@ func (e *Explanation) MergeSteps() {
 func (g *MissingGroup) ofAnyStep() []Advice {
 	all := slices.Clone(g.Advice)
 	for i := range all {
-		if rest, ok := strings.CutSuffix(all[i].Command, " --step "+shellQuote(g.Step)); ok {
+		if rest, ok := strings.CutSuffix(all[i].Command, " --step "+ShellWord(g.Step)); ok {
 			all[i].Command = rest + " --step NAME"
 		}
 	}
