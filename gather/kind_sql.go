@@ -60,8 +60,7 @@ func (q *SQL) clone() *SQL {
 	if q == nil {
 		return nil
 	}
-	out := *q
-	return &out
+	return new(*q)
 }
 
 func defaultSQL() *SQL {

@@ -60,15 +60,6 @@ const (
 //go:embed *.sql
 var Files embed.FS
 
-// ServerTooOldError is returned for a PostgreSQL older than version 14.
-type ServerTooOldError struct {
-	Version string // as reported by the server, like "13.4"
-}
-
-func (e *ServerTooOldError) Error() string {
-	return fmt.Sprintf("the PostgreSQL server is version %s; Tranche needs 14 or newer", e.Version)
-}
-
 // Up applies the missing migrations to the database at url (a URL or a key=value string) and returns the names of the
 // applied files, in order, also after an error. It waits up to five minutes for another process that is migrating the
 // same database. A nil log is silent.
@@ -219,7 +210,7 @@ func checkVersion(ctx context.Context, db *sql.DB) (err error) {
 	var version string
 	err = conn.QueryRowContext(ctx, serverVersion).Scan(&number, &version)
 	if err == nil && number < minServerVersion {
-		err = &ServerTooOldError{Version: version}
+		err = fmt.Errorf("the PostgreSQL server is version %s; Tranche needs 14 or newer", version)
 	}
 	return err
 }

@@ -326,7 +326,7 @@ func TestTooManyInvalidItemsAreRefused(t *testing.T) {
 		i++
 		return nil
 	})
-	var many *start.TooManyInvalidError
+	var many *workqueue.SettingError
 	if !errors.As(err, &many) || b.Number(`SELECT count(*) FROM batchrun`) != 0 {
 		t.Errorf("got %v", err)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/cli"
+	"github.com/tranchehq/tranche/workqueue/health"
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
@@ -142,13 +143,13 @@ func (s *serveCommand) askForToken(ctx context.Context, term *cli.Console, p *pa
 		return
 	}
 	term.Note("no one can log in yet; create the first token with:\n\n  tranche token create %s --name %s --role admin\n",
-		s.whereTokensAre(p), cli.ShellWord(cli.OSUser()))
+		s.whereTokensAre(p), health.ShellWord(cli.OSUser()))
 }
 
 // whereTokensAre returns the flag for the same database, without its password, since the line is logged.
 func (s *serveCommand) whereTokensAre(p *parts) string {
 	if s.Database == "" {
-		return "--data-dir " + cli.ShellWord(p.directory)
+		return "--data-dir " + health.ShellWord(p.directory)
 	}
 	parsed, err := url.Parse(s.Database)
 	if err != nil || parsed.Scheme == "" {
@@ -162,7 +163,7 @@ func (s *serveCommand) whereTokensAre(p *parts) string {
 		query.Set("password", "PASSWORD")
 		parsed.RawQuery = query.Encode()
 	}
-	return "--database " + cli.ShellWord(parsed.String())
+	return "--database " + health.ShellWord(parsed.String())
 }
 
 type oidcFlags struct {

@@ -211,8 +211,7 @@ func (u *URL) Shown() string { return u.base.Scheme + "://" + u.base.Host }
 
 // Base returns the URL up to the first variable.
 func (u *URL) Base() *url.URL {
-	base := *u.base
-	return &base
+	return new(*u.base)
 }
 
 // TooLongError means that an expanded URL exceeds MaxURL.

@@ -83,10 +83,7 @@ func (s *collectorRoutes) Register(api huma.API) {
 
 func (s *collectorRoutes) listCollectors(ctx context.Context, _ *struct{}) (CollectorList, error) {
 	all, err := collector.New(s.Store).Collectors(ctx)
-	if all == nil {
-		all = []collector.CollectorView{}
-	}
-	return CollectorList{Collectors: all}, err
+	return CollectorList{Collectors: append([]collector.CollectorView{}, all...)}, err
 }
 
 func (s *collectorRoutes) applyCollector(
@@ -124,9 +121,7 @@ func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collec
 	if view.Waiting+view.Backoff > 0 {
 		view.Why = append(s.whoIsAway(ctx, view.Spec.Endpoint), view.Why...)
 	}
-	if view.Why == nil {
-		view.Why = []collector.CollectorReason{}
-	}
+	view.Why = append([]collector.CollectorReason{}, view.Why...) // not null
 	return view, nil
 }
 

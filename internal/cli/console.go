@@ -21,6 +21,7 @@ import (
 
 	"github.com/tranchehq/tranche/internal/access"
 	"github.com/tranchehq/tranche/orchestrator/client"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 // Exit codes.
@@ -283,7 +284,7 @@ func readTokenFile(name string, term *Console) (string, error) {
 	}
 	if info.Mode().IsRegular() && info.Mode().Perm()&0o077 != 0 {
 		term.Note("warning: %s can be read by others (mode %04o); keep it to yourself: chmod 600 %s", name,
-			info.Mode().Perm(), ShellWord(name))
+			info.Mode().Perm(), health.ShellWord(name))
 	}
 	text, err := io.ReadAll(io.LimitReader(file, maxTokenFile))
 	return string(text), err
@@ -298,18 +299,4 @@ func warnOfPlainHTTP(term *Console, server string) {
 	if ip := net.ParseIP(parsed.Hostname()); ip == nil || !ip.IsLoopback() {
 		term.Note("warning: the token goes to %s unencrypted; use https", parsed.Host)
 	}
-}
-
-// ShellWord quotes a text as one word for a shell.
-func ShellWord(text string) string {
-	for _, r := range text {
-		plain := r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9'
-		if !plain && r != '/' && r != '.' && r != '-' && r != '_' && r != ':' {
-			return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
-		}
-	}
-	if text == "" {
-		return "''"
-	}
-	return text
 }

@@ -146,38 +146,25 @@ func (r *reader) name(path, name string) error {
 	return nil
 }
 
-// Source returns a source by name, or an *UnknownError.
+// Source returns a source by name.
 func (c *Connections) Source(name string) (*Source, error) { return lookUp("source", name, c.Sources) }
 
-// Secret returns a secret by name, or an *UnknownError.
+// Secret returns a secret by name.
 func (c *Connections) Secret(name string) (*Secret, error) { return lookUp("secret", name, c.Secrets) }
 
 func lookUp[T any](what, name string, in map[string]*T) (*T, error) {
 	if found := in[name]; found != nil {
 		return found, nil
 	}
-	return nil, &UnknownError{what, name, strings.Join(slices.Sorted(maps.Keys(in)), ", ")}
+	known := cmp.Or(strings.Join(slices.Sorted(maps.Keys(in)), ", "), "none")
+	return nil, fmt.Errorf("this node knows no %s %q; there are %s (serve --connections FILE says which)", what, name,
+		known)
 }
 
 // ResponseLimit returns the limit on a response in bytes, for a plan's limit want; 0: none.
 func (h *HTTP) ResponseLimit(want int) int {
 	most := cmp.Or(int(h.MaxResponse), DefaultMaxResponse)
 	return min(cmp.Or(want, most), most)
-}
-
-// UnknownError is returned for a name that is not configured.
-type UnknownError struct {
-	What  string // source, secret
-	Name  string
-	Known string // the existing names
-}
-
-func (e *UnknownError) Error() string {
-	known := "there are none"
-	if e.Known != "" {
-		known = "there are " + e.Known
-	}
-	return fmt.Sprintf("this node knows no %s %q; %s (serve --connections FILE says which)", e.What, e.Name, known)
 }
 
 // shortSecret is the length below which a secret may be part of common words.

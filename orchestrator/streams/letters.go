@@ -190,8 +190,7 @@ func known[T ~[16]byte](id uuid.UUID) *T {
 	if id == uuid.Nil {
 		return nil
 	}
-	known := T(id)
-	return &known
+	return new(T(id))
 }
 
 // sane reports whether a time from outside is plausible, and valid in PostgreSQL.

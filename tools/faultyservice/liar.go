@@ -156,9 +156,7 @@ func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
 	if count >= 0 {
 		msg.Header.Set(wire.HeaderFinal, strconv.Itoa(count))
 	}
-	if slots == nil {
-		slots = []slot{}
-	}
+	slots = append([]slot{}, slots...) // not null
 	// Slots are numbers, strings and JSON that was read: they can be marshalled.
 	msg.Data, _ = json.Marshal(map[string]any{"slots": slots}) //nolint:errchkjson // as above
 	return msg

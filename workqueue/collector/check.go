@@ -149,8 +149,7 @@ func (v *CollectorView) after(seconds float64) *time.Time {
 	if seconds <= 0 {
 		return nil
 	}
-	at := v.At.Add(time.Duration(seconds * float64(time.Second)))
-	return &at
+	return new(v.At.Add(time.Duration(seconds * float64(time.Second))))
 }
 
 func stamp(at time.Time) string { return at.UTC().Format(time.RFC3339) }

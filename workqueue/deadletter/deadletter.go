@@ -127,17 +127,6 @@ func keptBody(letter *DeadLetter, most int) []byte {
 	}
 }
 
-// AmbiguousLetterError is returned if part of an ID matches several dead letters.
-type AmbiguousLetterError struct {
-	Ref     string
-	Matches []workqueue.LetterID
-}
-
-func (e *AmbiguousLetterError) Error() string {
-	return fmt.Sprintf("%q fits more than one dead letter, among them %s and %s; give more of the id", e.Ref,
-		e.Matches[0], e.Matches[1])
-}
-
 // visible are the letters of runs in the namespaces $5; null: all.
 const visible = `($5::text[] IS NULL OR (SELECT r.namespace FROM batchrun r WHERE r.id = run_id) = ANY ($5))`
 
@@ -165,12 +154,12 @@ func resolveLetter(ctx context.Context, db pg.Querier, ref string) (workqueue.Le
 	}
 	switch len(ids) {
 	case 0:
-		return workqueue.LetterID{}, fmt.Errorf("no dead letter has ID %q: %w", ref,
-			workqueue.ErrNotFound)
+		return workqueue.LetterID{}, fmt.Errorf("no dead letter has ID %q: %w", ref, workqueue.ErrNotFound)
 	case 1:
 		return ids[0], nil
 	default:
-		return workqueue.LetterID{}, &AmbiguousLetterError{Ref: ref, Matches: ids}
+		return workqueue.LetterID{}, workqueue.Conflict("%q fits more than one dead letter, among them %s and %s; give more "+
+			"of the id", ref, ids[0], ids[1])
 	}
 }
 
@@ -258,7 +247,7 @@ func (s Store) Endpoints(ctx context.Context) ([]string, error) {
 const oneLetter = letterColumns + `, body FROM dead_letter WHERE id = $1`
 
 // DeadLetter returns a letter with its body, by ID or part of one (at least MinPrefix digits, hyphens optional). It
-// returns an AmbiguousLetterError if several match, and an error that wraps ErrNotFound if none does.
+// returns a [workqueue.ConflictError] if several match, and an error that wraps ErrNotFound if none does.
 func (s Store) DeadLetter(ctx context.Context, ref string) (DeadLetter, error) {
 	id, err := resolveLetter(ctx, s.db.Pool, ref)
 	if err != nil {

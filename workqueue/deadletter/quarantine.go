@@ -32,10 +32,8 @@ INSERT INTO quarantine (reason, detail, subject, run_id, slice_id, headers, body
 
 // Quarantine stores a message that could not be accepted, in a transaction, since it must not be stored twice.
 func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
-	body := q.Body[:min(len(q.Body), maxQuarantinedBody)]
-	if body == nil { // an empty message is not the same as none
-		body = []byte{}
-	}
+	// An empty message is not the same as none.
+	body := append([]byte{}, q.Body[:min(len(q.Body), maxQuarantinedBody)]...)
 	seal, err := s.db.SealOfMessage(ctx, (*workqueue.RunID)(&q.Run))
 	if errors.Is(err, database.ErrRunGone) {
 		body, err = []byte{}, nil

@@ -340,11 +340,8 @@ WHERE id = ANY($1) AND state = 'requeued' AND sent_at IS NULL`
 // UnsentLetters returns requeued letters not marked as sent, oldest first: at most limit and about 8 MiB, without the
 // endpoints in except. Letters that can never be decrypted wait again.
 func (s Store) UnsentLetters(ctx context.Context, limit int, except ...string) ([]UnsentLetter, error) {
-	if except == nil {
-		except = []string{}
-	}
 	letters, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[UnsentLetter],
-		unsentLetters, limit, unsentBytes, except)
+		unsentLetters, limit, unsentBytes, append([]string{}, except...)) // not null
 	if err != nil {
 		return nil, fmt.Errorf("read requeued letters: %w", err)
 	}

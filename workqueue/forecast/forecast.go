@@ -280,8 +280,7 @@ func (s Span) finite() bool {
 }
 
 func after(now time.Time, seconds float64) *time.Time {
-	at := now.Add(time.Duration(min(seconds, 1e9) * float64(time.Second))).Round(time.Millisecond)
-	return &at
+	return new(now.Add(time.Duration(min(seconds, 1e9) * float64(time.Second))).Round(time.Millisecond))
 }
 
 func span(played []*play, of func(*play) float64) Span {

@@ -283,14 +283,10 @@ func (f *facts) explainRest(r *runFacts, g *MissingGroup) {
 	g.Since = r.startedAt
 }
 
-func after(t time.Time, d time.Duration) *time.Time {
-	t = t.Add(d)
-	return &t
-}
-
 func clock(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05 UTC") }
 
-func shellQuote(s string) string {
+// ShellWord quotes a text as one word for a shell.
+func ShellWord(s string) string {
 	plain := s != "" && !strings.HasPrefix(s, "-") && strings.IndexFunc(s, func(r rune) bool {
 		return !strings.ContainsRune("-_./:@%+=,", r) && (r < '0' || r > '9') && (r < 'A' || r > 'Z') && (r < 'a' || r > 'z')
 	}) < 0
@@ -404,7 +400,7 @@ func (e *Explanation) MergeSteps() {
 func (g *MissingGroup) ofAnyStep() []Advice {
 	all := slices.Clone(g.Advice)
 	for i := range all {
-		if rest, ok := strings.CutSuffix(all[i].Command, " --step "+shellQuote(g.Step)); ok {
+		if rest, ok := strings.CutSuffix(all[i].Command, " --step "+ShellWord(g.Step)); ok {
 			all[i].Command = rest + " --step NAME"
 		}
 	}

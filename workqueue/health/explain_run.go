@@ -238,7 +238,7 @@ func (r *runFacts) advice(e *Explanation) []Advice {
 		return nil
 	case r.state == "completed" && e.Key != "":
 		return []Advice{
-			{"run it again", fmt.Sprintf("tranche run rerun %s --key %s", r.id, shellQuote(e.Key))},
+			{"run it again", fmt.Sprintf("tranche run rerun %s --key %s", r.id, ShellWord(e.Key))},
 			correctAdvice(r.id),
 		}
 	case r.state == "completed":

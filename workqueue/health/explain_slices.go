@@ -45,7 +45,7 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		f.say(g, ReasonNext, Row{"case": "busy", "live": e.live})
 	default:
 		f.say(g, ReasonNext, nil)
-		g.When = after(f.at, lookWithin)
+		g.When = new(f.at.Add(lookWithin))
 	}
 }
 
@@ -132,7 +132,7 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 	case nil:
 		g.When = e.probeAt
 	case "due":
-		g.When = after(f.at, lookWithin)
+		g.When = new(f.at.Add(lookWithin))
 	}
 }
 
@@ -170,7 +170,7 @@ func (f *facts) rateGroup(r *runFacts, st *stepFacts, e *endpointFacts, g *Missi
 		row["all"] = (time.Duration(all) * time.Second).String()
 	}
 	g.Say(ReasonRate, row)
-	g.When, g.Advice = after(f.at, wait), []Advice{advice}
+	g.When, g.Advice = new(f.at.Add(wait)), []Advice{advice}
 	return true
 }
 

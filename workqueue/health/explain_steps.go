@@ -80,7 +80,7 @@ func (r *runFacts) forStep(st *stepFacts) string {
 	if len(r.steps) < 2 {
 		return ""
 	}
-	return " --step " + shellQuote(st.name)
+	return " --step " + ShellWord(st.name)
 }
 
 // explainWaits returns the items in no plane and no slice, block by block, with what their steps need.

@@ -287,7 +287,7 @@ const (
 // swept makes a group wait for the leader's sweep, or for a node if none is alive.
 func (f *facts) swept(g *MissingGroup, reason Kind, row Row) {
 	f.say(g, reason, row)
-	g.When = after(f.at, sweepWithin)
+	g.When = new(f.at.Add(sweepWithin))
 	if len(f.alive) == 0 {
 		f.noNode(g)
 	}
@@ -308,7 +308,7 @@ func (f *facts) noNode(g *MissingGroup) {
 		row, reason := Row{}, cmp.Or(g.Reason, ReasonNoNode)
 		if last := f.lastSeen(); last != nil {
 			row["last"], row["beat"] = last.Name(), last.BeatAt
-			g.Since = after(last.gone(), 0)
+			g.Since = new(last.gone())
 		}
 		g.Say(ReasonNoNode, row)
 		g.Reason = reason
@@ -359,7 +359,7 @@ func (f *facts) unwritable(kind workqueue.Kind, g *MissingGroup) bool {
 	f.say(g, ReasonUnwritable, row)
 	g.Since = &first.Since
 	if first.Detail == "" {
-		g.When = after(f.at, replacedWithin)
+		g.When = new(f.at.Add(replacedWithin))
 	}
 	return true
 }

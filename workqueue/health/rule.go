@@ -261,7 +261,7 @@ func sayer(at time.Time, row Row) func(text string) string {
 		"until":  func(t time.Time) string { return Ago(t.Sub(at)) },
 		"lasts":  func(seconds float64) string { return Ago(time.Duration(seconds * float64(time.Second))) },
 		"second": func(t time.Time) string { return t.UTC().Format("2006-01-02 15:04:05.0 MST") },
-		"clock":  clock, "quote": shellQuote, "grouped": control.Grouped,
+		"clock":  clock, "quote": ShellWord, "grouped": control.Grouped,
 		"moment": Moment, "count": countOf, "are": thereAre, "run": runName, "uses": uses, "logs": logsOf,
 		"line": func(text string) string { return OneLine(text, maxQuoted) },
 		"slow": func(endpoint string, before, now float64) string {

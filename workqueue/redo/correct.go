@@ -1,6 +1,7 @@
 package redo
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -204,23 +205,12 @@ func (c *correction) finish(ctx context.Context) error {
 		map[string]any{"items": c.out.Items, "cascade": c.Cascade})
 }
 
-// CorrectionError is a problem of one item of a correction.
-type CorrectionError struct {
-	Key     string
-	Line    int    // 0 if unknown
-	Unit    string // what Line counts; empty: lines
-	Problem string
-}
-
-func (e *CorrectionError) Error() string {
+func (c *correction) wrong(b *correctBatch, i int, problem string) error {
 	place := ""
-	switch {
-	case e.Line > 0 && e.Unit == "":
-		place = fmt.Sprintf("line %d, ", e.Line)
-	case e.Line > 0:
-		place = fmt.Sprintf("%s %d, ", e.Unit, e.Line)
+	if b.lines[i] > 0 {
+		place = fmt.Sprintf("%s %d, ", cmp.Or(c.Unit, "line"), b.lines[i])
 	}
-	return fmt.Sprintf("%skey %.80q: %s; nothing was corrected", place, e.Key, e.Problem)
+	return workqueue.BadSetting("%skey %.80q: %s; nothing was corrected", place, b.keys[i], problem)
 }
 
 const (
@@ -322,9 +312,6 @@ func (r *correctReader) fill(b *correctBatch) (more bool, err error) {
 
 // put writes a batch and returns the ordinals of its items, or -1 for unknown keys.
 func (c *correction) put(ctx context.Context, b *correctBatch) ([]workqueue.Ordinal, error) {
-	wrong := func(i int, problem string) error {
-		return &CorrectionError{Key: b.keys[i], Line: b.lines[i], Unit: c.Unit, Problem: problem}
-	}
 	ordinals := make([]workqueue.Ordinal, len(b.keys))
 	for i := range ordinals {
 		ordinals[i] = -1
@@ -344,9 +331,9 @@ func (c *correction) put(ctx context.Context, b *correctBatch) ([]workqueue.Ordi
 		block, bit := o.Block()
 		switch {
 		case ordinals[i] >= 0:
-			return wrong(i, "the run has several items with this key, and which of them is meant cannot be told")
+			return c.wrong(b, i, "the run has several items with this key, and which of them is meant cannot be told")
 		case c.given[block] != nil && c.given[block].Has(bit):
-			return wrong(i, "the key was given before; give each item once")
+			return c.wrong(b, i, "the key was given before; give each item once")
 		}
 		ordinals[i] = o
 		c.given.add(o)
@@ -402,11 +389,10 @@ func (c *correction) keepLanes(ctx context.Context, rule *order.Rule, b *correct
 		value, err := rule.Value(b.keys[i], []byte(b.payloads[i]))
 		switch {
 		case err != nil:
-			return &CorrectionError{Key: b.keys[i], Line: b.lines[i], Unit: c.Unit, Problem: err.Error()}
+			return c.wrong(b, i, err.Error())
 		case rule.Lane(value) != lane:
-			return &CorrectionError{Key: b.keys[i], Line: b.lines[i], Unit: c.Unit, Problem: fmt.Sprintf(
-				"the run's items are kept in order by order_by, and the value %.80q would put this one elsewhere; leave that "+
-					"value unchanged, or start a new run", value)}
+			return c.wrong(b, i, fmt.Sprintf("the run's items are kept in order by order_by, and the value %.80q would put "+
+				"this one elsewhere; leave that value unchanged, or start a new run", value))
 		}
 		return nil
 	})

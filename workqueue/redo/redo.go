@@ -191,8 +191,7 @@ func (r *redo) move(ctx context.Context) error {
 			return err
 		}
 		if total > 0 {
-			one := plane.NewSample(r.canary, total)
-			sample = &one
+			sample = new(plane.NewSample(r.canary, total))
 		}
 	}
 	place := int64(0)

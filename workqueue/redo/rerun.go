@@ -157,7 +157,7 @@ func (r *rerun) nothing(some bool) error {
 	what, hint := "no item of it has failed, or all that did are accepted", ""
 	switch sel := &r.Select; {
 	case !sel.empty():
-		what, hint = r.unmatched(why)
+		what, hint = sel.unmatched(why, r.run)
 	case len(why) > 0:
 		what = strings.Join(why, ", and ")
 	case sel.named() && some:
@@ -174,19 +174,17 @@ func (r *rerun) nothing(some bool) error {
 	if len(r.Select.Ranges) > 0 && !r.Select.named() && len(why) == 0 {
 		what += ", in these ranges"
 	}
-	return workqueue.Nothing("re-run in run %s: %s%s", r.run, what, hint)
+	return workqueue.Conflict("nothing to re-run in run %s: %s%s", r.run, what, hint)
 }
 
-// unmatched says what evidence did not match, with a hint.
-func (r *rerun) unmatched(why []string) (what, hint string) {
-	sel := &r.Select
+func (sel *Selection) unmatched(why []string, run workqueue.RunID) (what, hint string) {
 	what = "the evidence matches nothing that could be rerun"
 	if !sel.ofParts() && sel.alone() && sel.Step == "" {
 		what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
 	}
 	if sel.Service != "" {
 		what += fmt.Sprintf(" (service %.80q)", sel.Service)
-		hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", r.run)
+		hint = fmt.Sprintf("; who made an item's parts: tranche run item %s KEY", run)
 	}
 	if len(why) > 0 {
 		what += ": " + strings.Join(why, ", and ")

@@ -57,8 +57,7 @@ func (s Store) RunState(ctx context.Context, run workqueue.RunID) (state string,
 func (s Store) NoteArchive(ctx context.Context, lease workqueue.Lease, target string, reason *string,
 ) (used bool, err error) {
 	if reason != nil {
-		plain := pg.Plain(*reason)
-		reason = &plain
+		reason = new(pg.Plain(*reason))
 	}
 	rows, err := session.New(s.db).ExecAsLeader(ctx, lease, noteArchive, target, reason)
 	return rows > 0, pg.Wrap(err, "save the state of the archive")

@@ -126,9 +126,7 @@ func (s Store) DropSizes(ctx context.Context, lease workqueue.Lease) error {
 func (s Store) RunsPastLimits(
 	ctx context.Context, before time.Time, limit int, without []workqueue.RunID,
 ) ([]workqueue.RunID, error) {
-	if without == nil {
-		without = []workqueue.RunID{}
-	}
+	without = append([]workqueue.RunID{}, without...) // not null
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsPastLimits, before, limit, retentionSettle,
@@ -183,8 +181,5 @@ ORDER BY deleted_at, run_id LIMIT $1`
 
 // GoingRuns returns the runs being deleted, oldest deletion first, except some.
 func (s Store) GoingRuns(ctx context.Context, limit int, without ...workqueue.RunID) ([]inspect.GoneRun, error) {
-	if without == nil {
-		without = []workqueue.RunID{}
-	}
-	return inspect.New(s.db).GoneRuns(ctx, goingRuns, limit, without)
+	return inspect.New(s.db).GoneRuns(ctx, goingRuns, limit, append([]workqueue.RunID{}, without...)) // not null
 }

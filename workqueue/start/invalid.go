@@ -24,14 +24,6 @@ const MaxInvalid = 100_000
 
 const maxInvalidReason = 500
 
-// TooManyInvalidError is returned for a load with more than MaxInvalid invalid items.
-type TooManyInvalidError struct{ First string } // why the first is invalid
-
-func (e *TooManyInvalidError) Error() string {
-	return fmt.Sprintf("more than %d items do not fit the schema, the first because of this: %s. Nothing was started; "+
-		"have such items refused, to see where they are (on_invalid: reject), and fix the input", MaxInvalid, e.First)
-}
-
 type invalidItem struct {
 	ordinal int
 	reason  string
@@ -43,7 +35,9 @@ func (l *loader) reject(item *LoadItem) error {
 		l.first = item.Invalid
 	}
 	if l.refused++; l.refused > MaxInvalid {
-		return &TooManyInvalidError{First: l.first}
+		return workqueue.BadSetting("more than %d items do not fit the schema, the first because of this: %s. Nothing was "+
+			"started; have such items refused, to see where they are (on_invalid: reject), and fix the input", MaxInvalid,
+			l.first)
 	}
 	return nil
 }

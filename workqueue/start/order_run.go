@@ -1,6 +1,7 @@
 package start
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,11 +28,8 @@ type ItemOrderError struct {
 func (e *ItemOrderError) Error() string {
 	const fix = "; no item was taken. Give every item a value for order_by, or leave order_by out"
 	place := fmt.Sprintf("item %d", e.Item+1)
-	switch {
-	case e.Line > 0 && e.Unit == "":
-		place = fmt.Sprintf("line %d", e.Line)
-	case e.Line > 0:
-		place = fmt.Sprintf("%s %d", e.Unit, e.Line)
+	if e.Line > 0 {
+		place = fmt.Sprintf("%s %d", cmp.Or(e.Unit, "line"), e.Line)
 	}
 	return fmt.Sprintf("%s, key %.80q: %s%s", place, e.Key, e.Problem, fix)
 }

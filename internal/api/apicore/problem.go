@@ -30,10 +30,8 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/collector"
 	controlstore "github.com/tranchehq/tranche/workqueue/control"
-	"github.com/tranchehq/tranche/workqueue/deadletter"
 	"github.com/tranchehq/tranche/workqueue/erasure"
 	"github.com/tranchehq/tranche/workqueue/inspect"
-	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -119,9 +117,9 @@ func Told(err error) (status int, found error) {
 	}{
 		{http.StatusUnprocessableEntity, []func(error) error{
 			as[*row.LineError], as[*row.InputError], as[*intake.InvalidError], as[*row.RecordError], as[*intake.QueryError],
-			as[*start.TooManyInvalidError], as[*InputError], as[*inspect.GroupingError], as[*gather.FieldError],
-			as[*workqueue.DuplicateKeyError], as[*start.ItemOrderError], as[*workqueue.SettingError],
-			as[*strictyaml.Error], as[*ingest.OpError], as[*workqueue.UnknownNamespaceError], as[*redo.CorrectionError],
+			as[*InputError], as[*inspect.GroupingError], as[*gather.FieldError], as[*workqueue.DuplicateKeyError],
+			as[*start.ItemOrderError], as[*workqueue.SettingError], as[*workqueue.UnknownNamespaceError],
+			as[*strictyaml.Error], as[*ingest.OpError],
 		}},
 		{http.StatusServiceUnavailable, []func(error) error{
 			as[*intake.NoRoomError], as[*ingest.EnrichError], as[*live.OutageError],
@@ -131,9 +129,8 @@ func Told(err error) (status int, found error) {
 		}},
 		{http.StatusConflict, []func(error) error{
 			as[*workqueue.ConflictError], as[*start.ContentError], as[*start.ExpectError], as[*collector.MovedError],
-			as[*workqueue.ChangedError], as[*workqueue.AmbiguousError], as[*deadletter.AmbiguousLetterError],
-			said("TRQ01"), as[*workqueue.ElsewhereError], as[*workqueue.StateError], as[*workqueue.ActError],
-			as[*erasure.UnderWayError],
+			as[*workqueue.ChangedError], as[*workqueue.AmbiguousError], said("TRQ01"), as[*workqueue.ElsewhereError],
+			as[*workqueue.StateError], as[*workqueue.ActError], as[*erasure.UnderWayError],
 		}},
 		{http.StatusTooManyRequests, []func(error) error{as[*ingest.OverloadedError], as[*tooManyError]}},
 		{http.StatusPreconditionFailed, []func(error) error{as[*workqueue.MovedError]}},

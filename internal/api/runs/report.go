@@ -180,8 +180,7 @@ func (s *Routes) registerResult(api huma.API) {
 func (s *Routes) result(ctx context.Context, in *resultInput) (export.Result, error) {
 	req := export.ResultRequest{Run: in.ID, Step: in.Step, Key: in.Key}
 	if in.Ordinal >= 0 {
-		ordinal := workqueue.Ordinal(in.Ordinal)
-		req.Ordinal = &ordinal
+		req.Ordinal = new(workqueue.Ordinal(in.Ordinal))
 	}
 	found, err := export.New(s.Store).Result(ctx, req)
 	if choice, ok := errors.AsType[*workqueue.StepChoiceError](err); ok {

@@ -15,6 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/cli"
 	"github.com/tranchehq/tranche/orchestrator/client"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/health"
 )
 
 type whichRuns struct {
@@ -182,7 +183,7 @@ func (r *runApprove) show(ctx context.Context, term *cli.Console, cl *client.Cli
 	text := gateText(&gate, term.Room())
 	if gate.State == "waiting" && gate.Since != nil && gate.Refused == "" {
 		text += fmt.Sprintf("approve exactly this: tranche run approve %s --step %s --if-waiting-since %s\n",
-			cli.ShortID(gate.Run), cli.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
+			cli.ShortID(gate.Run), health.ShellWord(gate.Step), gate.Since.UTC().Format(time.RFC3339Nano))
 	}
 	if gate.Earlier == nil || gate.State == "shut" {
 		return term.Printf("%s", text)

@@ -89,8 +89,7 @@ func forecastsText(found *client.Forecasts, room int) string {
 }
 
 func at(from time.Time, seconds float64) *time.Time {
-	t := from.Add(cli.Seconds(seconds))
-	return &t
+	return new(from.Add(cli.Seconds(seconds)))
 }
 
 // forecastText says when a run ends, or what it waits for and its duration after that, or why there is no forecast.
