@@ -19,7 +19,7 @@ if [[ ! -x $tool ]]; then
     trap 'rm -rf "$building"' EXIT
     echo "Building $name $version into .tools; the first time takes a few minutes." >&2
     # With the flags of the Makefile, the standard library is compiled once.
-    env -u GOOS -u GOARCH GOBIN="$building" GOFLAGS=-trimpath go install "$1" >&2
+    env -u GOOS -u GOARCH GOBIN="$building" go install "$1" >&2
     mv "$building"/* "$tool"
 fi
 echo "$tool"

@@ -90,8 +90,6 @@ CREATE EVENT TRIGGER testenv_schema_changed ON ddl_command_end EXECUTE FUNCTION 
 	idle       = `CREATE TABLE idle (name text)`
 	takeIdle   = `DELETE FROM idle WHERE name = (SELECT name FROM idle LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING name`
 	returnIdle = `INSERT INTO idle VALUES ($1)`
-
-	empty = `SELECT testenv.emptied()`
 )
 
 // leased are the settings of a lease's connections. A statement is planned once: by plans for each value of its
@@ -168,7 +166,7 @@ func (l *lease) emptied(ctx context.Context) bool {
 		return false
 	}
 	var emptied bool
-	err := l.admin.QueryRow(ctx, empty).Scan(&emptied)
+	err := l.admin.QueryRow(ctx, `SELECT testenv.emptied()`).Scan(&emptied)
 	return err == nil && emptied
 }
 
