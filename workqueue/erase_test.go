@@ -47,17 +47,13 @@ func (b *bench) erase(req erasure.Request) erasure.Outcome {
 // of its chunk, a result, a correction, dead letters and quarantined messages of it, and words about it.
 func (b *bench) personal() workqueue.RunID {
 	b.Helper()
-	i := 0
+	next := storetest.Keys("C0", person, "C2", "C3")
 	loaded := testenv.Must(b.TryLoad(storetest.Request(), func(item *start.LoadItem) error {
-		if i == 4 {
-			return io.EOF
+		err := next(item)
+		if item.Key == person {
+			item.Payload = []byte(`{"name":"` + secret + `"}`)
 		}
-		item.Key, item.Payload = fmt.Sprint("C", i), []byte(`{}`)
-		if i == 1 {
-			item.Key, item.Payload = person, []byte(`{"name":"`+secret+`"}`)
-		}
-		i++
-		return nil
+		return err
 	}))(b)
 	run := loaded.Run
 	later := storetest.Faulty(b.One(run), workqueue.SlotError{Code: "LATER", Message: "not now", Retry: true})
