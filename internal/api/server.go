@@ -364,10 +364,12 @@ func namespaceInQuery(h http.Handler) http.Handler {
 
 // Close writes what was counted for the audit log. Serve calls it.
 func (s *Server) Close() {
-	s.core.Close()
+	var closing sync.WaitGroup // each writes what it has counted
+	closing.Go(s.core.Close)
 	if s.config.Access != nil {
-		s.config.Access.Close()
+		closing.Go(s.config.Access.Close)
 	}
+	closing.Wait()
 }
 
 // Serve answers requests until ctx ends, gives those in progress the grace period, and interrupts the rest. When it

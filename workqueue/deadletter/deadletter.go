@@ -91,8 +91,9 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 	id := uuid.Must(uuid.NewV7())
 	body := seal.Bytes(database.LetterOf(workqueue.LetterID(id)), keptBody(&letter, MaxLetterBody-seal.Overhead()))
 	tag, err := s.db.Pool.Exec(ctx, insertLetter, id, letterKey(letter.MsgID),
-		pg.Plain(letter.Endpoint), pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode), letter.Run, letter.Slice, letter.Root,
-		pg.Plain(letter.Stack), pg.Plain(letter.Origin), pg.Plain(letter.Service), counted(letter.Deliveries),
+		pg.Plain(letter.Endpoint), pg.Plain(letter.Cause), pg.Plain(letter.Message), pg.Plain(letter.Mode),
+		letter.Run, letter.Slice, letter.Root, pg.Plain(letter.Stack), pg.Plain(letter.Origin),
+		pg.Plain(letter.Service), counted(letter.Deliveries),
 		counted(letter.Requeued), counted(letter.Items), letter.State, pg.Sanitized(letter.Headers), body,
 		pg.UnlessZero(letter.At))
 	return tag.RowsAffected() == 1, pg.Wrap(err, "bury letter %s", letter.MsgID)

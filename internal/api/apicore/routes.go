@@ -10,6 +10,7 @@ import (
 	"path"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/danielgtaylor/huma/v2"
@@ -236,8 +237,10 @@ func hostOnly(host string) string {
 
 // Close writes what was counted for the audit log.
 func (s *Core) Close() {
-	s.reads.Close()
-	s.refusals.Close()
+	var closing sync.WaitGroup
+	closing.Go(s.reads.Close)
+	closing.Go(s.refusals.Close)
+	closing.Wait()
 }
 
 // AwaitRequests waits for the handlers still running after Close: a load discards what it has written.
