@@ -174,7 +174,7 @@ func (r *rerun) nothing(some bool) error {
 	if len(r.Select.Ranges) > 0 && !r.Select.named() && len(why) == 0 {
 		what += ", in these ranges"
 	}
-	return workqueue.Conflict("nothing to re-run in run %s: %s%s", r.run, what, hint)
+	return workqueue.Nothing("re-run in run %s: %s%s", r.run, what, hint)
 }
 
 func (sel *Selection) unmatched(why []string, run workqueue.RunID) (what, hint string) {
