@@ -2,10 +2,13 @@ package api_test
 
 import (
 	"context"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
@@ -39,13 +42,18 @@ func TestVersionsAreCompared(t *testing.T) {
 	for body, says := range map[string]string{
 		`{"canary":{"share":5}}`:                           "endpoint count has no canary",
 		`{"canary":{"endpoint":"count","share":5}}`:        "under another name, for example count-v2",
-		`{"canary":{"endpoint":"count-v3","share":5}}`:     "start the new version under that name first; did you mean",
+		`{"canary":{"endpoint":"count-v3","share":5}}`:     "start the new version under that name first",
 		`{"canary":{"endpoint":"other","share":5}}`:        "it reads other fields than count",
 		`{"canary":{"endpoint":"count-v2","share":101}}`:   "validation failed",
 		`{"canary":{"endpoint":"http:example","share":0}}`: "both must be endpoints",
 	} {
 		e.Says(422, at, body, says)
 	}
+	testenv.Until(t, time.Minute, "all services have answered in time for a similar name", func() bool {
+		_, detail, _ := e.Asked(at, `{"canary":{"endpoint":"count-v3","share":5}}`, "Content-Type", "application/json",
+			apicore.ActorHeader, "ann")
+		return strings.Contains(detail, "did you mean count")
+	})
 	e.Says(200, at, `{"max_in_flight":90,"namespaces":["default"]}`, `90`)
 	e.Says(200, at, `{"canary":{"endpoint":"count-v2","share":50}}`, `"canary_share":50`)
 	testenv.Same(t, e.Number(`SELECT count(*) FROM audit_log WHERE subject = 'count-v2'
