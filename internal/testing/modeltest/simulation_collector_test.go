@@ -185,7 +185,7 @@ func (s *simulation) checkFlush(f *flush) {
 
 // settle records one of the flushes, of nodes that may be gone, with outcomes of every kind.
 func (s *simulation) settle() {
-	if len(s.flushes) == 0 {
+	if len(s.flushes) == 0 || s.ops == nil { // none, or the database went back to before the collector
 		return
 	}
 	i := s.r.IntN(len(s.flushes))
