@@ -69,7 +69,7 @@ func TestRepliesThatDecompressWellTakeBoundedMemory(t *testing.T) {
 	}
 	b.WantDrained(t)
 	if used := peak(); used > bound {
-		t.Errorf("%d replies of %d bytes took %d MiB at once; want at most %d", count, len(packed), used>>20, bound>>20)
+		t.Errorf("%d replies of %d bytes took %d MiB together; want at most %d", count, len(packed), used>>20, bound>>20)
 	}
 	if s := b.Node.Stats(); s.Stale < count || s.Quarantined != 0 { // a slow machine is handed some of them again
 		t.Errorf("%d replies were read, %d quarantined; want all %d read", s.Stale, s.Quarantined, count)
@@ -133,7 +133,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 		float64(*manyLarge)/recorded.Seconds(), time.Since(begun).Round(time.Millisecond),
 		mb/time.Since(begun).Seconds(), used>>20)
 	if used > bound {
-		t.Errorf("the heap took %d MiB at once; want at most %d", used>>20, bound>>20)
+		t.Errorf("the heap took %d MiB at its peak; want at most %d", used>>20, bound>>20)
 	}
 	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0,
 		"results are left open")
@@ -158,7 +158,7 @@ func TestItemsOfAnySizeTakeBoundedMemory(t *testing.T) {
 			used := peak()
 			t.Logf("%d items of %d bytes: %d MiB of heap", count, size, used>>20)
 			if used > bound {
-				t.Errorf("%d items of %d bytes took %d MiB at once; want at most %d", count, size, used>>20, bound>>20)
+				t.Errorf("%d items of %d bytes took %d MiB at their peak; want at most %d", count, size, used>>20, bound>>20)
 			}
 		})
 	}

@@ -288,7 +288,7 @@ func TestDroppedOperationsUnderWayAreWaitedFor(t *testing.T) {
 	c.one("u", "v")
 }
 
-// Whoever drops what blocks a key of a strict collector need not wait for its next try.
+// Dropping what blocks a key of a strict collector frees the key without waiting for its next try.
 func TestADroppedOperationBlocksNothing(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()

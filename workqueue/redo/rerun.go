@@ -177,6 +177,7 @@ func (r *rerun) nothing(some bool) error {
 	return workqueue.Nothing("re-run in run %s: %s%s", r.run, what, hint)
 }
 
+// unmatched says what evidence did not match, with a hint.
 func (sel *Selection) unmatched(why []string, run workqueue.RunID) (what, hint string) {
 	what = "the evidence matches nothing that could be rerun"
 	if !sel.ofParts() && sel.alone() && sel.Step == "" {
