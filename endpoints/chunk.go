@@ -227,13 +227,7 @@ func (i ItemInfo) Params() map[string]string { return maps.Clone(i.params) }
 // rerun. To make an effect happen once, store the key in the same transaction.
 //
 // In a flow's request it ends with the stack, so it differs from the item's own key and from those of other stages.
-func (i ItemInfo) IdempotencyKey() string {
-	key := fmt.Sprintf("%s/%d/%d/%d", i.Run, i.Step, i.Ordinal, i.Generation)
-	if i.Stack == "" {
-		return key
-	}
-	return key + "/" + string(i.Stack)
-}
+func (i ItemInfo) IdempotencyKey() string { return i.Meta.IdempotencyKey(i.Ordinal, i.Key) }
 
 // ItemOf returns the item of a HandleEach handler from its context or one derived from it, else the zero ItemInfo.
 func ItemOf(ctx context.Context) ItemInfo {

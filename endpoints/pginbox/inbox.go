@@ -28,8 +28,8 @@
 // a final answer.
 //
 // The key consists of the endpoint, the stage, and the parts of [endpoints.ItemInfo.IdempotencyKey]: run, step,
-// ordinal, generation and stack. A rerun has another generation and does the work again; if that is wrong, use a key
-// in the service's own tables.
+// ordinal, generation, the item's key and stack. A rerun has another generation and does the work again; if that is
+// wrong, use a key in the service's own tables.
 //
 // Each stage of a flow is stored separately. An item sent to the next stage has no answer to store: when the stage is
 // repeated its handler sees the item again, and [Done] reports that its earlier writes are committed.
@@ -145,6 +145,7 @@ CREATE TABLE IF NOT EXISTS tranche_inbox (
     place        text NOT NULL,
     generation   int NOT NULL,
     ordinal      int NOT NULL,
+    item_key     text NOT NULL,
     result       bytea,
     content_type text,
     code         text,
@@ -160,14 +161,18 @@ CREATE TABLE IF NOT EXISTS tranche_inbox (
 const lockCreation = `SELECT pg_advisory_xact_lock(hashtext('tranche_inbox'), hashtext($1))`
 
 // claim inserts rows for unclaimed items. It waits for concurrent claims on the primary key; ORDER BY prevents
-// deadlocks between overlapping chunks.
+// deadlocks between overlapping chunks. It takes over the row of another item, whose ordinal the node's database gave
+// again after it had lost commits.
 const claim = `
-INSERT INTO tranche_inbox (run, place, generation, ordinal)
-SELECT $1, $2, $3, asked.ordinal FROM unnest($4::int[]) AS asked (ordinal) ORDER BY asked.ordinal
-ON CONFLICT DO NOTHING
+INSERT INTO tranche_inbox (run, place, generation, ordinal, item_key)
+SELECT $1, $2, $3, asked.ordinal, asked.key FROM unnest($4::int[], $5::text[]) AS asked (ordinal, key)
+ORDER BY asked.ordinal
+ON CONFLICT (run, place, generation, ordinal) DO UPDATE SET item_key = excluded.item_key, result = NULL,
+    content_type = NULL, code = NULL, message = NULL, at = excluded.at
+WHERE tranche_inbox.item_key <> excluded.item_key
 RETURNING ordinal`
 
-// recall reads stored items by primary key. It locks nothing: an existing row is final.
+// recall reads stored items by primary key. The claim has locked the rows, which are final.
 const recall = `
 SELECT ordinal, result, content_type, code, message FROM tranche_inbox
 WHERE run = $1 AND place = $2 AND generation = $3 AND ordinal = ANY($4::int[])`

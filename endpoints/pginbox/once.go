@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -45,7 +44,11 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 		return broken(ctx, "begin", err)
 	}
 	defer rollback(ctx, tx) // no effect after a commit
-	chunk := &chunk{sql: &i.sql, tx: tx, key: keyOf(w, items[0]), ordinals: ordinalsOf(items), claimed: map[int32]bool{}}
+	chunk := &chunk{sql: &i.sql, tx: tx, key: keyOf(w, items[0]), keys: map[int32]string{}, claimed: map[int32]bool{}}
+	for _, item := range items {
+		chunk.ordinals = append(chunk.ordinals, int32(item.Ordinal))
+		chunk.keys[int32(item.Ordinal)] = item.Key
+	}
 	known, err := chunk.claim(ctx)
 	if err != nil {
 		return broken(ctx, "claim the items", err)
@@ -106,21 +109,11 @@ type key struct {
 }
 
 func keyOf(w *endpoints.Work, item endpoints.ItemInfo) key {
-	// run/step/ordinal/generation, then what distinguishes a flow's questions
-	parts := strings.SplitN(item.IdempotencyKey(), "/", 5)
 	place := fmt.Sprintf("%s:%d/%d", w.Endpoint(), w.Stage(), item.Step)
-	if len(parts) == 5 {
-		place += "/" + parts[4]
+	if item.Stack != "" {
+		place += "/" + string(item.Stack)
 	}
 	return key{run: item.Run, place: place, generation: int32(item.Generation)}
-}
-
-func ordinalsOf(items []endpoints.ItemInfo) []int32 {
-	ordinals := make([]int32, len(items))
-	for n, item := range items {
-		ordinals[n] = int32(item.Ordinal)
-	}
-	return ordinals
 }
 
 // end stores the answers and commits. If a failed commit's outcome is unknown, the retry finds out.
@@ -146,7 +139,8 @@ type chunk struct {
 	tx       pgx.Tx
 	key      key
 	ordinals []int32
-	claimed  map[int32]bool // items to process
+	keys     map[int32]string // of the items
+	claimed  map[int32]bool   // items to process
 	done     map[int]bool   // items that an earlier transaction sent on
 }
 
@@ -177,7 +171,11 @@ func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {
 }
 
 func (c *chunk) insert(ctx context.Context, ordinals []int32) ([]int32, error) {
-	rows, err := c.tx.Query(ctx, c.sql.claim, c.key.run, c.key.place, c.key.generation, ordinals)
+	keys := make([]string, len(ordinals))
+	for n, ordinal := range ordinals {
+		keys[n] = c.keys[ordinal]
+	}
+	rows, err := c.tx.Query(ctx, c.sql.claim, c.key.run, c.key.place, c.key.generation, ordinals, keys)
 	if err != nil {
 		return nil, err
 	}

@@ -64,6 +64,8 @@ func TestOtherItemsAreNotConfused(t *testing.T) {
 		"step":       b.kit.Send("book", with(func(m *wire.Meta) { m.Step = 1 })...),
 		"run":        b.kit.Send("book", items(2)...),
 		"endpoint":   b.kit.Send("other", with(func(*wire.Meta) {})...),
+		"item key": b.kit.Send("book", append(with(func(*wire.Meta) {})[2:], endpointstest.Item("L0", "in 0"),
+			endpointstest.Item("L1", "in 1"))...),
 	} {
 		n += 2
 		testenv.Same(t, len(reply.Slots), 2, "another %s: %+v", what, reply)

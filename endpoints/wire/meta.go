@@ -11,7 +11,9 @@ package wire
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 
@@ -50,6 +52,17 @@ type Meta struct {
 	Deliveries int
 	// Requeued is how often an operator has resent the request.
 	Requeued int
+}
+
+// IdempotencyKey is the same for every attempt at an item in one generation of its run. It includes a hash of the item's
+// key, since after a failover that loses commits another item may get the same ordinal.
+func (m Meta) IdempotencyKey(ordinal int, key string) string {
+	hash := sha256.Sum256([]byte(key))
+	id := fmt.Sprintf("%s/%d/%d/%d/%x", m.Run, m.Step, ordinal, m.Generation, hash[:8])
+	if m.Stack == "" {
+		return id
+	}
+	return id + "/" + string(m.Stack)
 }
 
 // Request returns the headers of a request with this metadata.

@@ -147,7 +147,7 @@ func (i *Item) IdempotencyKey() string {
 		return ""
 	}
 	r := i.request
-	return fmt.Sprintf("%s/%d/%d/%d", r.Run, r.StepNumber, i.Ordinal, r.Generation)
+	return wire.Meta{Run: r.Run, Step: r.StepNumber, Generation: r.Generation}.IdempotencyKey(i.Ordinal, i.Key)
 }
 
 // ErrorOf converts an error to that of a slot. One made by wire.Fail or wire.Retry keeps its code, the end of a

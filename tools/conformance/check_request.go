@@ -3,6 +3,7 @@ package conformance
 import (
 	"bytes"
 	"context"
+	"crypto/sha256"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
@@ -106,9 +107,9 @@ func checkInfo(r *request, a *answer, params map[string]string) {
 	if !maps.Equal(info.Params, params) {
 		fail(fmt.Sprintf("parameters %q in the handler", params), "%q", info.Params)
 	}
-	want := r.header.Get("Tranche-Run") + "/0/0/1"
+	want := fmt.Sprintf("%s/0/0/1/%.8x", r.header.Get("Tranche-Run"), sha256.Sum256([]byte(info.Key)))
 	if info.IdempotencyKey != want {
-		fail("idempotency key run/step/ordinal/generation, "+want, "%q", info.IdempotencyKey)
+		fail("idempotency key run/step/ordinal/generation/hash, "+want, "%q", info.IdempotencyKey)
 	}
 }
 

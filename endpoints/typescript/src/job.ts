@@ -1,6 +1,7 @@
 // A request of any kind of endpoint, from its delivery to its acknowledgement.
 
 import { AsyncLocalStorage } from 'node:async_hooks';
+import { createHash } from 'node:crypto';
 
 import type { MsgHdrs } from '@nats-io/transport-node';
 
@@ -92,9 +93,10 @@ export class Job {
     this.lane = waits ? CALLS : CHUNKS;
   }
 
-  idempotencyKey(ordinal: number): string {
+  idempotencyKey(ordinal: number, key: string): string {
     const { run, step, generation, stack } = this.head;
-    return `${run}/${step}/${ordinal}/${generation}${stack && `/${stack}`}`;
+    const hash = createHash('sha256').update(key).digest('hex').slice(0, 16);
+    return `${run}/${step}/${ordinal}/${generation}/${hash}${stack && `/${stack}`}`;
   }
 
   /** Runs a handler inside its wrappers; returns the failure that applies to unanswered items. */
@@ -354,7 +356,7 @@ export class BaseItem implements ItemInfo {
   }
 
   get idempotencyKey(): string {
-    return this.#job.idempotencyKey(this.ordinal);
+    return this.#job.idempotencyKey(this.ordinal, this.key);
   }
 
   async part(name: string): Promise<unknown> {
