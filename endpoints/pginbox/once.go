@@ -141,7 +141,7 @@ type chunk struct {
 	ordinals []int32
 	keys     map[int32]string // of the items
 	claimed  map[int32]bool   // items to process
-	done     map[int]bool   // items that an earlier transaction sent on
+	done     map[int]bool     // items that an earlier transaction sent on
 }
 
 func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {

@@ -210,6 +210,12 @@ func TestOverdueSlicesAreSorted(t *testing.T) {
 			js.requests[uint64(tc.of.StreamSeq)] = tc.of.ID
 		}
 		w := &Sweeper{node: &core.Core{Log: zap.NewNop(), JS: js}, streams: well(10 * time.Minute)}
+		if tc.want == "lost" || tc.want == "spent" { // but only when what had come by then is recorded
+			js.replies, js.recorded = 5, 4
+			s := w.sortOverdue(t.Context(), []settle.Overdue{tc.of})
+			testenv.Same(t, len(s.lost)+len(s.spent), 0, "%+v is reissued, though a reply is in a node's hands", tc.of)
+			js.replies, js.recorded = 6, 5
+		}
 		s := w.sortOverdue(t.Context(), []settle.Overdue{tc.of})
 		got := ""
 		for name, of := range map[string][]workqueue.SliceID{"gone": s.gone, "waiting": s.waiting, "lost": s.lost,

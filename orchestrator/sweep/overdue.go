@@ -3,8 +3,10 @@ package sweep
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
@@ -17,9 +19,10 @@ import (
 const overdueBatch = 500
 
 // sweepOverdue handles slices past their deadline, which counts from the delivery to a service. An undelivered
-// request gets a new deadline, or is rerouted if requests go elsewhere now. An acknowledged one has lost its reply. One
-// that a service keeps is a failed attempt if its items are to blame ([settle.Store.Blamed]), and is removed from the
-// stream; while JetStream is silent, it expires without penalty. Unknown cases are left to the next sweep.
+// request gets a new deadline, or is rerouted if requests go elsewhere now. An acknowledged one has lost its reply,
+// unless that still waits to be recorded. One that a service keeps is a failed attempt if its items are to blame
+// ([settle.Store.Blamed]), and is removed from the stream; while JetStream is silent, it expires without penalty.
+// Unknown cases are left to the next sweep.
 func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int, error) {
 	overdue, err := w.node.Settling.OverdueSlices(ctx, overdueBatch)
 	if err != nil || len(overdue) == 0 {
@@ -178,5 +181,39 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 			s.lost = append(s.lost, o.ID)
 		}
 	}
+	w.leaveUnrecorded(ctx, &s)
 	return s
+}
+
+// leaveUnrecorded removes acknowledged requests whose replies may wait for a recorder, as after an outage of
+// PostgreSQL. A reply is stored before its request is acknowledged, so the recorders only have to pass what was the end
+// of the reply stream when the request was found to be gone.
+func (w *Sweeper) leaveUnrecorded(ctx context.Context, s *sorted) {
+	before := w.unrecorded
+	w.unrecorded = map[workqueue.SliceID]uint64{}
+	if len(s.lost)+len(s.spent) == 0 {
+		return
+	}
+	recorder, err := w.node.JS.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
+	var replies jetstream.Stream
+	if err == nil {
+		replies, err = w.node.JS.Stream(ctx, wire.StreamReply)
+	}
+	if err != nil {
+		w.node.Log.Debug("look at what is recorded", zap.Error(err))
+		w.unrecorded, s.lost, s.spent = before, nil, nil
+		return
+	}
+	waits := func(id workqueue.SliceID) bool {
+		end, known := before[id]
+		if !known {
+			end = replies.CachedInfo().State.LastSeq
+		}
+		if recordedUpTo(recorder.CachedInfo(), end) {
+			return false
+		}
+		w.unrecorded[id] = end
+		return true
+	}
+	s.lost, s.spent = slices.DeleteFunc(s.lost, waits), slices.DeleteFunc(s.spent, waits)
 }

@@ -66,6 +66,8 @@ type Sweeper struct {
 	runs      ender
 	healed    time.Time // when lanes were last repaired; for sweepLines
 	unmoved   time.Time // when no service of many endpoints had progressed; for noteHandedOut
+
+	unrecorded map[workqueue.SliceID]uint64 // up to where replies must be recorded; for leaveUnrecorded
 }
 
 // New returns a sweeper.
