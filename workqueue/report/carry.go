@@ -62,8 +62,10 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 		var size int
 		var settled, failed bitfield.Set
 		c.blocks = nil
+		var known int64 // items in blocks
 		err = pg.Each(pg.Rows(ctx, tx, carriedPlanes, id),
 			[]any{&block, &size, pgbits.Into(&settled), pgbits.Into(&failed)}, func() {
+				known += int64(size)
 				var items bitfield.Set
 				if slices.Contains(states, workqueue.OutcomeFailed) {
 					items = items.Or(failed)
@@ -75,6 +77,11 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 					c.blocks = append(c.blocks, carriedBlock{block, items})
 				}
 			})
+		// The newest items of an open run that was cancelled have no block.
+		for ; known < run.Items && slices.Contains(states, workqueue.OutcomeMissing); known += bitfield.Size {
+			block, _ := workqueue.Ordinal(known).Block()
+			c.blocks = append(c.blocks, carriedBlock{block, bitfield.Full(int(min(bitfield.Size, run.Items-known)))})
+		}
 		return err
 	})
 	return c, pg.Wrap(err, "carry on run %s", id)

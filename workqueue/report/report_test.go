@@ -147,7 +147,7 @@ SELECT encode(sha256(string_agg(netstring(convert_to(q.item_key, 'UTF8')) || net
         netstring(CASE o.outcome WHEN 'done' THEN p.result WHEN 'failed' THEN convert_to(p.error_code, 'UTF8')
             ELSE '' END), ''::bytea ORDER BY q.ordinal)), 'hex')
 FROM work_queue q
-JOIN work_block b ON b.run_id = q.run_id AND b.block = q.ordinal / 8192
+LEFT JOIN work_block b ON b.run_id = q.run_id AND b.block = q.ordinal / 8192
 CROSS JOIN LATERAL (SELECT CASE WHEN get_bit(b.done, q.ordinal % 8192) = 1 THEN 'done'
     WHEN get_bit(b.failed, q.ordinal % 8192) = 1 THEN 'failed' ELSE 'missing' END AS outcome) o
 LEFT JOIN LATERAL (SELECT * FROM work_result p WHERE p.run_id = q.run_id AND p.step = 0 AND p.ordinal = q.ordinal
@@ -216,7 +216,8 @@ func TestDigests(t *testing.T) {
 // carry reads what a run has to carry on until it ends, and returns the keys and why it ended.
 func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err error) {
 	b.Helper()
-	c := testenv.Must(report.New(b.Store).NewCarried(b.Context(), run, []workqueue.Outcome{workqueue.OutcomeFailed}))(b)
+	c := testenv.Must(report.New(b.Store).NewCarried(b.Context(), run,
+		[]workqueue.Outcome{workqueue.OutcomeFailed, workqueue.OutcomeMissing}))(b)
 	meanwhile()
 	for {
 		key, _, err := c.Next(b.Context())
@@ -247,6 +248,20 @@ func TestCarriedTwinsCountOnce(t *testing.T) {
 	}
 	_, counts := b.compare(second, first)
 	testenv.Same(t, counts[report.ChangeNewlyFixed], 3, "items fixed since the first run")
+}
+
+// The newest items of an open run have no block; cancelled, it still has them all.
+func TestACancelledOpenRunHasAllItsItems(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, items := range []int{2, 8192, 9000} {
+		run := b.OpenRun(nil)
+		b.Add(run, storetest.Names(items))
+		testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}))(t)
+		keys, err := carry(b, run, func() {})
+		testenv.Same(t, len(keys), items, "carried items; %v", err)
+		b.digests(run)
+	}
 }
 
 // What is set going again, or deleted, while its items are read would be done twice, or be of former data.

@@ -32,6 +32,7 @@ func TestPhasesAddUp(t *testing.T) {
 		now         float64
 		held        bool
 		want        phases
+		second      float64 // seconds of the next generation
 	}{
 		"without a pause": {
 			events: []event{{workqueue.EventStarted, 1, 0}, {workqueue.EventCompleted, 1, 10}},
@@ -62,6 +63,10 @@ func TestPhasesAddUp(t *testing.T) {
 			events: []event{{workqueue.EventRerun, 2, 5}, {workqueue.EventCompleted, 2, 9}}, first: at(1), last: at(6), now: 99,
 			want: phases{1, 4, 0, 0},
 		},
+		"resumed after a cancel": {
+			events: []event{{workqueue.EventCancelled, 1, 6}, {workqueue.EventResumed, 2, 9}, {workqueue.EventCompleted, 2, 20}},
+			first:  at(2), last: at(3), now: 99, want: phases{2, 4, 0, 0}, second: 11,
+		},
 		"an answer that is older than the first request": {
 			events: []event{{workqueue.EventCompleted, 1, 5}}, first: at(3), last: at(2), now: 99, want: phases{3, 0, 0, 2},
 		},
@@ -75,6 +80,9 @@ func TestPhasesAddUp(t *testing.T) {
 		}
 		h.acts[0].first, h.acts[0].last = c.first, c.last
 		got := h.report(0, instant(c.now))
+		if c.second > 0 {
+			testenv.Same(t, h.report(1, instant(c.now)).Seconds, c.second, "%s: the second generation", name)
+		}
 		p := phases{got.WaitingSeconds, got.WorkingSeconds, got.PausedSeconds, got.ClosingSeconds}
 		testenv.Same(t, p, c.want, "%s", name)
 		if sum := p.waiting + p.working + p.paused + p.closing; math.Abs(sum-got.Seconds) > 1e-9 {

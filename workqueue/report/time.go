@@ -154,6 +154,9 @@ func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time
 		}
 	case workqueue.EventResumed, workqueue.EventApproved:
 		s.free(at)
+		if n := len(s.acts); n > 0 && g > s.acts[n-1].generation { // of a cancelled run
+			s.acts = append(s.acts, act{generation: g, span: span{from: at}})
+		}
 	case workqueue.EventRerun, workqueue.EventReset, workqueue.EventCorrected:
 		s.end(at, string(kind))
 		s.acts = append(s.acts, act{generation: g, span: span{from: at}})
