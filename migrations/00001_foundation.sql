@@ -196,7 +196,7 @@ CREATE INDEX quarantine_run ON quarantine (run_id, id);
 COMMENT ON TABLE quarantine IS 'Replies, or slots of replies, that could not be accepted, with the reason.';
 COMMENT ON COLUMN quarantine.id IS 'Row number.';
 COMMENT ON COLUMN quarantine.at IS 'When it was quarantined.';
-COMMENT ON COLUMN quarantine.reason IS 'A code, such as malformed, wrong_endpoint or foreign_ordinal.';
+COMMENT ON COLUMN quarantine.reason IS 'A code, such as json, wrong_endpoint or foreign_ordinal.';
 COMMENT ON COLUMN quarantine.detail IS 'The reason in words.';
 COMMENT ON COLUMN quarantine.subject IS 'NATS subject of the message.';
 COMMENT ON COLUMN quarantine.run_id IS 'The run named in it; null: none.';

@@ -246,7 +246,7 @@ COMMENT ON COLUMN run_step.endpoint IS
     'The endpoint called; for other kinds http:HOST, sql:SOURCE or local:FUNCTION. Pace and limits apply per endpoint.';
 COMMENT ON COLUMN run_step.chunk IS 'Maximum number of items in a request.';
 COMMENT ON COLUMN run_step.chunk_auto IS 'Whether the chunk size is tuned automatically, up to chunk.';
-COMMENT ON COLUMN run_step.chunk_bytes IS 'Approximate maximum of item bytes in a request; null: no limit.';
+COMMENT ON COLUMN run_step.chunk_bytes IS 'Approximate maximum of item bytes in a request; null: the node''s default.';
 COMMENT ON COLUMN run_step.chunk_time IS 'Target duration of a request, for automatic chunk sizes; null: the default.';
 COMMENT ON COLUMN run_step.in_flight IS 'Maximum number of requests in flight.';
 COMMENT ON COLUMN run_step.in_flight_auto IS

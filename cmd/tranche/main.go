@@ -1,13 +1,14 @@
 // Command tranche runs one job over a very large set of items, and starts, watches and repairs such runs.
 //
-// tranche serve is the whole system in one process. Every other command is a client of its HTTP API, except migrate,
-// doctor with --database, demo and version. This package has serve's flags and wiring; the other commands are in
-// internal/cli.
+// tranche serve is the whole system in one process. Every other command is a client of its HTTP API, unless it names a
+// database, a plan file or a service to work with itself. This package has serve's flags and wiring; the other commands
+// are in internal/cli.
 //
 // Exit codes: 0 for success, including a watched run without failed items; 1 for any other error; 2 for an invalid
 // command line; 3 when the run has failed items, or tranche health finds something critical; 4 when the run is held
-// or waits for an approval (--on-hold); 5 when it did not end within --max-wait; 6 when the server does not answer or
-// is not ready; 7 when it refuses; 8 when the run was cancelled; 130 when Ctrl-C ended the wait.
+// or waits for an approval (--on-hold), or another administrator must confirm an act (--four-eyes); 5 when it did not
+// end within --max-wait; 6 when the server does not answer or is not ready; 7 when it refuses; 8 when the run was
+// cancelled; 130 when Ctrl-C ended the wait.
 package main
 
 import (

@@ -14,10 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/health"
 )
 
-const (
-	lateAfter   = 3 * time.Second // three heartbeats
-	leaderGrace = 2 * time.Second // a lease changes hands within that time
-)
+const leaderGrace = 2 * time.Second // a lease changes hands within that time
 
 func (f *facts) say(kind health.Kind, row health.Row) health.Condition {
 	return kind.Condition(f.at, row)
@@ -93,7 +90,7 @@ func (f *facts) node(n *health.NodeHealth) (all []health.Condition) {
 			row["case"] = "holds"
 		}
 		all = append(all, f.say(health.NodeDead, row))
-	case f.at.Sub(n.BeatAt) > lateAfter:
+	case f.at.Sub(n.BeatAt) > n.ExpiresAt.Sub(n.BeatAt)*3/5:
 		all = append(all, f.say(health.NodeLate, row))
 	}
 	switch {

@@ -16,7 +16,7 @@ import (
 
 // Quarantined is a reply, or a slot of one, that could not be accepted.
 type Quarantined struct {
-	Reason  string // a short code: malformed, version, wrong_endpoint, foreign_ordinal, …
+	Reason  string // a short code: json, version, wrong_endpoint, foreign_ordinal, …
 	Detail  string
 	Subject string
 	Run     uuid.UUID // zero if the message does not say

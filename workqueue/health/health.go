@@ -49,7 +49,7 @@ type Facts struct {
 
 // Limits bounds what Health reports.
 type Limits struct {
-	Waiting time.Duration // how long a run with work may finish none
+	Waiting time.Duration // how long a run with work may send none
 	Listed  int           // most conditions of a kind, the worst or oldest; zero: DefaultListed
 }
 

@@ -48,7 +48,7 @@ type NodeView struct {
 	HeartbeatAt time.Time           `json:"heartbeat_at"`
 	ExpiresAt   time.Time           `json:"expires_at" doc:"when it counts as dead unless it is heard of before"`
 	EndedAt     *time.Time          `json:"ended_at,omitempty" doc:"absent unless it ended in good order"`
-	State       string              `json:"state" enum:"live,late,dead,ended" doc:"late: not heard of for 3 heartbeats"`
+	State       string              `json:"state" enum:"live,late,dead,ended" doc:"late: no heartbeat for three fifths of --session-ttl"`
 	Leader      bool                `json:"leader"`
 	Slices      NodeSlices          `json:"slices"`
 	Items       int64               `json:"items" doc:"in its slices"`
@@ -84,8 +84,6 @@ type Nodes struct {
 const (
 	maxGoneNodes = 50
 	maxNodeRuns  = 20
-	// lateAfter is three heartbeats.
-	lateAfter = 3 * time.Second
 )
 
 const (
@@ -106,13 +104,13 @@ known AS (
     FROM node_session n)
 SELECT k.id, k.host, k.pid, k.version, k.started_at, k.heartbeat_at, k.expires_at, k.ended_at,
     CASE WHEN k.ended_at IS NOT NULL THEN 'ended' WHEN NOT k.alive THEN 'dead'
-        WHEN k.heartbeat_at < tranche_now() - $2::interval THEN 'late' ELSE 'live' END,
-    k.id = coalesce((SELECT session_id FROM leader WHERE name = $3 AND expires_at > tranche_now()),
+        WHEN tranche_now() > k.heartbeat_at + 0.6 * (k.expires_at - k.heartbeat_at) THEN 'late' ELSE 'live' END,
+    k.id = coalesce((SELECT session_id FROM leader WHERE name = $2 AND expires_at > tranche_now()),
         '00000000-0000-0000-0000-000000000000'),
     coalesce(s.claimed, 0), coalesce(s.slices - s.claimed, 0), coalesce(s.items, 0), k.stats,
     coalesce((SELECT jsonb_agg(jsonb_build_object('id', h.run_id, 'name', coalesce(r.name, ''), 'plan', r.plan,
             'slices', h.slices) ORDER BY h.slices DESC, h.run_id)
-        FROM (SELECT * FROM held WHERE session_id = k.id ORDER BY slices DESC, run_id LIMIT $4) h
+        FROM (SELECT * FROM held WHERE session_id = k.id ORDER BY slices DESC, run_id LIMIT $3) h
         JOIN batchrun r ON r.id = h.run_id), '[]'),
     CASE WHEN NOT k.alive THEN '' WHEN k.stats ? 'refused' THEN k.stats ->> 'refused'
         WHEN k.stats -> 'nats' = 'false' THEN 'it cannot reach NATS'
@@ -128,7 +126,7 @@ ORDER BY k.alive DESC, k.started_at DESC, k.id`
 func (s Store) Nodes(ctx context.Context) (Nodes, error) {
 	out := Nodes{LeaderTasks: []LeaderTaskView{}}
 	b := &pgx.Batch{}
-	b.Queue(nodeViews, maxGoneNodes, lateAfter, ledger.LeaseName, maxNodeRuns).Query(func(rows pgx.Rows) (err error) {
+	b.Queue(nodeViews, maxGoneNodes, ledger.LeaseName, maxNodeRuns).Query(func(rows pgx.Rows) (err error) {
 		out.Nodes, err = pgx.CollectRows(rows, scanNode)
 		return err
 	})

@@ -182,7 +182,7 @@ type listInput struct {
 	inspect.RunFilter
 
 	Before    string `query:"before" doc:"only runs that follow this ID in the list"`
-	Search    string `query:"q" doc:"words in the name, plan, source or starter, or the start of an ID"`
+	Search    string `query:"q" doc:"words in the name, plan, source or starter, or part of an ID (4 digits or more, or its start)"`
 	Plan      string `query:"plan" maxLength:"200" doc:"only runs of this plan, like year-end, or year-end@3"`
 	Attention bool   `query:"attention" doc:"only runs that wait for a person: paused, stalled, at an approval, or late"`
 }

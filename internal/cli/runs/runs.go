@@ -29,7 +29,7 @@ type Commands struct {
 	Pause    runPause    `cmd:"" help:"Pause a run, or all runs: nothing more is sent until it is resumed."`
 	Resume   runResume   `cmd:"" help:"Resume a paused run, or all of them; or one that was cancelled."`
 	Approve  runApprove  `cmd:"" help:"Release items held by a canary, or a step that waits for approval."`
-	Cancel   runCancel   `cmd:"" help:"Cancel a run, or all runs, permanently; what is recorded stays."`
+	Cancel   runCancel   `cmd:"" help:"Cancel a run, or all runs; what is recorded stays. Resume continues a cancelled run."`
 	Delete   runDelete   `cmd:"" help:"Delete a finished run, with all its data except the audit log."`
 }
 

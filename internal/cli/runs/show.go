@@ -28,7 +28,7 @@ type runList struct {
 	Sort      string    `enum:"newest,name,items,failed,time" default:"newest" help:"Order: newest, name, items, failed or time; items, failed and time have the most first." placeholder:"ORDER"`
 	Fold      bool      `help:"Of each schedule only the newest run."`
 	Before    string    `help:"Only runs that follow this one in the list, by its whole ID." placeholder:"ID"`
-	Q         string    `name:"search" help:"Only runs with these words in their name, plan, source or starter, or the start of an ID." placeholder:"WORDS"`
+	Q         string    `name:"search" help:"Only runs with these words in their name, plan, source or starter, or as part of their ID." placeholder:"WORDS"`
 	Plan      string    `help:"Only runs of this plan, NAME or NAME@VERSION." placeholder:"PLAN"`
 	Attention bool      `help:"Only runs that wait for a person: paused, stalled, at an approval, or late."`
 }

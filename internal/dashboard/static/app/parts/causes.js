@@ -9,6 +9,8 @@ export const causes = {
   session: "the node that had it is gone",
   handback: "the node that had it stopped",
   streams: "a stream was lost",
+  lost: "its reply was lost",
+  rerouted: "requests go to another endpoint now",
   split: "the request was too large",
   bisect: "half of a request that failed entirely",
   exhausted: "redelivered repeatedly without a reply",
