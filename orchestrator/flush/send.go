@@ -19,9 +19,12 @@ import (
 	collectorstore "github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// ordinalBits is the part of an operation's number used as its item's ordinal; the rest is the generation. With the
-// collector's id as the run, both identify the operation permanently, so that services can recognize repetitions.
+// ordinalBits is the part of an operation's number used as its item's ordinal.
 const ordinalBits = 31
+
+// generationOf is the generation of an operation's item: the rest of its number, and how often it was requeued, which
+// is new work. With its ID, ordinal and the collector's id as the run, it makes the idempotency key.
+func generationOf(op *collectorstore.FlushOp) int { return 1 + int(op.Seq>>ordinalBits) + op.Requeues }
 
 // codeIncomplete marks a reply with lost messages.
 const codeIncomplete = "incomplete"
@@ -124,9 +127,9 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 	n, endpoint := f.node, w.claimed.Spec.Endpoint
 	q := core.NewQuestion(endpoint, end.Flush.ID)
 	q.Places = answer.place
-	generation := int(end.Ops[0].Seq >> ordinalBits)
+	generation := generationOf(&end.Ops[0])
 	meta := wire.Meta{Run: w.claimed.Run, Slice: q.Slice, Root: q.Slice, Attempt: 1 + end.Ops[0].Attempts,
-		Generation: 1 + generation, Mode: wire.ModeBatch, Origin: n.Name,
+		Generation: generation, Mode: wire.ModeBatch, Origin: n.Name,
 		ReplyTo: f.calls.Returns(q)}
 	b := wire.NewRequestBuilder(endpoint, meta, int(n.NC.MaxPayload()))
 	if len(w.claimed.Spec.Params) > 0 {
@@ -138,7 +141,7 @@ func (f *Flusher) question(w *flight, end *collectorstore.FlushEnd, answer *flus
 	for i := range end.Ops {
 		op := &end.Ops[i]
 		ordinal := int(op.Seq & (1<<ordinalBits - 1))
-		if int(op.Seq>>ordinalBits) != generation || !b.Add(ordinal, op.ID, op.Payload) {
+		if generationOf(op) != generation || !b.Add(ordinal, op.ID, op.Payload) {
 			break
 		}
 		answer.place[ordinal] = i

@@ -135,7 +135,9 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	c.add("0/3", "e", "f")
 	testenv.Must(collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
 		"ann"))(t)
-	c.record(c.one(old[0].end.Ops[0].ID), nil)
+	again := c.one(old[0].end.Ops[0].ID)
+	testenv.Same(t, again.end.Ops[0].Requeues, 1, "a service must take it for new work: requeues")
+	c.record(again, nil)
 	c.record(c.one("e", "f"), nil)
 }
 
@@ -225,6 +227,19 @@ func TestFlushesKeepToRatesAndBudgets(t *testing.T) {
 	rate = 0
 	set(pacestore.EndpointChange{RequestRate: &rate, MaxInFlight: &budget})
 	testenv.Same(t, len(c.claimAll()), 2, "flushes within a budget of 2")
+	c = collect(t, gatherOps())
+	for i := range 5 {
+		c.add(fmt.Sprint("k", i), fmt.Sprint("a", i), fmt.Sprint("b", i), fmt.Sprint("c", i))
+	}
+	rate = 4
+	set(pacestore.EndpointChange{Rate: &rate})
+	n := 0
+	for _, f := range c.claimAll() {
+		n += len(f.end.Ops)
+	}
+	if n == 0 || n > 4 {
+		t.Errorf("%d operations are claimed together, at 4 a second", n)
+	}
 }
 
 // However many keys others have in progress, a collector with few of its own finds room, and no place is given twice.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/google/uuid"
@@ -295,6 +296,10 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) ([]KeyFlush, error) {
 	l := &c.load
 	hold, most := l.timeout+c.TTL, l.maxSize
+	if l.items.Rate > 0 { // half a second's worth, as a chunk
+		most = min(most, max(1, int(l.items.Rate/2)))
+		c.free = min(c.free, max(1, int(math.Ceil(l.items.Tokens/float64(most)))))
+	}
 	if l.down {
 		most = 1
 	}
