@@ -172,7 +172,7 @@ func LogTo(log *zap.Logger) nats.Option {
 		}
 		o.DisconnectedErrCB = func(nc *nats.Conn, err error) {
 			if !nc.IsClosed() {
-				log.Warn("the connection to NATS is lost; trying to get it back", zap.Error(err))
+				log.Warn("the connection to NATS is lost; reconnecting", zap.Error(err))
 			}
 		}
 		o.ReconnectedCB = func(nc *nats.Conn) {

@@ -343,7 +343,7 @@ func (d *LeaderTask) attempt(ctx context.Context, lease workqueue.Lease, a *aler
 		GiveUp: came.GiveUp || a.Test || a.Age >= messageTimeout && a.Number >= messageAttempts}
 	noted, err := d.cfg.Store.Failed(ctx, lease, a, failure)
 	if noted && (a.Failures == 0 || failure.GiveUp) {
-		log.Warn("a receiver could not be told", zap.String("why", came.Why), zap.Bool("given_up", failure.GiveUp))
+		log.Warn("notify a receiver", zap.String("why", came.Why), zap.Bool("given_up", failure.GiveUp))
 	}
 	return err
 }

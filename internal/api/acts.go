@@ -33,8 +33,8 @@ func (s *actRoutes) Register(api huma.API) {
 	list := apicore.Get("list-acts", "/acts", "List administrators' acts that another one confirms")
 	apicore.Register(s.Core, api, apicore.ByAdmin(list), s.listActs)
 	confirm := apicore.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
-		"Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays "+
-			"pending; an interrupted erasure stays running, and is confirmed again.")
+		"Requester and confirmer must be two people: neither made the other's token, nor one person both tokens. A "+
+			"refused act stays pending; an interrupted erasure stays running: confirm it again.")
 	apicore.Register(s.Core, api, apicore.Unstored(apicore.ByAdmin(confirm)), s.confirmAct)
 	reject := apicore.Post("reject-act", "/acts/{id}/reject", "Reject an act, or withdraw it", "")
 	apicore.Register(s.Core, api, apicore.ByAdmin(reject), s.rejectAct)

@@ -31,8 +31,8 @@ type TestedAlert struct {
 }
 
 const applyAlertDescription = `The body is an alert in YAML, or in JSON. Its name field, or else the query, names it.
-What is the same as before changes nothing. What was told stays told, and messages that wait go to the receiver of the
-new text. A receiver that this server could not reach by its operator's file is refused.`
+An unchanged alert changes nothing. Messages that were sent are not sent again; waiting ones go to the new receiver. A
+receiver that the server's connections file does not allow is refused.`
 
 type alertRoutes struct {
 	*apicore.Core

@@ -26,9 +26,8 @@ type CollectorList struct {
 }
 
 const applyCollectorDescription = `The body is a collector in YAML, or in JSON. Its name field, or else the query, names
-it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values, partitions
-or fold_by change, or fold is added or removed, what waits goes under its old keys before anything that is added from
-then on.`
+it. An unchanged collector changes nothing. Changes apply from the next flush. When order_by, values, partitions or
+fold_by change, or fold is added or removed, waiting operations keep their old keys and go before newly added ones.`
 
 // CollectorEngine applies changes of collectors in the node, which may require an immediate flush.
 type CollectorEngine interface {
@@ -193,11 +192,11 @@ type DroppedOperations struct {
 }
 
 const addOperationsDescription = `The body is operations, one JSON object after the other, or {"ops":[…]} with a list of
-them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload must be there, and the key when
-the collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
-MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a duplicate
-and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added: the answer
-says what would be, or what is wrong. Adds are not in the audit log, since there are too many.`
+them: {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Required are the payload, and the key if
+the collector has no order_by. All are added or none, up to 100,000 and 32 MiB per request; the answer means that they
+are stored. An id that the collector still remembers counts as a duplicate and is not added again, so a request whose
+answer was lost can be repeated. With dry_run nothing is added: the answer says what would be, or what is wrong. Adds
+are not in the audit log: there are too many.`
 
 func (s *collectorRoutes) registerOperations(api huma.API) {
 	apicore.Register(s.Core, api, apicore.Streamed(apicore.Post("add-operations", "/collectors/{name}/ops",

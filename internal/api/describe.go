@@ -14,10 +14,10 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 )
 
-const introduction = `All that Tranche does, for programs: its own command line and dashboard use nothing else.
+const introduction = `Everything that Tranche does, for programs: the command line and the dashboard use this API only.
 
-Answers that say no are application/problem+json. Lists come in pages: pass the value of next on. What a page or script
-needs beyond this document is in docs/api.md.`
+Errors are application/problem+json. Lists are paged: pass next to get the next page. docs/api.md has what is not
+here.`
 
 // Names of the security schemes.
 const (
@@ -74,8 +74,9 @@ func describedRefusals(registry huma.Registry) map[string]*huma.Response {
 	problem := map[string]*huma.MediaType{apicore.ProblemType: {
 		Schema: registry.Schema(apicore.TypeOf[huma.ErrorModel](), true, ""),
 		Example: huma.ErrorModel{Status: http.StatusUnprocessableEntity, Title: "Unprocessable Entity",
-			Detail: "line 3: the key CUST-7 stands twice, first in line 2; see --on-duplicate",
-			Errors: []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: 3}}},
+			Detail: `line 3: key "CUST-7" is on line 2 already; remove one of them, or start or open the run with ` +
+				"--on-duplicate skip",
+			Errors: []*huma.ErrorDetail{{Message: "duplicate key", Location: "items.line", Value: 3}}},
 	}}
 	all := map[string]*huma.Response{}
 	for status, why := range map[int]string{

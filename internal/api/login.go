@@ -177,8 +177,8 @@ func (s *adminRoutes) registerSessions(api huma.API) {
 	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(list)), s.listSessions)
 	revoke := apicore.Post("revoke-sessions", "/sessions/revoke",
 		"End all sessions of a user",
-		"Within 5 seconds, on all nodes. Who still has a token, or an account at the identity provider "+
-			"that has a role here, can log in again: take that away first.")
+		"Takes effect within 5 seconds on all nodes. A user with a token, or with an account at the identity "+
+			"provider that has a role here, can log in again: revoke that first.")
 	apicore.Register(s.Core, api, apicore.AboutCredentials(apicore.ByAdmin(revoke)), s.revokeSessions)
 }
 

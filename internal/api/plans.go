@@ -29,10 +29,10 @@ type PlanVersions struct {
 	Next     int                   `json:"next,omitempty" doc:"value of before for the next page; absent on the last"`
 }
 
-const applyDescription = `The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is
-the same as the newest version changes nothing; anything else becomes the next version. With If-Match, the ETag of the
-plan as it was read, nothing is applied when someone has applied another version meanwhile (412).
-Versions never change, and runs keep the one that they started with.`
+const applyDescription = `The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. A
+plan equal to the newest version changes nothing; any other becomes the next version. With If-Match, the ETag of the
+plan that you read, it is refused (412) if another version has been applied since. Versions never change; runs keep the
+one that they started with.`
 
 type planRoutes struct{ *apicore.Core }
 

@@ -66,10 +66,10 @@ type RetentionDue struct {
 }
 
 const (
-	setRetentionText = `The limits take the place of those before: one that is absent is none, and where all are,
-"keep_all": true must say so. What is past them is deleted by the leader, within ten minutes, in small pieces.`
-	runRetentionText = `The leader begins at once; the answer says with what, and does not wait for it. Runs
-disappear from lists when their turn comes, and then their rows go in small pieces.`
+	setRetentionText = `Replaces all limits: an absent one is removed; to remove all, send "keep_all": true. The leader
+deletes what exceeds them within ten minutes, in small pieces.`
+	runRetentionText = `The leader starts at once; the answer says what it deletes, without waiting for it. Each run
+leaves the lists first; its rows are then deleted in small pieces.`
 )
 
 func (s *adminRoutes) registerRetention(api huma.API) {

@@ -41,8 +41,8 @@ type ScheduleTimes struct {
 }
 
 const applyScheduleDescription = `The body is a schedule in YAML, or in JSON. Its name field, or else the query, names
-it. What is the same as before changes nothing. A plan that is not saved, or a source that this server does not
-know, is a warning: it may be there when the time comes.`
+it. An unchanged schedule changes nothing. A plan that is not saved, or a source that this server does not know,
+only causes a warning: it may exist by the due time.`
 
 type scheduleRoutes struct {
 	*apicore.Core

@@ -71,8 +71,8 @@ func (s *adminRoutes) registerTokens(api huma.API) {
 	apicore.Register(s.Core, api, apicore.Previewed(apicore.FourEyes("tokens",
 		apicore.Unstored(apicore.AboutCredentials(byAdminAnywhere(rotate)))), pinToken(s.Store)), s.rotateToken)
 	revoke := apicore.Post("revoke-token", "/tokens/{id}/revoke", "Revoke a token",
-		"It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. "+
-			"Requests of its that are in progress are interrupted, streams too.")
+		"Within 5 seconds all nodes refuse it, its sessions end, and its requests in progress, streams "+
+			"included, are interrupted.")
 	apicore.Register(s.Core, api, apicore.AboutCredentials(byAdminAnywhere(revoke)), s.revokeToken)
 }
 

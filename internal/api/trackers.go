@@ -25,20 +25,19 @@ type TrackerPath struct {
 	ID string `path:"id" doc:"a batch's ID, a UUID" example:"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"`
 }
 
-const trackerDescription = `A batch knows which of its items are still pending, a bit for each, and whoever
-acknowledges the last of them after the seal, or seals when none is pending, is told that it is complete: one call, and
-no other. An event tells it once, and a webhook if one is set. A problem's type ends with a code, like
-urn:tranche:tracker:no_such_group.
-With a key, or an id, the same call may be made again: the batch is opened once.`
+const trackerDescription = `A batch has a bit for each pending item. Exactly one call learns that it is complete: the
+one that acknowledges the last item after the seal, or the seal if no item is pending. An event reports it once, and a
+webhook if set. A problem's type ends with a code, like urn:tranche:tracker:no_such_group. With a key or an id the
+call can be repeated: the batch is opened once.`
 
-const addGroupsDescription = `Items are numbered within groups of 8192, all full but the last of a call, and their
-ids are batch:group:index. Who knows first_group and items makes all of them without asking. With a key the same call
-may be made again: they are added once. Additions are not in the audit log; the batch says how many there were.`
+const addGroupsDescription = `Items are numbered within groups of 8192, all full but the last of a call, and their ids
+are batch:group:index. The caller can build them from first_group and items. With a key the call can be repeated: the
+items are added once. Additions are not in the audit log; the batch counts them.`
 
 const ackDescription = `Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it),
 batch:group-group and batch:all, and may leave the batch out where the path names it. Items of any groups and batches go
-in one call, all or none. What was acknowledged before stays as it was: sending again does no harm. With a code the
-items have failed permanently. Calls that come at the same time share a transaction. They are not in the audit log:
+in one call, all or none. Items acknowledged before stay as they are, so a call can be repeated. With a code the
+items have failed permanently. Concurrent calls share a transaction. They are not in the audit log:
 there may be thousands a second.`
 
 type trackerRoutes struct {

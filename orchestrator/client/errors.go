@@ -71,7 +71,7 @@ type NoResponseError struct {
 }
 
 func (e *NoResponseError) Error() string {
-	return fmt.Sprintf("%s took the connection and has not answered for %s; see whether tranche serve is there and well "+
+	return fmt.Sprintf("%s accepted the connection but has not answered for %s; check tranche serve "+
 		"(its log, and %s/readyz), or wait longer", e.URL, e.Wait, e.URL)
 }
 

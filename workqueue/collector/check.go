@@ -77,7 +77,7 @@ func (v *CollectorView) explain() {
 	}
 	v.explainFlushing()
 	if v.Older > 0 {
-		v.because("key_version", nil, "%d operations were added before the keys were made otherwise: they go first", v.Older)
+		v.because("key_version", nil, "%d operations were added under earlier keys; they go first", v.Older)
 	}
 	if v.Due == 0 && v.NextDue != nil {
 		v.because("waiting", v.NextDue, "no key has %d operations, an old enough one or one that is due for its next try; "+

@@ -20,7 +20,7 @@ type CollectorView struct {
 	Version    int           `json:"version"`
 	State      string        `json:"state" enum:"active,paused"`
 	Spec       CollectorSpec `json:"spec"`
-	Source     string        `json:"source,omitempty" doc:"as it was handed in; of one collector"`
+	Source     string        `json:"source,omitempty" doc:"the text as applied; only for a single collector"`
 	KeyVersion int           `json:"key_version" doc:"of its keys; what waits under a lower one goes first"`
 	CreatedBy  string        `json:"created_by"`
 	CreatedAt  time.Time     `json:"created_at"`
@@ -40,7 +40,7 @@ type CollectorView struct {
 	OldestAt *time.Time `json:"oldest_at,omitempty" doc:"when the oldest that has not failed was added"`
 	NextDue  *time.Time `json:"next_due,omitempty" doc:"when the next key not yet in flight is due"`
 
-	Failures       int        `json:"failures" doc:"flushes in a row, over all keys, that came to nothing"`
+	Failures       int        `json:"failures" doc:"consecutive failed flushes, over all keys"`
 	FailedAt       *time.Time `json:"failed_at,omitempty"`
 	FailureCode    string     `json:"failure_code,omitempty"`
 	FailureMessage string     `json:"failure_message,omitempty"`

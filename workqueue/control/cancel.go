@@ -235,7 +235,7 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 		refused.State = fmt.Sprintf("cancelled, and run %s carries it on", later)
 		refused.Fix = "its items would be done twice; go on with that one"
 	case unplaced:
-		refused.State = "cancelled while it was open, with items that were not begun with"
+		refused.State = "cancelled while it was open, with items that had not begun"
 		refused.Fix = fmt.Sprintf("start a run of them: tranche run start --from %s", c.Run)
 	case left == 0:
 		refused.State = "cancelled, and every item has its outcome"

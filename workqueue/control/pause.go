@@ -248,7 +248,7 @@ func (r *RunHold) mayResume() error {
 			Fix: "there is nothing to do"}
 	case r.Hold == HoldCanary:
 		return &workqueue.StateError{Run: r.id, State: "paused for its canary: " + r.Detail, Op: "resume",
-			Fix: fmt.Sprintf("let all its items go with: tranche run approve %s", r.id)}
+			Fix: fmt.Sprintf("release its other items with: tranche run approve %s", r.id)}
 	case r.limit != nil && r.failed > *r.limit:
 		return &workqueue.StateError{Run: r.id, State: "over its threshold: " + r.overLimit(), Op: "resume",
 			Fix: fmt.Sprintf("it would be paused again. Allow more with: tranche run resume %s --max-failed N; or run "+

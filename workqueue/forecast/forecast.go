@@ -90,7 +90,7 @@ type Forecast struct {
 
 	BoundBy string `json:"bound_by,omitempty" doc:"what keeps it from being faster, as a sentence"`
 
-	WaitsFor  string     `json:"waits_for,omitempty" doc:"what no one can tell the time of, like an approval of step send"`
+	WaitsFor  string     `json:"waits_for,omitempty" doc:"what cannot be predicted, like an approval of step send"`
 	WaitsFrom *time.Time `json:"waits_from,omitempty" doc:"when it will begin to wait for that; absent: it waits now"`
 	Then      *Span      `json:"then,omitempty" doc:"how long it takes after that"`
 

@@ -84,7 +84,7 @@ type Explanation struct {
 	Unsettled  int64                `json:"unsettled" doc:"items that some step has no outcome for; the sum of counted"`
 	Open       *inspect.OpenView    `json:"open,omitempty" doc:"the run takes items until it is sealed"`
 	Steps      []StepStanding       `json:"steps,omitempty" doc:"of a run with several steps"`
-	Unsealed   bool                 `json:"unsealed,omitempty" doc:"its items are not all there yet, and none is counted"`
+	Unsealed   bool                 `json:"unsealed,omitempty" doc:"its items are still being stored and are not counted"`
 	Summary    string               `json:"summary" doc:"the whole in a sentence or two"`
 	Groups     []MissingGroup       `json:"groups" doc:"those that need an operator first"`
 	Key        string               `json:"key,omitempty" doc:"all counts are of the items of this key"`

@@ -36,7 +36,7 @@ type PayloadGroup struct {
 	Items      int64   `json:"items"`
 	Done       int64   `json:"done"`
 	Failed     int64   `json:"failed"`
-	InProgress int64   `json:"in_progress" doc:"asked for, or to be retried"`
+	InProgress int64   `json:"in_progress" doc:"in flight, or to be retried"`
 }
 
 func (g *PayloadGroup) add(state ItemState) {

@@ -27,7 +27,7 @@ func New(db *database.DB) Store { return Store{db: db} }
 type AuditEntry struct {
 	ID      int64            `json:"id" doc:"the newer the greater"`
 	At      time.Time        `json:"at" doc:"by the clock of the database"`
-	Actor   string           `json:"actor" doc:"who; tranche for what nodes did by themselves"`
+	Actor   string           `json:"actor" doc:"who did it; tranche: a node, on its own"`
 	Action  string           `json:"action" doc:"what, like start, rerun, pause or endpoint_set"`
 	Run     *workqueue.RunID `json:"run,omitempty" doc:"absent when it is about no single run"`
 	Subject string           `json:"subject,omitempty" doc:"what else it is about, like an endpoint or a plan"`
@@ -213,7 +213,7 @@ type GoneRun struct {
 	Plan       string          `json:"plan"`
 	Items      int64           `json:"items"`
 	FinishedAt time.Time       `json:"finished_at"`
-	DeletedAt  time.Time       `json:"deleted_at" doc:"from when on no one found it"`
+	DeletedAt  time.Time       `json:"deleted_at" doc:"when it left lists and searches"`
 	Why        string          `json:"why" doc:"the limits that it was past, or the reason that was given"`
 	By         string          `json:"by,omitempty" doc:"who deleted it; absent: it was past the limits"`
 	Rows       int64           `json:"rows" doc:"that were deleted of it so far"`

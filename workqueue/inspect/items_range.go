@@ -20,7 +20,7 @@ type ItemRow struct {
 	Ordinal  workqueue.Ordinal `json:"ordinal"`
 	Key      string            `json:"key"`
 	State    string            `json:"state" enum:"waiting,held,ready,scheduled,in_flight,done,failed,skipped,stale"`
-	Attempts int               `json:"attempts" doc:"how often it was asked for since it was last ready; up to 255"`
+	Attempts int               `json:"attempts" doc:"requests since it was last ready; at most 255"`
 	Error    *ItemError        `json:"error,omitempty" doc:"of the step, or of the first step that failed it"`
 	Accepted bool              `json:"accepted,omitempty" doc:"its failures are accepted"`
 }

@@ -46,7 +46,7 @@ type NodeView struct {
 	Version     string              `json:"version"`
 	StartedAt   time.Time           `json:"started_at"`
 	HeartbeatAt time.Time           `json:"heartbeat_at"`
-	ExpiresAt   time.Time           `json:"expires_at" doc:"when it counts as dead unless it is heard of before"`
+	ExpiresAt   time.Time           `json:"expires_at" doc:"when it counts as dead without another heartbeat"`
 	EndedAt     *time.Time          `json:"ended_at,omitempty" doc:"absent unless it ended in good order"`
 	State       string              `json:"state" enum:"live,late,dead,ended" doc:"late: no heartbeat for three fifths of --session-ttl"`
 	Leader      bool                `json:"leader"`
@@ -78,7 +78,7 @@ type Nodes struct {
 	Nodes       []NodeView       `json:"nodes" doc:"live nodes, then up to 50 that are gone, newest first"`
 	At          time.Time        `json:"at" doc:"the database's clock when it looked"`
 	// ReadOnly is why live nodes appear dead: their heartbeats cannot be written.
-	ReadOnly bool `json:"database_read_only,omitempty" doc:"PostgreSQL takes no writes: nodes cannot say that they live"`
+	ReadOnly bool `json:"database_read_only,omitempty" doc:"PostgreSQL is read-only: nodes cannot send heartbeats"`
 }
 
 const (
@@ -158,7 +158,7 @@ func scanNode(row pgx.CollectableRow) (n NodeView, err error) {
 // LeaderView is the lease of the current or last leader.
 type LeaderView struct {
 	Session   workqueue.SessionID `json:"session"`
-	Epoch     int64               `json:"epoch" doc:"one more with every change of hands"`
+	Epoch     int64               `json:"epoch" doc:"increases with every change of holder"`
 	Since     time.Time           `json:"since" doc:"when it began to lead"`
 	ExpiresAt time.Time           `json:"expires_at"`
 }
@@ -267,7 +267,7 @@ type PaceView struct {
 	Out      int    `json:"requests_out" doc:"of all runs"`
 	InFlight int    `json:"in_flight" doc:"requests in flight that it handles well, for automatic steps"`
 
-	Rate *float64 `json:"rate,omitempty" doc:"items a second that it takes; absent: it never said too much"`
+	Rate *float64 `json:"rate,omitempty" doc:"items per second; absent: it never refused for rate"`
 
 	Chunk *int `json:"chunk,omitempty" doc:"items in a request that do best; absent: not known yet"`
 

@@ -33,7 +33,7 @@ type RunSummary struct {
 	Priority   int                  `json:"priority"`
 	Items      int64                `json:"items"`
 	Skipped    int64                `json:"skipped" doc:"duplicates that intake left out"`
-	Done       int64                `json:"done" doc:"items that every step has come to its end with, and none has failed"`
+	Done       int64                `json:"done" doc:"items that all steps have finished without a failure"`
 	Failed     int64                `json:"failed" doc:"items with an error that is final, in a step that is not optional"`
 	Accepted   int64                `json:"accepted,omitempty" doc:"of the failed ones: their failures are accepted"`
 	StepCount  int                  `json:"step_count"`
@@ -59,7 +59,7 @@ type RunSummary struct {
 	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
 
-	Blocker *Blocker `json:"blocker,omitempty" doc:"why it does not go on although it is running; in lists"`
+	Blocker *Blocker `json:"blocker,omitempty" doc:"why a running run makes no progress; only in lists"`
 
 	settling int64 // failed items that other steps are still at
 

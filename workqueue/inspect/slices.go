@@ -254,7 +254,7 @@ type OrderView struct {
 	By         string   `json:"by" doc:"the field of the payload, or key"`
 	Values     []string `json:"values,omitempty" doc:"the only values there are"`
 	Partitions int      `json:"partitions,omitempty" doc:"values are hashed into this many lanes"`
-	OnFailure  string   `json:"on_failure" enum:"continue,stop" doc:"what becomes of the items that follow a failed one"`
+	OnFailure  string   `json:"on_failure" enum:"continue,stop" doc:"what happens to items behind a failed one"`
 }
 
 func orderView(o *workqueue.RunOrder) *OrderView {

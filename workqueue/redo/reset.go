@@ -47,7 +47,7 @@ type StepReset struct {
 	Named     bool   `json:"named" doc:"the step that was reset; the others depend on it"`
 	Reset     int64  `json:"reset" doc:"to be rerun here, of the step that was reset"`
 	Ready     int64  `json:"ready" doc:"of those, the ones that need not wait for a step before"`
-	Withdrawn int64  `json:"withdrawn" doc:"of requests that were out: late answers about them are not taken"`
+	Withdrawn int64  `json:"withdrawn" doc:"requests in flight, whose late answers are ignored"`
 	Redone    int64  `json:"redone" doc:"to be redone in any case, for the cascade"`
 	Kept      int64  `json:"kept" doc:"kept, and redone only where a part changes that the step sees"`
 	Waiting   int64  `json:"waiting" doc:"not done yet, and waiting for the parts"`

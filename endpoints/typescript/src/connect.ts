@@ -57,7 +57,7 @@ function identity(server: string): NodeConnectionOptions {
 
 async function tell(nc: NatsConnection, log: (line: string) => void): Promise<void> {
   for await (const status of nc.status()) {
-    if (status.type === 'disconnect') log(`NATS: the connection to ${status.server} is lost; trying to get it back`);
+    if (status.type === 'disconnect') log(`NATS: the connection to ${status.server} is lost; reconnecting`);
     if (status.type === 'reconnect') log(`NATS: connected to ${status.server} again`);
     if (status.type === 'error') log(`NATS: ${status.error.message}`);
   }

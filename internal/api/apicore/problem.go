@@ -270,7 +270,7 @@ func places(err error) []*huma.ErrorDetail {
 		return []*huma.ErrorDetail{{Message: record.Reason, Location: "items." + record.Unit, Value: record.Number}}
 	}
 	if twice, ok := errors.AsType[*workqueue.DuplicateKeyError](err); ok {
-		return []*huma.ErrorDetail{{Message: "the key stands twice", Location: "items.line", Value: twice.SecondLine}}
+		return []*huma.ErrorDetail{{Message: "duplicate key", Location: "items.line", Value: twice.SecondLine}}
 	}
 	if item, ok := errors.AsType[*start.ItemOrderError](err); ok {
 		return []*huma.ErrorDetail{{Message: item.Problem, Location: "items.line", Value: item.Line}}

@@ -37,10 +37,9 @@ type ItemCorrection struct {
 	Contract string `json:"contract,omitempty" enum:"reject,warn,off" doc:"when it lacks a field that a service requires"`
 }
 
-const correctDescription = `The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads
-take the place of those that the run has for their keys: all of them or none. A run that has completed opens again.
-What was made of the items at steps that see payloads is taken back and done again, requests that are out included;
-what the steps after had made of it is redone where a part changes that they see, or in any case with cascade.`
+const correctDescription = `The body is items in the formats of start-run, up to 256 MiB and 500,000. They replace the
+payloads of the same keys, all or none. A completed run reopens. For these items, steps that see payloads withdraw
+requests, discard results and run again; later steps rerun where a part that they see changes, or all with cascade.`
 
 type correctInput struct {
 	apicore.RunPath

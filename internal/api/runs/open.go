@@ -59,14 +59,13 @@ type SealSettings struct {
 // SealedRun is a run closed to new items.
 type SealedRun struct{ start.Sealed }
 
-const openDescription = `The run is worked on while items are added: whenever 8192 of them are together,
-and what is left from the seal on. A canary is refused. Parts like max_failed=1% count from the seal on,
-when it is known of how many.`
+const openDescription = `Work begins while items are added: every full group of 8192 starts at once, the rest when the
+run is sealed. A canary is refused. Percentages, like max_failed=1%, apply once the run is sealed and its size is
+known.`
 
-const addDescription = `The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They
-are added all or not at all. The same idempotency_key with the same body is answered as before; with another one
-it is a conflict.
-What is done with a key that the run has already was said when it was opened.`
+const addDescription = `The body is items in the formats of start-run, up to 256 MiB and 1,000,000, added all or none.
+The same idempotency_key with the same body gets the same answer; with another body it is a conflict. Keys that the
+run already has are handled as open-run's on_duplicate says.`
 
 func (s *Starts) registerOpen(api huma.API) {
 	apicore.Register(s.Core, api, apicore.In(apicore.Into, apicore.ReadsJSON[OpenSettings](api, apicore.Post(

@@ -47,9 +47,9 @@ type Preview struct {
 	Warnings  []string           `json:"warnings" nullable:"false"`
 }
 
-const previewDescription = `The body is a file of items, or its first 256 KiB, as it is or as the part called items of
-multipart/form-data. It is read as a start reads it, and refused with the same problem; nothing is stored. Keys that
-stand twice are a warning only, since the settings of a start say what is done with them.`
+const previewDescription = `The body is a file of items or its first 256 KiB, plain or as the part items of
+multipart/form-data. It is read as start-run reads it, with the same problems; nothing is stored. Duplicate keys only
+cause a warning: the settings of the start decide about them.`
 
 type previewInput struct {
 	Format string `query:"format" enum:"csv,ndjson,parquet" doc:"detected when absent"`

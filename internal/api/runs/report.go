@@ -144,10 +144,9 @@ type resultInput struct {
 	Ordinal int32  `query:"ordinal" minimum:"-1" maximum:"2147483647" default:"-1" doc:"of several items with the key"`
 }
 
-const resultDescription = `The bytes as the service gave them, to be kept and not to be shown: whatever they are, a
-browser saves them. Their content type is told only when it is one in which nothing runs; others are
-application/octet-stream, and Tranche-Content-Type says what the service called it. The ETag is the SHA-256; ranges of
-bytes can be asked for.`
+const resultDescription = `The bytes that the service returned, always as a download. The content type is kept if
+browsers cannot execute it; otherwise it is application/octet-stream, and Tranche-Content-Type has the service's. The
+ETag is the SHA-256; byte ranges are supported.`
 
 func (s *Routes) registerResult(api huma.API) {
 	op := apicore.ReadsItems(apicore.Held(apicore.Get("get-result", "/runs/{run}/items/{key}/result",

@@ -62,7 +62,7 @@ func (s changes) register(api huma.API) {
 	apicore.Register(s.Core, api, apicore.Streamed(apicore.Post("correct", "/runs/{run}/correct",
 		"Correct the data of items", correctDescription), apicore.Files(itemTypes()...)), s.correct)
 	apicore.Register(s.Core, api, apicore.Post("correct-item", "/runs/{run}/items/{key}/correct",
-		"Correct the data of one item", "As correct does, with one payload as it stands."), s.correctItem)
+		"Correct the data of one item", "Like correct, for one item: the body is its payload."), s.correctItem)
 	apicore.Register(s.Core, api, apicore.Post("set-run", "/runs/{run}/settings",
 		"Change settings of a run", ""), s.setRun)
 	apicore.Register(s.Core, api, apicore.FourEyes("delete", apicore.ByAdmin(apicore.Post("delete-run",

@@ -29,7 +29,7 @@ type Commands struct {
 	Nodes       nodesCommand       `cmd:"" help:"Nodes: who leads, and what each holds."`
 	Health      healthCommands     `cmd:"" help:"Health: conditions that need a person, and their remedies; exit 3 when one is critical."`
 	Audit       auditCommands      `cmd:"" help:"Audit log: who did what and when, before and after."`
-	NATS        natsCommands       `cmd:"" name:"nats" help:"What a NATS server has to know of who takes part."`
+	NATS        natsCommands       `cmd:"" name:"nats" help:"Write a NATS server's configuration, or revoke credentials."`
 	Migrate     migrateCommand     `cmd:"" help:"Bring a database to this version's schema."`
 	Conformance conformanceCommand `cmd:"" help:"Check a service, of any language, against docs/protocol.md."`
 	Doctor      doctorCommand      `cmd:"" help:"Check the invariants of a database; exit 1 when one does not hold."`

@@ -166,8 +166,8 @@ type tokenCommands struct {
 // tokenPlace is where tokens and sessions are stored. The first token cannot be created through an API that requires
 // one.
 type tokenPlace struct {
-	Database          string `xor:"place" help:"Straight in this database, instead of through a server; env: in that of TRANCHE_DATABASE." placeholder:"URL"`
-	DataDir           string `xor:"place" help:"Straight in the private database of this data directory." placeholder:"DIR"`
+	Database          string `xor:"place" help:"Use this database directly, without a server; env: the one in TRANCHE_DATABASE." placeholder:"URL"`
+	DataDir           string `xor:"place" help:"Use the private database of this data directory directly." placeholder:"DIR"`
 	TransactionPooler bool   `env:"TRANCHE_TRANSACTION_POOLER" help:"--database is a transaction pooler other than PgBouncer."`
 }
 

@@ -175,7 +175,7 @@ func instancesOf(e *client.Endpoint, room int) string {
 
 func instancesText(all []client.Listener, room int) string {
 	if len(all) == 0 {
-		return "\nnobody listens\n"
+		return "\nno service listens\n"
 	}
 	several := len(services(all, false)) > 1
 	var notes strings.Builder

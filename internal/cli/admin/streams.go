@@ -98,12 +98,12 @@ func streamsText(s *client.Streams, room int) string {
 	switch {
 	case s.Trouble != nil:
 		t := s.Trouble
-		text += cli.Text("not brought about since %v, tried %v times: %v\n", t.Since, t.Tries, t.Error) +
+		text += cli.Text("not applied since %v after %v attempts: %v\n", t.Since, t.Tries, t.Error) +
 			cli.If(t.NextTry != nil, "retried at %v, and immediately when it is changed\n", t.NextTry)
 	case !s.Applied:
-		text += "not brought about yet: the leader does it within seconds\n"
+		text += "not applied yet; the leader does it within seconds\n"
 	default:
-		text += "brought about at " + cli.MomentOrNever(s.AppliedAt) + "\n"
+		text += "applied at " + cli.MomentOrNever(s.AppliedAt) + "\n"
 	}
 	if s.Unknown != "" {
 		return text + cli.Text("what the streams have is not known: %v\n", s.Unknown)

@@ -91,7 +91,7 @@ func (r *runExport) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 	}
 	toStdout := r.Out == "" || r.Out == "-"
 	if (r.Format == "parquet" || r.Format == "xlsx") && toStdout && cli.IsTerminalOut(term) {
-		return cli.Usage(r.Format + " is nothing to read on a terminal; give --out FILE")
+		return cli.Usage(r.Format + " cannot be shown on a terminal; give --out FILE")
 	}
 	if r.Parts {
 		r.Include = append(r.Include, "parts")
