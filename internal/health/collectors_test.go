@@ -16,7 +16,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	for _, name := range []string{"parks", "late"} {
-		spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
+		spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10, MaxAge: collector.Span(time.Hour)}.WithDefaults()
 		text := collector.Text{Name: name, Spec: spec}
 		testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), text, "test"))(t)
 		ops := []collector.Op{{ID: "1", Key: "k", Payload: []byte("1")}, {ID: "2", Key: "k", Payload: []byte("2")}}
@@ -36,7 +36,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	if _, there := seen(w.report(w.watch), store.CollectorLate, "late"); there {
 		t.Error("operations count as late that came just now")
 	}
-	w.exec(`UPDATE collector_key SET oldest_at = oldest_at - interval '20 min', due_at = due_at - interval '20 min'`+of,
+	w.exec(`UPDATE collector_key SET oldest_at = oldest_at - interval '75 min', due_at = due_at - interval '75 min'`+of,
 		"late")
 	w.exec(`UPDATE collector SET failures = 3, failure_code = 'no_listeners', failure_message = 'no one' WHERE name = $1`,
 		"late")
@@ -44,7 +44,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 		"tranche collector show late")
 	testenv.Must(collector.New(w.store).SetCollector(t.Context(), "late", workqueue.DocumentPaused, false, "ann"))(t)
 	w.appears(store.CollectorLate, "late", store.Info, "ann paused it", "tranche collector resume late")
-	w.exec(`UPDATE collector_key SET due_at = tranche_now()`+of, "late")
+	w.exec(`UPDATE collector_key SET due_at = tranche_now(), oldest_at = tranche_now()`+of, "late")
 	w.goes(store.CollectorLate, "late")
 
 	testenv.NoError(t, collector.New(w.store).NoteRefused(t.Context(), "parks", "crm: no table"))

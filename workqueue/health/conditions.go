@@ -156,18 +156,18 @@ ORDER BY p.ops DESC, c.name LIMIT $2`
 	// Why the last flush of a collector failed, unless a later one succeeded.
 	failedFlush = `CASE WHEN c.failures > 0 THEN c.failure_code END AS failure, c.failure_message AS message`
 
-	// collector_key_due, for each key version and priority. A full key is due since its oldest operation.
+	// collector_key_due, for each key version and priority. A full key is due before its oldest operation is max_age old.
 	lateFlushes = `
 SELECT c.name AS subject, c.endpoint, c.state AS case, CASE c.state WHEN 'paused' THEN 'info' END AS severity,
-    c.paused_by AS by, d.due_at + c.max_age AS since, ` + failedFlush + `
+    c.paused_by AS by, d.oldest + c.max_age AS since, ` + failedFlush + `
 FROM collector c CROSS JOIN LATERAL (
-    SELECT min(first.due_at) AS due_at
+    SELECT min(CASE WHEN first.due_at < tranche_now() THEN least(first.due_at, first.oldest_at) END) AS oldest
     FROM generate_series(c.drained_key_version, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
     CROSS JOIN LATERAL (
-        SELECT due_at FROM collector_key k
+        SELECT due_at, oldest_at FROM collector_key k
         WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
         ORDER BY due_at LIMIT 1) first) d
-WHERE c.state <> 'deleting' AND d.due_at < tranche_now() - c.max_age - $1::interval
+WHERE c.state <> 'deleting' AND d.oldest < tranche_now() - c.max_age - $1::interval
 ORDER BY since, subject LIMIT $2`
 
 	// collector_key_flushing. After a failure the condition comes before the time-out, which may be an hour.
