@@ -523,7 +523,7 @@ type AuditEntry struct {
 	// At by the clock of the database
 	At time.Time `json:"at"`
 
-	// Actor who; tranche for what nodes did by themselves
+	// Actor who did it; tranche: a node, on its own
 	Actor string `json:"actor"`
 
 	// Action what, like start, rerun, pause or endpoint_set
@@ -916,7 +916,7 @@ type CollectorView struct {
 	State string        `json:"state"`
 	Spec  CollectorSpec `json:"spec"`
 
-	// Source as it was handed in; of one collector
+	// Source the text as applied; only for a single collector
 	Source string `json:"source,omitempty"`
 
 	// KeyVersion of its keys; what waits under a lower one goes first
@@ -958,7 +958,7 @@ type CollectorView struct {
 	// NextDue when the next key not yet in flight is due
 	NextDue *time.Time `json:"next_due,omitempty"`
 
-	// Failures flushes in a row, over all keys, that came to nothing
+	// Failures consecutive failed flushes, over all keys
 	Failures       int        `json:"failures"`
 	FailedAt       *time.Time `json:"failed_at,omitempty"`
 	FailureCode    string     `json:"failure_code,omitempty"`
@@ -1838,7 +1838,7 @@ type Explanation struct {
 	// Steps of a run with several steps
 	Steps []StepStanding `json:"steps,omitempty"`
 
-	// Unsealed its items are not all there yet, and none is counted
+	// Unsealed its items are still being stored and are not counted
 	Unsealed bool `json:"unsealed,omitempty"`
 
 	// Summary the whole in a sentence or two
@@ -1902,7 +1902,7 @@ type Forecast struct {
 	// BoundBy what keeps it from being faster, as a sentence
 	BoundBy string `json:"bound_by,omitempty"`
 
-	// WaitsFor what no one can tell the time of, like an approval of step send
+	// WaitsFor what cannot be predicted, like an approval of step send
 	WaitsFor string `json:"waits_for,omitempty"`
 
 	// WaitsFrom when it will begin to wait for that; absent: it waits now
@@ -2044,7 +2044,7 @@ type GoneRun struct {
 	Items      int64     `json:"items"`
 	FinishedAt time.Time `json:"finished_at"`
 
-	// DeletedAt from when on no one found it
+	// DeletedAt when it left lists and searches
 	DeletedAt time.Time `json:"deleted_at"`
 
 	// Why the limits that it was past, or the reason that was given
@@ -2210,7 +2210,7 @@ type ItemRow struct {
 	// State one of waiting, held, ready, scheduled, in_flight, done, failed, skipped, stale
 	State string `json:"state"`
 
-	// Attempts how often it was asked for since it was last ready; up to 255
+	// Attempts requests since it was last ready; at most 255
 	Attempts int `json:"attempts"`
 
 	// Error of the step, or of the first step that failed it
@@ -2387,7 +2387,7 @@ type LeaderTaskView struct {
 type LeaderView struct {
 	Session string `json:"session"`
 
-	// Epoch one more with every change of hands
+	// Epoch increases with every change of holder
 	Epoch int64 `json:"epoch"`
 
 	// Since when it began to lead
@@ -2648,13 +2648,13 @@ type NodeView struct {
 	StartedAt   time.Time `json:"started_at"`
 	HeartbeatAt time.Time `json:"heartbeat_at"`
 
-	// ExpiresAt when it counts as dead unless it is heard of before
+	// ExpiresAt when it counts as dead without another heartbeat
 	ExpiresAt time.Time `json:"expires_at"`
 
 	// EndedAt absent unless it ended in good order
 	EndedAt *time.Time `json:"ended_at,omitempty"`
 
-	// State late: not heard of for 3 heartbeats; one of live, late, dead, ended
+	// State late: no heartbeat for three fifths of --session-ttl; one of live, late, dead, ended
 	State  string     `json:"state"`
 	Leader bool       `json:"leader"`
 	Slices NodeSlices `json:"slices"`
@@ -2685,7 +2685,7 @@ type Nodes struct {
 	// At the database's clock when it looked
 	At time.Time `json:"at"`
 
-	// DatabaseReadOnly PostgreSQL takes no writes: nodes cannot say that they live
+	// DatabaseReadOnly PostgreSQL is read-only: nodes cannot send heartbeats
 	DatabaseReadOnly bool `json:"database_read_only,omitempty"`
 }
 
@@ -3072,7 +3072,7 @@ type OrderView struct {
 	// Partitions values are hashed into this many lanes
 	Partitions int `json:"partitions,omitempty"`
 
-	// OnFailure what becomes of the items that follow a failed one; one of continue, stop
+	// OnFailure what happens to items behind a failed one; one of continue, stop
 	OnFailure string `json:"on_failure"`
 }
 
@@ -3089,7 +3089,7 @@ type PaceView struct {
 	// InFlight requests in flight that it handles well, for automatic steps
 	InFlight int `json:"in_flight"`
 
-	// Rate items a second that it takes; absent: it never said too much
+	// Rate items per second; absent: it never refused for rate
 	Rate *float64 `json:"rate,omitempty"`
 
 	// Chunk items in a request that do best; absent: not known yet
@@ -3146,7 +3146,7 @@ type PayloadGroup struct {
 	Done   int64 `json:"done"`
 	Failed int64 `json:"failed"`
 
-	// InProgress asked for, or to be retried
+	// InProgress in flight, or to be retried
 	InProgress int64 `json:"in_progress"`
 }
 
@@ -4107,7 +4107,7 @@ type RunSummary struct {
 	// Skipped duplicates that intake left out
 	Skipped int64 `json:"skipped"`
 
-	// Done items that every step has come to its end with, and none has failed
+	// Done items that all steps have finished without a failure
 	Done int64 `json:"done"`
 
 	// Failed items with an error that is final, in a step that is not optional
@@ -4160,7 +4160,7 @@ type RunSummary struct {
 	// CarriedOn by these runs, which took items of it
 	CarriedOn []string `json:"carried_on,omitempty"`
 
-	// Blocker why it does not go on although it is running; in lists
+	// Blocker why a running run makes no progress; only in lists
 	Blocker *Blocker `json:"blocker,omitempty"`
 
 	// Past the last 20 runs of its schedule, the newest last; in folded lists
@@ -4587,7 +4587,7 @@ type StepReset struct {
 	// Ready of those, the ones that need not wait for a step before
 	Ready int64 `json:"ready"`
 
-	// Withdrawn of requests that were out: late answers about them are not taken
+	// Withdrawn requests in flight, whose late answers are ignored
 	Withdrawn int64 `json:"withdrawn"`
 
 	// Redone to be redone in any case, for the cascade
@@ -5230,7 +5230,7 @@ type ListRunsParams struct {
 	// Before only runs that follow this ID in the list
 	Before string `form:"before,omitempty" json:"before,omitempty"`
 
-	// Q words in the name, plan, source or starter, or the start of an ID
+	// Q words in the name, plan, source or starter, or part of an ID (4 digits or more, or its start)
 	Q string `form:"q,omitempty" json:"q,omitempty"`
 
 	// Plan only runs of this plan, like year-end, or year-end@3
@@ -5735,8 +5735,8 @@ func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, 
 
 // ConfirmAct: Confirm and carry out an act.
 //
-// Refused for who asked for it, and for who made the token of one of the two. If the act is refused, it stays
-// pending; an interrupted erasure stays running, and is confirmed again.
+// Requester and confirmer must be two people: neither made the other's token, nor one person both tokens. A refused
+// act stays pending; an interrupted erasure stays running: confirm it again.
 //
 // It is POST /acts/{id}/confirm, for role admin.
 func (c *Client) ConfirmAct(ctx context.Context, id string, options ...CallOption) (ConfirmedAct, error) {
@@ -5772,9 +5772,9 @@ func (c *Client) AllAlerts(ctx context.Context, params ListAlertsParams, options
 
 // ApplyAlert: Save or change an alert.
 //
-// The body is an alert in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
-// changes nothing. What was told stays told, and messages that wait go to the receiver of the new text. A receiver
-// that this server could not reach by its operator's file is refused.
+// The body is an alert in YAML, or in JSON. Its name field, or else the query, names it. An unchanged alert changes
+// nothing. Messages that were sent are not sent again; waiting ones go to the new receiver. A receiver that the
+// server's connections file does not allow is refused.
 //
 // It is POST /alerts, for role operator.
 func (c *Client) ApplyAlert(ctx context.Context, params ApplyAlertParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
@@ -5902,9 +5902,9 @@ func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (Col
 
 // ApplyCollector: Save or change a collector.
 //
-// The body is a collector in YAML, or in JSON. Its name field, or else the query, names it. What is the same as
-// before changes nothing. Changes hold from the next flush on. When order_by, values, partitions or fold_by change,
-// or fold is added or removed, what waits goes under its old keys before anything that is added from then on.
+// The body is a collector in YAML, or in JSON. Its name field, or else the query, names it. An unchanged collector
+// changes nothing. Changes apply from the next flush. When order_by, values, partitions or fold_by change, or fold is
+// added or removed, waiting operations keep their old keys and go before newly added ones.
 //
 // It is POST /collectors, for role operator.
 func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
@@ -5977,11 +5977,11 @@ func (c *Client) AllOperations(ctx context.Context, name string, params ListOper
 // AddOperations: Add operations to a collector.
 //
 // The body is operations, one JSON object after the other, or {"ops":[…]} with a list of them:
-// {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Only the payload must be there, and the key when the
-// collector has no order_by. They are added all or not at all, and stored when the answer comes; up to 100,000 and 32
-// MiB at once. An id that was added before, in the time for which the collector remembers ids, is counted as a
-// duplicate and not added again: so a request whose answer was lost can be sent again. With dry_run nothing is added:
-// the answer says what would be, or what is wrong. Adds are not in the audit log, since there are too many.
+// {"id":"order-17","key":"CUST-7","priority":0,"payload":{…}}. Required are the payload, and the key if the
+// collector has no order_by. All are added or none, up to 100,000 and 32 MiB per request; the answer means that they
+// are stored. An id that the collector still remembers counts as a duplicate and is not added again, so a request
+// whose answer was lost can be repeated. With dry_run nothing is added: the answer says what would be, or what is
+// wrong. Adds are not in the audit log: there are too many.
 //
 // It is POST /collectors/{name}/ops, for role operator.
 func (c *Client) AddOperations(ctx context.Context, name string, params AddOperationsParams, contentType string, body io.Reader, options ...CallOption) (AddedOperations, error) {
@@ -6187,9 +6187,9 @@ func (c *Client) Info(ctx context.Context, options ...CallOption) (Info, error) 
 
 // PreviewItems: Preview the first rows of a file.
 //
-// The body is a file of items, or its first 256 KiB, as it is or as the part called items of multipart/form-data. It
-// is read as a start reads it, and refused with the same problem; nothing is stored. Keys that stand twice are a
-// warning only, since the settings of a start say what is done with them.
+// The body is a file of items or its first 256 KiB, plain or as the part items of multipart/form-data. It is read as
+// start-run reads it, with the same problems; nothing is stored. Duplicate keys only cause a warning: the settings of
+// the start decide about them.
 //
 // It is POST /items/preview, for role operator.
 func (c *Client) PreviewItems(ctx context.Context, params PreviewItemsParams, contentType string, body io.Reader, options ...CallOption) (Preview, error) {
@@ -6224,7 +6224,8 @@ func (c *Client) DeleteNamespace(ctx context.Context, name string, options ...Ca
 
 // SetNamespace: Create a namespace, or change its quotas.
 //
-// The quotas replace those that it had. They hold from the next start on.
+// The quotas replace the former ones. max_in_flight applies from the next claim on; the rest to later starts, adds,
+// reruns and resumes.
 //
 // It is PUT /namespaces/{name}, for role admin.
 func (c *Client) SetNamespace(ctx context.Context, name string, body Quotas, options ...CallOption) (NamespaceList, error) {
@@ -6260,10 +6261,10 @@ func (c *Client) AllPlans(ctx context.Context, params ListPlansParams, options .
 
 // ApplyPlan: Save a plan.
 //
-// The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. What is the same as the newest
-// version changes nothing; anything else becomes the next version. With If-Match, the ETag of the plan as it was
-// read, nothing is applied when someone has applied another version meanwhile (412). Versions never change, and runs
-// keep the one that they started with.
+// The body is a plan in YAML, or in JSON. Its name field, or else the query, names it. A plan equal to the newest
+// version changes nothing; any other becomes the next version. With If-Match, the ETag of the plan that you read, it
+// is refused (412) if another version has been applied since. Versions never change; runs keep the one that they
+// started with.
 //
 // It is POST /plans, for role operator.
 func (c *Client) ApplyPlan(ctx context.Context, params ApplyPlanParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
@@ -6353,8 +6354,8 @@ func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (Rete
 
 // RunRetention: Apply the limits now.
 //
-// The leader begins at once; the answer says with what, and does not wait for it. Runs disappear from lists when
-// their turn comes, and then their rows go in small pieces.
+// The leader starts at once; the answer says what it deletes, without waiting for it. Each run leaves the lists
+// first; its rows are then deleted in small pieces.
 //
 // It is POST /retention/run, for role admin.
 func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ...CallOption) (RetentionDue, error) {
@@ -6364,8 +6365,8 @@ func (c *Client) RunRetention(ctx context.Context, body RetentionRun, options ..
 
 // SetRetention: Set the limits of a kind.
 //
-// The limits take the place of those before: one that is absent is none, and where all are, "keep_all": true must say
-// so. What is past them is deleted by the leader, within ten minutes, in small pieces.
+// Replaces all limits: an absent one is removed; to remove all, send "keep_all": true. The leader deletes what
+// exceeds them within ten minutes, in small pieces.
 //
 // It is PUT /retention/{kind}, for role admin.
 func (c *Client) SetRetention(ctx context.Context, kind string, body RetentionSettings, options ...CallOption) (RetentionKind, error) {
@@ -6404,9 +6405,9 @@ func (c *Client) AllRuns(ctx context.Context, params ListRunsParams, options ...
 
 // StartRun: Start a run.
 //
-// The body is the items, as CSV or NDJSON, plain or compressed with gzip or zstd, and the query holds the settings.
-// Or it is multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a plan in YAML,
-// and plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may have too are
+// The body is the items: CSV, NDJSON or Parquet, plain, gzip or zstd. The query has the settings. Or it is
+// multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a plan in YAML, and
+// plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may have too are
 // laid over it, for this run. Either way items stream in. After an error there is no run. With dry_run=true all is
 // read and checked the same way, and nothing is stored.
 //
@@ -6485,8 +6486,8 @@ func (c *Client) CancelAllRuns(ctx context.Context, body ControlAll, options ...
 
 // OpenRun: Open a run for items over time.
 //
-// The run is worked on while items are added: whenever 8192 of them are together, and what is left from the seal on.
-// A canary is refused. Parts like max_failed=1% count from the seal on, when it is known of how many.
+// Work begins while items are added: every full group of 8192 starts at once, the rest when the run is sealed. A
+// canary is refused. Percentages, like max_failed=1%, apply once the run is sealed and its size is known.
 //
 // It is POST /runs/open, for role operator.
 func (c *Client) OpenRun(ctx context.Context, body OpenSettings, options ...CallOption) (Opened, error) {
@@ -6562,10 +6563,9 @@ func (c *Client) CompareRuns(ctx context.Context, run string, params CompareRuns
 
 // Correct: Correct the data of items.
 //
-// The body is items as those of a start, up to 256 MiB and 500,000 of them, whose payloads take the place of those
-// that the run has for their keys: all of them or none. A run that has completed opens again. What was made of the
-// items at steps that see payloads is taken back and done again, requests that are out included; what the steps after
-// had made of it is redone where a part changes that they see, or in any case with cascade.
+// The body is items in the formats of start-run, up to 256 MiB and 500,000. They replace the payloads of the same
+// keys, all or none. A completed run reopens. For these items, steps that see payloads withdraw requests, discard
+// results and run again; later steps rerun where a part that they see changes, or all with cascade.
 //
 // It is POST /runs/{run}/correct, for role operator.
 func (c *Client) Correct(ctx context.Context, run string, params CorrectParams, contentType string, body io.Reader, options ...CallOption) (Corrected, error) {
@@ -6757,9 +6757,9 @@ func (c *Client) AllItems(ctx context.Context, run string, params ListItemsParam
 
 // AddItems: Add items to an open run.
 //
-// The body is items, as those of a start are, up to 256 MiB and 1,000,000 items. They are added all or not at all.
-// The same idempotency_key with the same body is answered as before; with another one it is a conflict. What is done
-// with a key that the run has already was said when it was opened.
+// The body is items in the formats of start-run, up to 256 MiB and 1,000,000, added all or none. The same
+// idempotency_key with the same body gets the same answer; with another body it is a conflict. Keys that the run
+// already has are handled as open-run's on_duplicate says.
 //
 // It is POST /runs/{run}/items, for role operator.
 func (c *Client) AddItems(ctx context.Context, run string, params AddItemsParams, contentType string, body io.Reader, options ...CallOption) (AddedItems, error) {
@@ -6788,7 +6788,7 @@ func (c *Client) GetItem(ctx context.Context, run string, key string, params Get
 
 // CorrectItem: Correct the data of one item.
 //
-// As correct does, with one payload as it stands.
+// Like correct, for one item: the body is its payload.
 //
 // It is POST /runs/{run}/items/{key}/correct, for role operator.
 func (c *Client) CorrectItem(ctx context.Context, run string, key string, body ItemCorrection, options ...CallOption) (Corrected, error) {
@@ -6798,9 +6798,9 @@ func (c *Client) CorrectItem(ctx context.Context, run string, key string, body I
 
 // GetResult: The result of an item, unchanged.
 //
-// The bytes as the service gave them, to be kept and not to be shown: whatever they are, a browser saves them. Their
-// content type is told only when it is one in which nothing runs; others are application/octet-stream, and
-// Tranche-Content-Type says what the service called it. The ETag is the SHA-256; ranges of bytes can be asked for.
+// The bytes that the service returned, always as a download. The content type is kept if browsers cannot execute it;
+// otherwise it is application/octet-stream, and Tranche-Content-Type has the service's. The ETag is the SHA-256; byte
+// ranges are supported.
 //
 // It is GET /runs/{run}/items/{key}/result, for role viewer.
 func (c *Client) GetResult(ctx context.Context, run string, key string, params GetResultParams, options ...CallOption) (*Stream, error) {
@@ -6834,11 +6834,11 @@ func (c *Client) PauseRun(ctx context.Context, run string, body ControlSettings,
 // and the last one of a run ends with its items. Blocks behind the last item are left out, so the answer may be
 // empty.
 //
-// - state: 0 waiting for a step before, or to be loaded; 1 held back by a canary; 2 ready; 3 to be retried later; 4
-// in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being recomputed. - attempts: how often the
-// item was sent since it was last ready, up to 255. - latency: of the request that brought its outcome: 0 for none,
-// else 1+12·log2(1+milliseconds), rounded, up to 255. - age: since the item last moved, in seconds, in the same
-// code.
+// - state: 0 waiting for a step before, or to be loaded; 1 held by a canary, or behind another item of its lane; 2
+// ready; 3 to be retried later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being
+// recomputed. - attempts: how often the item was sent since it was last ready, up to 255. - latency: of the request
+// that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to 255. - age: since the item
+// last moved, in seconds, in the same code.
 //
 // Over all steps an item has failed if it has at a step that is not optional, and is done when it has come to its end
 // at all; else it shows its furthest step. Attempts and latency are the highest of its steps, and the age is that of
@@ -6969,9 +6969,9 @@ func (c *Client) AllSchedules(ctx context.Context, params ListSchedulesParams, o
 
 // ApplySchedule: Save or change a schedule.
 //
-// The body is a schedule in YAML, or in JSON. Its name field, or else the query, names it. What is the same as before
-// changes nothing. A plan that is not saved, or a source that this server does not know, is a warning: it may be
-// there when the time comes.
+// The body is a schedule in YAML, or in JSON. Its name field, or else the query, names it. An unchanged schedule
+// changes nothing. A plan that is not saved, or a source that this server does not know, only causes a warning: it
+// may exist by the due time.
 //
 // It is POST /schedules, for role operator.
 func (c *Client) ApplySchedule(ctx context.Context, params ApplyScheduleParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
@@ -7104,8 +7104,8 @@ func (c *Client) ListSessions(ctx context.Context, options ...CallOption) (Sessi
 
 // RevokeSessions: End all sessions of a user.
 //
-// Within 5 seconds, on all nodes. Who still has a token, or an account at the identity provider that has a role here,
-// can log in again: take that away first.
+// Takes effect within 5 seconds on all nodes. A user with a token, or with an account at the identity provider that
+// has a role here, can log in again: revoke that first.
 //
 // It is POST /sessions/revoke, for role admin.
 func (c *Client) RevokeSessions(ctx context.Context, body RevokeSessions, options ...CallOption) (RevokedSessions, error) {
@@ -7154,8 +7154,8 @@ func (c *Client) CreateToken(ctx context.Context, body TokenSettings, options ..
 
 // RevokeToken: Revoke a token.
 //
-// It does nothing more within 5 seconds, on all nodes, and the sessions that it began have ended. Requests of its
-// that are in progress are interrupted, streams too.
+// Within 5 seconds all nodes refuse it, its sessions end, and its requests in progress, streams included, are
+// interrupted.
 //
 // It is POST /tokens/{id}/revoke, for role admin.
 func (c *Client) RevokeToken(ctx context.Context, id string, options ...CallOption) (TokenView, error) {
@@ -7195,10 +7195,10 @@ func (c *Client) AllTrackers(ctx context.Context, params ListTrackersParams, opt
 
 // OpenTracker: Open a tracker batch.
 //
-// A batch knows which of its items are still pending, a bit for each, and whoever acknowledges the last of them after
-// the seal, or seals when none is pending, is told that it is complete: one call, and no other. An event tells it
-// once, and a webhook if one is set. A problem's type ends with a code, like urn:tranche:tracker:no_such_group. With
-// a key, or an id, the same call may be made again: the batch is opened once.
+// A batch has a bit for each pending item. Exactly one call learns that it is complete: the one that acknowledges the
+// last item after the seal, or the seal if no item is pending. An event reports it once, and a webhook if set. A
+// problem's type ends with a code, like urn:tranche:tracker:no_such_group. With a key or an id the call can be
+// repeated: the batch is opened once.
 //
 // It is POST /trackers, for role operator.
 func (c *Client) OpenTracker(ctx context.Context, body BatchSettings, options ...CallOption) (BatchOpened, error) {
@@ -7210,9 +7210,8 @@ func (c *Client) OpenTracker(ctx context.Context, body BatchSettings, options ..
 //
 // Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it), batch:group-group and
 // batch:all, and may leave the batch out where the path names it. Items of any groups and batches go in one call, all
-// or none. What was acknowledged before stays as it was: sending again does no harm. With a code the items have
-// failed permanently. Calls that come at the same time share a transaction. They are not in the audit log: there may
-// be thousands a second.
+// or none. Items acknowledged before stay as they are, so a call can be repeated. With a code the items have failed
+// permanently. Concurrent calls share a transaction. They are not in the audit log: there may be thousands a second.
 //
 // It is POST /trackers/ack, for role operator.
 func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
@@ -7243,9 +7242,8 @@ func (c *Client) GetTracker(ctx context.Context, id string, params GetTrackerPar
 //
 // Ids are batch:group:index; ranges are batch:group:low-high, batch:group (all of it), batch:group-group and
 // batch:all, and may leave the batch out where the path names it. Items of any groups and batches go in one call, all
-// or none. What was acknowledged before stays as it was: sending again does no harm. With a code the items have
-// failed permanently. Calls that come at the same time share a transaction. They are not in the audit log: there may
-// be thousands a second.
+// or none. Items acknowledged before stay as they are, so a call can be repeated. With a code the items have failed
+// permanently. Concurrent calls share a transaction. They are not in the audit log: there may be thousands a second.
 //
 // It is POST /trackers/{id}/ack, for role operator.
 func (c *Client) AckTracker(ctx context.Context, id string, body Acknowledgement, options ...CallOption) (BatchesAcked, error) {
@@ -7273,9 +7271,9 @@ func (c *Client) AllTrackerGroups(ctx context.Context, id string, params ListTra
 
 // AddTrackerItems: Add items to an open batch.
 //
-// Items are numbered within groups of 8192, all full but the last of a call, and their ids are batch:group:index. Who
-// knows first_group and items makes all of them without asking. With a key the same call may be made again: they are
-// added once. Additions are not in the audit log; the batch says how many there were.
+// Items are numbered within groups of 8192, all full but the last of a call, and their ids are batch:group:index. The
+// caller can build them from first_group and items. With a key the call can be repeated: the items are added once.
+// Additions are not in the audit log; the batch counts them.
 //
 // It is POST /trackers/{id}/groups, for role operator.
 func (c *Client) AddTrackerItems(ctx context.Context, id string, body GroupSettings, options ...CallOption) (GroupsAdded, error) {
@@ -7311,4 +7309,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 398c3b03c54291a9d090e31ea546ea5c, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.
+// Of 32b3222b57556ddb073f02beba1f1a5c, is d87e5612340459f5f9d828c4056e1e3c94418d1674d2c61b37cd8780c764f567.
