@@ -113,7 +113,7 @@ func TestFlowsAskFlowsThreeDeep(t *testing.T) {
 	b.nothingLeft()
 	mu.Lock()
 	defer mu.Unlock()
-	if !keys["/0/7/1/c:1,b:1,a:1"] || len(keys) != 20 {
+	if !keys["/0/7/1/a53b1019c55b4f8e/c:1,b:1,a:1"] || len(keys) != 20 {
 		t.Errorf("idempotency keys: %v", keys)
 	}
 }
