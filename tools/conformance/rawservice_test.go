@@ -388,7 +388,7 @@ func (s *rawService) obey(r *rawReply, items []rawItem, params map[string]string
 		}
 		var in instruction
 		_ = json.Unmarshal(item.D, &in) // what it is not, it is not
-		run := fmt.Sprintf("%s/0/%d/1", r.request.Get(wire.HeaderRun), ordinal)
+		run := fmt.Sprintf("%s/0/%d/1/%.8x", r.request.Get(wire.HeaderRun), ordinal, sha256.Sum256([]byte(*item.K)))
 		switch in.Do {
 		case "hello":
 			r.result(ordinal, `{"conformance":1}`)
