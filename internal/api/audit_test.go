@@ -235,8 +235,8 @@ func TestTheAuditLogIsExportedAndVerified(t *testing.T) {
 	b.Finish(run)
 	b.Get("/runs/it/export", apicore.ActorHeader, "ann")
 	b.Server.Close() // it writes what it has counted
-	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'read' AND actor = 'ann' AND run_id IS NULL
-		AND subject = $1::text AND detail ->> 'by' = 'export-run' AND detail ->> 'count' = '1'`, run.String()), 1, "counts of the read")
+	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'read' AND actor = 'ann' AND subject = $1::text
+		AND run_id IS NULL AND detail ->> 'by' = 'export-run' AND detail ->> 'count' = '1'`, run.String()), 1, "reads")
 	testenv.NoError(t, retention.New(b.Store).SealAudit(t.Context()))
 	var first, rest inspect.AuditPage
 	b.Read("/audit/export?limit=1", &first)
