@@ -157,9 +157,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	}
 	meta := suspend()
 	stop := b.Run(instance("two"))
-	eventually(t, "the other version hands the chunk back", func() bool {
-		return b.logged.FilterMessageSnippet("left to instances of another version").Len() > 0
-	})
+	b.logs("left to instances of another version", 1)
 	check(t, stop())
 	stop = b.Run(instance("one"))
 	testenv.Same(t, string(b.collect(1)[meta.Slice].slots[0].Data), `{"square":1000}`, "with both versions")
@@ -382,9 +380,7 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 		hide(state)
 		sought := b.logged.FilterMessageSnippet("looking for it again").Len()
 		b.publish(part(request, 1, `{"i":0,"d":{"n":1}}`))
-		eventually(t, "the chunk is looked for twice", func() bool {
-			return b.logged.FilterMessageSnippet("looking for it again").Len() >= sought+2
-		})
+		b.logs("looking for it again", sought+2)
 		b.publish(&nats.Msg{Subject: state.Subject, Header: state.Header, Data: state.Data})
 		if w := b.collect(1)[meta.Slice]; w == nil || string(w.slots[0].Data) != `{"square":1000}` {
 			t.Errorf("%s: %+v", name, w)

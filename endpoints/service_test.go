@@ -269,9 +269,7 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	b.collect(2)
 	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"},
 		wire.HeaderVersion: {"1"}}})
-	eventually(t, "the unreadable request is told", func() bool {
-		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
-	})
+	b.logs("whom to tell", 1)
 	testenv.Same(t, b.logged.FilterMessageSnippet("whom to tell").All()[0].ContextMap()["run"], "some run",
 		"the unreadable request is of run")
 	seen := map[any]map[string]any{}

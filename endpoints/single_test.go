@@ -344,9 +344,7 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
 		t.Errorf("the caller waits for the stream of letters: %+v", w)
 	}
-	eventually(t, "the request is handed back", func() bool {
-		return b.logged.FilterMessageSnippet("a dead letter could not be sent").Len() > 0
-	})
+	b.logs("a dead letter could not be sent", 1)
 	testenv.MustSame(t, b.pending(wire.StreamWork, "work"), 1, "requests without a letter")
 	b.bound(wire.StreamDead, stream.DefaultDeadMaxBytes)
 	if letter := b.letters(1)[0]; letter.Slice != meta.Slice || letter.Cause != wire.CodePanic {

@@ -280,7 +280,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 		t.Errorf("one more got %d, %v", a.StatusCode, a.Header)
 	}
 	testenv.Same(t, ask(good).StatusCode, http.StatusForbidden, "after that a viewer gets")
-	_ = ask(gone) // refused as well
+	_ = ask(gone)    // refused as well
 	b.Server.Close() // it writes what it has counted
 	testenv.Same(t, b.Number(`SELECT (count(*) BETWEEN 1 AND 3 AND bool_and(actor = 'anonymous' AND
 		subject = '127.0.0.1' AND detail->>'by' = 'token'))::int FROM audit_log WHERE action = 'login_failed'`), 1,
