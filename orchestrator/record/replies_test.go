@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"strings"
 	"sync"
 	"testing"
@@ -20,31 +19,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
-
-// Every message of every reply comes ten times, in any order, some of them late.
-func TestRepliesTenTimesInAnyOrder(t *testing.T) {
-	t.Parallel()
-	b := setup(t)
-	b.StartNode(t)
-	f, slices := b.Forge(t, 50, 1000)
-	seed := rand.Uint64()
-	t.Logf("seed %d", seed)
-	var msgs []*nats.Msg
-	for _, s := range slices {
-		items := b.Items(t, s.ID)
-		for range 10 {
-			msgs = append(msgs, f.Reply(s.ID, -1, nodetest.Body(items[:20]...)),
-				f.Reply(s.ID, len(items), nodetest.Body(items[20:]...)))
-		}
-	}
-	rand.New(rand.NewPCG(seed, 0)).Shuffle(len(msgs), func(i, j int) { msgs[i], msgs[j] = msgs[j], msgs[i] })
-	f.Publish(t, msgs...)
-	b.Want(t, f.Run, 1, 1000, 0)
-	b.WantRight(t, f.Run, 1000)
-	b.WantDrained(t)
-	testenv.Same(t, len(b.Reasons(t)), 0, "quarantined: %v", b.Reasons(t))
-	b.Check(t)
-}
 
 // A service that goes wrong in every way there is, and strangers who write to its reply subject: each message is put
 // aside with its reason, and the consumer goes on. The slice of which a reply could not be read comes again at once, in
