@@ -99,7 +99,7 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 		if e := w.slots[11].Err; e == nil || e.Code != wire.CodeUnanswered || !e.Retry {
 			t.Errorf("seed %d: slot 11: %v", seed, e)
 		}
-		eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
+		b.done(wire.StreamStage, "flow")
 		b.drainReplies()
 	}
 }
@@ -136,7 +136,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	eventually(t, "the reply is stale", func() bool { return flow.Stale.Load() == 1 })
 	b.publish(good)
 	testenv.Same(t, string(b.collect(1)[meta.Slice].slots[0].Data), `{"square":1000}`, "slot 0")
-	eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
+	b.done(wire.StreamStage, "flow")
 }
 
 func TestVersionsOfAFlowSideBySide(t *testing.T) {
@@ -353,7 +353,7 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 			}
 		}
 		b.collect(1)[meta.Slice].holds(t, name, tc.failure, want)
-		eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
+		b.done(wire.StreamStage, "flow")
 		b.drainReplies()
 	}
 }

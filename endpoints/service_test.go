@@ -102,7 +102,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 	if w := b.collect(1)[meta.Slice]; w.messages != 1 || w.answered != 3 {
 		t.Errorf("messages %d, answered %d", w.messages, w.answered)
 	}
-	eventually(t, "the request is acknowledged", func() bool { return b.pending(wire.StreamWork, "list") == 0 })
+	b.done(wire.StreamWork, "list")
 	testenv.Same(t, b.stored(wire.StreamReply), 1, "messages were sent")
 }
 
@@ -391,7 +391,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	stop := instance()
 	b.collect(rounds * each)
 	for _, name := range names {
-		eventually(t, "all is acknowledged", func() bool { return b.pending(wire.StreamWork, name) == 0 })
+		b.done(wire.StreamWork, name)
 	}
 	check(t, stop())
 	again := 0
