@@ -84,7 +84,7 @@ func TestCallGivesTheAnswer(t *testing.T) {
 			t.Errorf("%+v, %v", raw, err)
 		}
 	})
-	eventually(t, "no request is left", func() bool { return b.pending(wire.StreamWork, "square") == 0 })
+	b.done(wire.StreamWork, "square")
 }
 
 func TestCallListOfManyItems(t *testing.T) {
@@ -221,7 +221,7 @@ func TestCallThatIsCancelled(t *testing.T) {
 	}
 	calls.Wait()
 	close(end)
-	eventually(t, "the late answers do no harm", func() bool { return b.pending(wire.StreamWork, "slow") == 0 })
+	b.done(wire.StreamWork, "slow")
 }
 
 func TestCallThatTheStreamDoesNotTake(t *testing.T) {

@@ -151,8 +151,8 @@ func (b *bundle) dieAt(step string, times int) {
 		b.t.Fatalf("death at %s: another reply came", step)
 	}
 	checkJoined(b.t, "death at "+step, whole, 30)
-	eventually(b.t, "no reply is left of "+name, func() bool { return b.pending(wire.StreamStage, name) == 0 })
-	eventually(b.t, "no request is left of "+name, func() bool { return b.pending(wire.StreamWork, name) == 0 })
+	b.done(wire.StreamStage, name)
+	b.done(wire.StreamWork, name)
 }
 
 // pending returns how many messages of an endpoint in a stream are not acknowledged.

@@ -99,7 +99,7 @@ func TestRepliesInSeveralMessagesInAnyOrderAndTwice(t *testing.T) {
 		if e := w.slots[11].Err; e == nil || e.Code != wire.CodeUnanswered || !e.Retry {
 			t.Errorf("seed %d: slot 11: %v", seed, e)
 		}
-		eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
+		b.done(wire.StreamStage, "flow")
 		b.drainReplies()
 	}
 }
@@ -136,7 +136,7 @@ func TestRepliesThatNobodyWaitsForAreRefused(t *testing.T) {
 	eventually(t, "the reply is stale", func() bool { return flow.Stale.Load() == 1 })
 	b.publish(good)
 	testenv.Same(t, string(b.collect(1)[meta.Slice].slots[0].Data), `{"square":1000}`, "slot 0")
-	eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
+	b.done(wire.StreamStage, "flow")
 }
 
 func TestVersionsOfAFlowSideBySide(t *testing.T) {
@@ -157,9 +157,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	}
 	meta := suspend()
 	stop := b.Run(instance("two"))
-	eventually(t, "the other version hands the chunk back", func() bool {
-		return b.logged.FilterMessageSnippet("left to instances of another version").Len() > 0
-	})
+	b.logs("left to instances of another version", 1)
 	check(t, stop())
 	stop = b.Run(instance("one"))
 	testenv.Same(t, string(b.collect(1)[meta.Slice].slots[0].Data), `{"square":1000}`, "with both versions")
@@ -355,7 +353,7 @@ func TestRepliesOfEveryWrongKind(t *testing.T) {
 			}
 		}
 		b.collect(1)[meta.Slice].holds(t, name, tc.failure, want)
-		eventually(t, "no reply is left", func() bool { return b.pending(wire.StreamStage, "flow") == 0 })
+		b.done(wire.StreamStage, "flow")
 		b.drainReplies()
 	}
 }
@@ -382,9 +380,7 @@ func TestAChunkThatIsNotThereYet(t *testing.T) {
 		hide(state)
 		sought := b.logged.FilterMessageSnippet("looking for it again").Len()
 		b.publish(part(request, 1, `{"i":0,"d":{"n":1}}`))
-		eventually(t, "the chunk is looked for twice", func() bool {
-			return b.logged.FilterMessageSnippet("looking for it again").Len() >= sought+2
-		})
+		b.logs("looking for it again", sought+2)
 		b.publish(&nats.Msg{Subject: state.Subject, Header: state.Header, Data: state.Data})
 		if w := b.collect(1)[meta.Slice]; w == nil || string(w.slots[0].Data) != `{"square":1000}` {
 			t.Errorf("%s: %+v", name, w)

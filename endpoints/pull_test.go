@@ -86,7 +86,7 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 	svc, g := b.service(), newGate(t)
 	const slots, requests = 4, 20
 	check(t, HandleList(svc, "large", func(_ context.Context, chunk *Chunk[string, square]) error {
-		g.calls.Add(1)
+		g.begun <- chunk.Meta()
 		<-g.open
 		for _, item := range chunk.Items() {
 			item.Reply(square{})
@@ -97,7 +97,9 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 		b.ask("large", []payload{{0, fmt.Sprintf("%q", bytes.Repeat([]byte("x"), 1000_000))}})
 	}
 	b.Run(svc)
-	eventually(t, "all slots are taken", func() bool { return g.calls.Load() == slots })
+	for range slots {
+		await(t, "chunk", g.begun)
+	}
 	room := svc.endpoints[0].Work.Room
 	eventually(t, "it has fetched ahead", func() bool { return room.Len() == 2*slots })
 	room.Mu.Lock()

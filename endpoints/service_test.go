@@ -102,7 +102,7 @@ func TestLateFlushSendsNothing(t *testing.T) {
 	if w := b.collect(1)[meta.Slice]; w.messages != 1 || w.answered != 3 {
 		t.Errorf("messages %d, answered %d", w.messages, w.answered)
 	}
-	eventually(t, "the request is acknowledged", func() bool { return b.pending(wire.StreamWork, "list") == 0 })
+	b.done(wire.StreamWork, "list")
 	testenv.Same(t, b.stored(wire.StreamReply), 1, "messages were sent")
 }
 
@@ -269,9 +269,7 @@ func TestLinesAboutChunksSayWhich(t *testing.T) {
 	b.collect(2)
 	b.publish(&nats.Msg{Subject: wire.WorkSubject("list"), Header: nats.Header{wire.HeaderRun: {"some run"},
 		wire.HeaderVersion: {"1"}}})
-	eventually(t, "the unreadable request is told", func() bool {
-		return b.logged.FilterMessageSnippet("whom to tell").Len() == 1
-	})
+	b.logs("whom to tell", 1)
 	testenv.Same(t, b.logged.FilterMessageSnippet("whom to tell").All()[0].ContextMap()["run"], "some run",
 		"the unreadable request is of run")
 	seen := map[any]map[string]any{}
@@ -393,7 +391,7 @@ func TestCleanStopsRepeatNothing(t *testing.T) {
 	stop := instance()
 	b.collect(rounds * each)
 	for _, name := range names {
-		eventually(t, "all is acknowledged", func() bool { return b.pending(wire.StreamWork, name) == 0 })
+		b.done(wire.StreamWork, name)
 	}
 	check(t, stop())
 	again := 0
@@ -427,19 +425,22 @@ func TestConcurrencyChangesWhileRunning(t *testing.T) {
 	for range 8 {
 		b.ask("list", numbers(1))
 	}
-	begun := func(n int32) {
+	begun := func(more int) {
 		t.Helper()
-		eventually(t, "they are at work", func() bool { return g.calls.Load() == n })
+		for range more {
+			await(t, "chunk", g.begun)
+		}
+		testenv.Same(t, len(g.begun), 0, "more are at work")
 	}
 	begun(1)
 	check(t, svc.SetConcurrency("list", 3))
-	begun(3)
+	begun(2)
 	b.set("list", stream.ConsumerSettings{Concurrency: 5})
-	begun(5)
+	begun(2)
 	check(t, svc.SetConcurrency("list", 7)) // waits for its turn
 	testenv.Same(t, svc.Stats()[0].Concurrency, 5, "the concurrency while an operator says 5")
 	b.set("list", stream.ConsumerSettings{})
-	begun(7)
+	begun(2)
 	check(t, svc.SetConcurrency("list", 0))
 	testenv.Same(t, svc.Stats()[0].Concurrency, 1, "the concurrency while the option says 1")
 	g.let()

@@ -13,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
 	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/endpoints/internal/serve"
@@ -44,6 +45,7 @@ type bundle struct {
 	js      jetstream.JetStream
 	log     *zap.Logger
 	logged  *observer.ObservedLogs
+	lines   chan struct{} // there is more in it
 	pieces  wire.Assembly
 	taken   map[serve.RequestID]bool // messages of replies; what is not acknowledged for 5 s comes again
 }
@@ -79,7 +81,15 @@ func newBundle(t testing.TB) *bundle {
 	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
 	t.Cleanup(cancel)
 	core, logged := observer.New(zap.DebugLevel)
-	return &bundle{t: t, ctx: ctx, log: zap.New(core), logged: logged, taken: map[serve.RequestID]bool{}}
+	b := &bundle{t: t, ctx: ctx, logged: logged, lines: make(chan struct{}, 1), taken: map[serve.RequestID]bool{}}
+	b.log = zap.New(core, zap.Hooks(func(zapcore.Entry) error {
+		select {
+		case b.lines <- struct{}{}:
+		default:
+		}
+		return nil
+	}))
+	return b
 }
 
 // over gives a bundle its connection, and makes the streams.
@@ -422,6 +432,14 @@ func (b *bundle) reply(endpoint string, items []payload) *whole {
 	b.t.Helper()
 	meta := b.ask(endpoint, items)
 	return b.collect(1)[meta.Slice]
+}
+
+// logs waits for so many lines with a text.
+func (b *bundle) logs(text string, n int) {
+	b.t.Helper()
+	for b.logged.FilterMessageSnippet(text).Len() < n {
+		await(b.t, "line with "+text, b.lines)
+	}
 }
 
 // eventually polls until ok, within patience.

@@ -158,11 +158,6 @@ func (b *bundle) askSingle(endpoint, text string, deliveries int) wire.Meta {
 	return b.ask(endpoint, []payload{{0, text}}, func(m *wire.Meta) { m.Mode, m.Deliveries = wire.ModeSingle, deliveries })
 }
 
-func (b *bundle) settled(endpoint string) {
-	b.t.Helper()
-	eventually(b.t, "no request is left", func() bool { return b.pending(wire.StreamWork, endpoint) == 0 })
-}
-
 // Requests of one item are tried again where that may help, and leave a letter where the handler did not decide.
 func TestSingleRequestsThatDie(t *testing.T) {
 	t.Parallel()
@@ -263,7 +258,7 @@ func TestSingleRequestsThatDie(t *testing.T) {
 		}
 	}
 	for _, endpoint := range []string{"each", "list", "flow"} {
-		b.settled(endpoint)
+		b.done(wire.StreamWork, endpoint)
 	}
 	mu.Lock()
 	defer mu.Unlock()
@@ -321,7 +316,7 @@ func TestUnreadableRequestsAreBuried(t *testing.T) {
 	for _, w := range b.collect(2) {
 		w.fails(t, wire.CodeBadRequest, false)
 	}
-	b.settled("work")
+	b.done(wire.StreamWork, "work")
 	ids := map[string]bool{}
 	for _, letter := range b.letters(4) {
 		ids[letter.MsgID] = true
@@ -344,15 +339,13 @@ func TestRequestIsKeptWhileItCannotBeBuried(t *testing.T) {
 	if w := b.collect(1)[meta.Slice]; w.slots[0].Err == nil {
 		t.Errorf("the caller waits for the stream of letters: %+v", w)
 	}
-	eventually(t, "the request is handed back", func() bool {
-		return b.logged.FilterMessageSnippet("a dead letter could not be sent").Len() > 0
-	})
+	b.logs("a dead letter could not be sent", 1)
 	testenv.MustSame(t, b.pending(wire.StreamWork, "work"), 1, "requests without a letter")
 	b.bound(wire.StreamDead, stream.DefaultDeadMaxBytes)
 	if letter := b.letters(1)[0]; letter.Slice != meta.Slice || letter.Cause != wire.CodePanic {
 		t.Errorf("%+v", letter)
 	}
-	b.settled("work")
+	b.done(wire.StreamWork, "work")
 	b.letters(1)
 }
 

@@ -88,7 +88,7 @@ func TestRunEndsWhenTheConnectionIsClosed(t *testing.T) {
 	check(t, HandleEach(svc, "square", squares))
 	done := make(chan error, 1)
 	go func() { done <- svc.Run(b.ctx) }()
-	eventually(t, "it listens", func() bool { return b.logged.FilterMessage("listening").Len() > 0 })
+	b.logs("listening", 1)
 	svc.host.NC.Close()
 	testenv.Fails(t, await(t, "end of Run", done), "no error")
 }
@@ -151,13 +151,10 @@ func TestEachReasonForAWaitIsLogged(t *testing.T) {
 	b := setup(t, own)
 	check(t, b.js.DeleteStream(b.ctx, wire.StreamWork))
 	serveEach(b, "square", squares)
-	says := func(text string) func() bool {
-		return func() bool { return b.logged.FilterMessageSnippet(text).Len() > 0 }
-	}
-	eventually(t, "the stream is waited for", says("waiting for a Tranche node to create stream "+wire.StreamWork))
+	b.logs("waiting for a Tranche node to create stream "+wire.StreamWork, 1)
 	b.stop()
-	eventually(t, "the server is waited for", says("waiting for a NATS server"))
-	eventually(t, "what to do is said", says("start `tranche serve`, or set NATS_URL"))
+	b.logs("waiting for a NATS server", 1)
+	b.logs("start `tranche serve`, or set NATS_URL", 1)
 	b.start()
 	eventually(t, "the node is connected", b.nc.IsConnected)
 	b.streams()
@@ -178,7 +175,7 @@ func TestARefusedServiceSaysHowToGetIn(t *testing.T) {
 	b.Run(svc)
 	remedy := "refuses this user (nats: Authorization Violation): for the private server of `tranche serve`, " +
 		"set NATS_URL=$(cat DIR/nats-url)"
-	eventually(t, "the log says how", func() bool { return b.logged.FilterMessageSnippet(remedy).Len() > 0 })
+	b.logs(remedy, 1)
 	eventually(t, "the probe is told how", func() bool {
 		err := svc.Ready()
 		return err != nil && strings.Contains(err.Error(), remedy)

@@ -44,8 +44,9 @@ func TestRunSurvivesARestartOfNATS(t *testing.T) {
 	b.Serve(t, "statement", l.Handle)
 	run := b.Start(t, nodetest.Patient(), nodetest.Size)
 	l.Await(t)
+	back := b.NC.StatusChanged(nats.CONNECTED)
 	testenv.NoError(t, b.Own.Restart(t.Context()))
-	nodetest.Until(t, "clients are back", func() bool { return b.NC.Stats().Reconnects > 0 })
+	<-back
 	close(l.Gate)
 	b.WantSound(t, l, run, nodetest.Size)
 	b.WantDrained(t) // what comes after the restart is acknowledged as before

@@ -12,12 +12,16 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator/core"
+	"github.com/tranchehq/tranche/orchestrator/streams"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 )
 
 // Each event is published by one of the two ways, and by the outbox's reader whenever the other one gives it up.
@@ -132,4 +136,52 @@ func TestFailedLoadsAreCleared(t *testing.T) {
 			t.Errorf("they were cleared %v times, and %v are left", store.asked, r.uncleared.all())
 		}
 	})
+}
+
+// allButSchedules is a server of which one user may publish everything but the events of schedules, another everything.
+const allButSchedules = `
+jetstream {}
+authorization { users: [
+    { user: some, password: p, permissions: { publish: { deny: ["tranche.event.schedule.>"] } } }
+    { user: all, password: p }
+] }`
+
+// NATS takes no events of one kind, and others are larger than a message may be. However many these are, and although
+// they are the older ones, those of other kinds are published; with the permission, these are as well.
+func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
+	t.Parallel()
+	pool, server := testenv.Pool(t), testenv.NATSByConfig(t, allButSchedules)
+	add := func(kind string, n, size int) { // older than all before
+		testenv.Must(pool.Exec(t.Context(), `INSERT INTO run_event (id, run_id, generation, kind, payload, at)
+			SELECT gen_random_uuid(), gen_random_uuid(), 1, $1, jsonb_build_object('x', repeat('y', $3)),
+				(SELECT coalesce(min(at), tranche_now()) - interval '1 s' FROM run_event)
+			FROM generate_series(1, $2)`, kind, n, size))(t)
+	}
+	publish := func(user string, completed, missed, paused int) error {
+		t.Helper()
+		nc := server.Conn(t, user, "p", "_INBOX")
+		js := testenv.Must(jetstream.New(nc))(t)
+		testenv.Must(js.CreateOrUpdateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamEvent,
+			Subjects: []string{wire.EventSubject(">")}, Storage: jetstream.MemoryStorage}))(t)
+		k := core.New(database.New(pool), nc, js, zaptest.NewLogger(t))
+		p := &publisher{k, streams.NewKeeper(k, streams.Config{Try: func() {}}), newFreshEvents()}
+		err := p.publishWaiting(t.Context())
+		for errors.Is(err, context.DeadlineExceeded) { // of a machine that was stalled
+			err = p.publishWaiting(t.Context())
+		}
+		for kind, want := range map[string]int{"completed": completed, "schedule.missed": missed, "paused": paused} {
+			n := testenv.Number(t, pool, `SELECT count(*) FROM run_event WHERE kind = $1 AND published_at IS NULL`, kind)
+			testenv.Same(t, n, want, "events of kind %s that wait", kind)
+		}
+		return err
+	}
+	const refused, large = 250, 3
+	add("completed", 120, 0)
+	add("paused", large, 1<<20)
+	add("schedule.missed", refused, 0)
+	for range 2 {
+		testenv.Is(t, publish("some", 0, refused, large), nats.ErrPermissionViolation, "who may not publish some is told")
+		add("completed", 1, 0)
+	}
+	testenv.Is(t, publish("all", 0, 0, large), nats.ErrMaxPayload, "who may publish all is told")
 }

@@ -189,13 +189,12 @@ func (b *bench) turn(d *alerts.LeaderTask, lease workqueue.Lease) {
 
 func (b *bench) sendUntil(d *alerts.LeaderTask, lease workqueue.Lease, what string, so func() bool) {
 	b.Helper()
-	for deadline := time.Now().Add(soon); !so(); {
-		if time.Now().After(deadline) {
-			b.Fatalf("after %s it is not so: %s", soon, what)
+	testenv.Until(b, soon, what, func() bool {
+		if !so() {
+			b.send(d, lease)
 		}
-		b.send(d, lease)
-		<-time.After(5 * time.Millisecond)
-	}
+		return so()
+	})
 }
 
 func (b *bench) messages(rule string) []alert.AlertMessage {

@@ -2,6 +2,7 @@ package health_test
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -38,6 +39,7 @@ type world struct {
 	nc    *nats.Conn
 	node  *orchestrator.Node
 	watch *health.Watch
+	last  *health.Report
 }
 
 func setup(t *testing.T) *world {
@@ -45,6 +47,7 @@ func setup(t *testing.T) *world {
 	w := &world{T: t, pool: testenv.Pool(t), ns: testenv.NATS(t)}
 	w.store, w.nc = database.New(w.pool), testenv.Conn(t, w.ns)
 	w.watch = w.look(health.Config{})
+	t.Cleanup(func() { t.Logf("the last report: %+v", w.last) })
 	return w
 }
 
@@ -139,7 +142,8 @@ func (w *world) report(watch *health.Watch) *health.Report {
 		w.node.WakeLeaderTask("sweep") // its lease lives for so long that by itself it sweeps seldom
 	}
 	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
-	return testenv.Must(watch.Report(w.Context()))(w)
+	w.last = testenv.Must(watch.Report(w.Context()))(w)
+	return w.last
 }
 
 // appears waits for a condition that names the words, as it may not at first: services that are busy are heard late. It
@@ -153,23 +157,19 @@ func (w *world) appearsTo(
 	watch *health.Watch, kind store.Kind, subject string, severity store.Severity, words ...string,
 ) store.Condition {
 	w.Helper()
-	var last *health.Report
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); {
-		last = w.report(watch)
-		c, ok := seen(last, kind, subject)
-		text := c.Title + "\n" + c.Detail + "\n" + c.Remedy
+	var c store.Condition
+	var text string
+	testenv.Until(w, soon, fmt.Sprintf("%s of %s is %s and says %q", kind, subject, severity, words), func() (ok bool) {
+		c, ok = seen(w.report(watch), kind, subject)
+		text = c.Title + "\n" + c.Detail + "\n" + c.Remedy
 		lacks := func(word string) bool { return !strings.Contains(text, word) }
-		if ok && c.Severity == severity && !slices.ContainsFunc(words, lacks) {
-			if c.Title == "" || c.Detail == "" || c.Remedy == "" || strings.Contains(text, "<no value>") ||
-				strings.Contains(text, "template:") || c.Since.IsZero() || c.Since.After(last.At) {
-				w.Errorf("%s of %s lacks something, at %s: %+v", kind, subject, last.At, c)
-			}
-			return c
-		}
-		pause()
+		return ok && c.Severity == severity && !slices.ContainsFunc(words, lacks)
+	})
+	if c.Title == "" || c.Detail == "" || c.Remedy == "" || strings.Contains(text, "<no value>") ||
+		strings.Contains(text, "template:") || c.Since.IsZero() || c.Since.After(w.last.At) {
+		w.Errorf("%s of %s lacks something, at %s: %+v", kind, subject, w.last.At, c)
 	}
-	w.Fatalf("no %s of %s that is %s and says %q: %+v", kind, subject, severity, words, last)
-	return store.Condition{}
+	return c
 }
 
 // goes waits until a condition is not told of any more, be it muted or not.
@@ -181,14 +181,11 @@ func (w *world) goes(kind store.Kind, subject string) {
 func (w *world) goesFrom(watch *health.Watch, kind store.Kind, subject string, unseen ...store.Kind) {
 	w.Helper()
 	told := func(c store.Condition) bool { return c.Kind == kind && c.Subject == subject }
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); pause() {
+	testenv.Until(w, soon, fmt.Sprintf("%s of %s goes", kind, subject), func() bool {
 		r := w.report(watch)
 		missed := slices.ContainsFunc(unseen, func(k store.Kind) bool { return slices.Contains(r.Unseen, k) })
-		if !missed && !slices.ContainsFunc(slices.Concat(r.Conditions, r.Muted), told) {
-			return
-		}
-	}
-	w.Fatalf("%s of %s does not go: %+v", kind, subject, w.report(watch))
+		return !missed && !slices.ContainsFunc(slices.Concat(r.Conditions, r.Muted), told)
+	})
 }
 
 // heard waits until a look that would have found that no service listens on an endpoint does not.
@@ -199,14 +196,8 @@ func (w *world) heard(endpoint string) {
 
 func (w *world) calms() {
 	w.Helper()
-	var last *health.Report
-	for deadline := time.Now().Add(soon); time.Now().Before(deadline); pause() {
-		if last = w.report(w.watch); last.Status == "ok" && len(last.Conditions) == 0 {
-			return
-		}
-	}
-	w.Fatalf("after all: %+v", last)
+	testenv.Until(w, soon, "all is well", func() bool {
+		r := w.report(w.watch)
+		return r.Status == "ok" && len(r.Conditions) == 0
+	})
 }
-
-// pause lets other goroutines get on between two looks.
-func pause() { <-time.After(10 * time.Millisecond) }

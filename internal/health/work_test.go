@@ -77,10 +77,8 @@ func TestRunsThatStand(t *testing.T) {
 	}
 	// A list does not wait long for a look; on a busy machine a later one finds it done, and has heard all services.
 	var got map[workqueue.RunID]string
-	for deadline := time.Now().Add(soon); !maps.Equal(got, want); pause() {
-		if time.Now().After(deadline) {
-			t.Fatalf("runs stand: %q; want %q", got, want)
-		}
+	defer func() { t.Logf("runs stand: %q; want %q", got, want) }()
+	testenv.Until(t, soon, "it is told why runs stand", func() bool {
 		runs, err := inspect.New(w.store).Runs(t.Context(), inspect.RunFilter{})
 		for i := range runs {
 			runs[i].Forecast = &forecast.Forecast{P50: new(time.Time)} // of what was answered before
@@ -99,7 +97,8 @@ func TestRunsThatStand(t *testing.T) {
 				}
 			}
 		}
-	}
+		return maps.Equal(got, want)
+	})
 }
 
 func TestAnEndpointThatIsDown(t *testing.T) {

@@ -14,5 +14,5 @@ func Held(p *Producers) int64 { return p.room.held.Load() }
 // Hold takes room.
 func Hold(p *Producers, n int64) { p.room.held.Add(n) }
 
-// HeldRequests returns the bytes of requests at work.
-func HeldRequests(r *Responder) int64 { return r.room.held.Load() }
+// Idle waits until no request is at work.
+func Idle(r *Responder) { r.work.Wait() }

@@ -24,6 +24,7 @@ type played struct {
 	nc     *nats.Conn
 	puller *Puller
 	asked  chan *nats.Msg
+	told   chan struct{} // something was taken, or more or less is late
 
 	mu    sync.Mutex
 	late  amount
@@ -34,7 +35,8 @@ type played struct {
 func play(t *testing.T) *played {
 	t.Helper()
 	ns := testenv.NATS(t)
-	p := &played{t: t, nc: testenv.Conn(t, ns), asked: make(chan *nats.Msg, 16)}
+	p := &played{t: t, nc: testenv.Conn(t, ns), asked: make(chan *nats.Msg, 16),
+		told: make(chan struct{}, 64)}
 	testenv.Must(p.nc.ChanSubscribe("played.CONSUMER.MSG.NEXT.S.C", p.asked))(t)
 	testenv.NoError(t, p.nc.Flush())
 	js := testenv.Must(jetstream.NewWithAPIPrefix(testenv.Conn(t, ns), "played"))(t)
@@ -48,6 +50,7 @@ func (p *played) take(jetstream.Msg, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken++
+	p.told <- struct{}{}
 }
 
 func (p *played) owe(messages, bytes int) {
@@ -56,6 +59,7 @@ func (p *played) owe(messages, bytes int) {
 	p.late.messages += messages
 	p.late.bytes += bytes
 	p.most.messages = max(p.most.messages, p.late.messages)
+	p.told <- struct{}{}
 }
 
 func (p *played) state() (taken int, late amount) {
@@ -103,9 +107,20 @@ func (p *played) status(inbox, code, description string, left int) {
 	testenv.NoError(p.t, p.nc.Flush())
 }
 
-func (p *played) eventually(what string, ok func() bool) {
+// until waits for so many to be taken, and to be late.
+func (p *played) until(taken, late int) {
+	for t, l := p.state(); t != taken || l.messages != late; t, l = p.state() {
+		<-p.told
+	}
+}
+
+// closed waits for the end of the only pull, by when so many were taken.
+func (p *played) closed(one *Pull, want int) {
 	p.t.Helper()
-	testenv.Until(p.t, patience, what, ok)
+	<-one.unsubscribed
+	if taken, late := p.state(); taken != want || late != (amount{}) || p.listening() != 0 {
+		p.t.Errorf("taken %d, late %+v; want %d and none", taken, late, want)
+	}
 }
 
 func (p *played) over(one *Pull) error {
@@ -137,11 +152,10 @@ func TestLateMessagesAreTakenAndCounted(t *testing.T) {
 		t.Errorf("taken %d, late %+v; want 1 and 4 messages", taken, late)
 	}
 	p.send(inbox, 3)
-	p.eventually("three came late", func() bool { taken, late := p.state(); return taken == 4 && late.messages == 1 })
+	p.until(4, 1)
 	testenv.Same(t, p.listening(), 1, "it does not listen any more, and one is still to come")
 	p.send(inbox, 1)
-	p.eventually("all is there", func() bool { taken, late := p.state(); return taken == 5 && late == amount{} })
-	p.eventually("it is closed", func() bool { return p.listening() == 0 })
+	p.closed(one, 5)
 }
 
 // TestWhatNeverComesDoesNotCountForEver has a leader promise what it never sends.
@@ -152,13 +166,12 @@ func TestWhatNeverComesDoesNotCountForEver(t *testing.T) {
 	began := time.Now()
 	p.status(inbox, "409", "Batch Completed", 0)
 	testenv.NoError(t, p.over(one))
-	p.eventually("nothing counts", func() bool { _, late := p.state(); return late == amount{} })
+	<-one.counted
 	if took := time.Since(began); took < lateTimeout || p.most.messages != 2 {
 		t.Errorf("%d messages counted for %s", p.most.messages, took)
 	}
 	p.send(inbox, 2) // the leader was only slow
-	p.eventually("what came anyway is taken", func() bool { taken, _ := p.state(); return taken == 2 })
-	p.eventually("it is closed", func() bool { return p.listening() == 0 })
+	p.closed(one, 2)
 }
 
 func TestEndsOfPulls(t *testing.T) {
@@ -187,7 +200,7 @@ func TestEndsOfPulls(t *testing.T) {
 		if !errors.Is(err, tc.err) && (err == nil || tc.err == nil || err.Error() != tc.err.Error()) {
 			t.Errorf("%s: error %v, want %v", tc.name, err, tc.err)
 		}
-		p.eventually(tc.name+": at most one lingers", func() bool { return p.listening() == tc.left })
+		testenv.Until(t, patience, tc.name+": at most one lingers", func() bool { return p.listening() == tc.left })
 		if _, late := p.state(); late != (amount{}) {
 			t.Errorf("%s: %+v count as late", tc.name, late)
 		}
@@ -208,14 +221,8 @@ func TestCloseTakesWhatIsOnItsWay(t *testing.T) {
 		p.puller.Close()
 	}()
 	p.send(inbox, 5)
-	select {
-	case <-closed:
-	case <-time.After(patience):
-		t.Fatal("it does not close")
-	}
-	if taken, late := p.state(); taken != 5 || late != (amount{}) {
-		t.Errorf("taken %d, late %+v", taken, late)
-	}
+	<-closed
+	p.closed(one, 5)
 }
 
 func TestSettleWaitsForWhatComes(t *testing.T) {
@@ -223,7 +230,7 @@ func TestSettleWaitsForWhatComes(t *testing.T) {
 	p := play(t)
 	one, inbox := p.open(2)
 	p.send(inbox, 1)
-	p.eventually("it is taken", func() bool { taken, _ := p.state(); return taken == 1 })
+	p.until(1, 0)
 	began := time.Now()
 	one.Settle()
 	if took := time.Since(began); took < Settling {

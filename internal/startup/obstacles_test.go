@@ -48,15 +48,10 @@ func TestObstaclesOfTLS(t *testing.T) {
 		}, w.Hear(), endpoints.LogTo(zap.New(core)))...))(t)
 		t.Cleanup(nc.Close)
 		var o obstacle
-		limit := time.After(time.Minute)
-		for o.end == "" {
-			select {
-			case <-limit:
-				t.Fatal("never: what is wrong is known")
-			case <-time.After(10 * time.Millisecond):
-				o = w.judge(nats.ErrDisconnected)
-			}
-		}
+		testenv.Until(t, time.Minute, "what is wrong is known", func() bool {
+			o = w.judge(nats.ErrDisconnected)
+			return o.end != ""
+		})
 		return o
 	}
 	trusting := &tls.Config{Certificates: []tls.Certificate{cert}, MinVersion: tls.VersionTLS12}

@@ -126,17 +126,14 @@ func (b *bench) runHooks(
 	hooks *trackers.Webhooks, lease workqueue.Lease, batch uuid.UUID, until func(*trackerclient.WebhookView) bool,
 ) *trackerclient.WebhookView {
 	b.Helper()
-	for deadline := time.Now().Add(soon); ; {
-		again := testenv.Must(hooks.Run(b.Context(), lease))(b)
-		view := b.webhook(batch, trackers.All)
-		if until(view) {
-			return view
-		}
-		if time.Now().After(deadline) {
-			b.Fatalf("the webhook stays: %+v", view)
-		}
-		<-time.After(min(again, 5*time.Millisecond))
-	}
+	var view *trackerclient.WebhookView
+	defer func() { b.Logf("the webhook: %+v", view) }()
+	b.until("the webhook is in that state", func() bool {
+		testenv.Must(hooks.Run(b.Context(), lease))(b)
+		view = b.webhook(batch, trackers.All)
+		return until(view)
+	})
+	return view
 }
 
 func delivered(w *trackerclient.WebhookView) bool { return w.State == "delivered" }

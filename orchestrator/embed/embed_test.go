@@ -69,21 +69,14 @@ func TestStartsInATransaction(t *testing.T) {
 		_, err = start(items, commit)
 		testenv.Says(t, err, want, "a start")
 	}
-	runs := func() (n int) {
-		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM batchrun`).Scan(&n))
-		return n
-	}
-	testenv.Same(t, runs(), 0, "runs")
+	testenv.Same(t, testenv.Number(t, pool, `SELECT count(*) FROM batchrun`), 0, "runs")
 	started := testenv.Must(start("id\na\nb\n", commit))(t)
 	again := testenv.Must(start("id\na\nb\n", commit))(t)
 	if again.Run != started.Run || !again.Existing || started.Items != 2 {
 		t.Errorf("%+v, then %+v", started, again)
 	}
 	testenv.Until(t, time.Minute, "the run is done", func() bool {
-		var done int
-		testenv.NoError(t, pool.QueryRow(t.Context(), `SELECT count(*) FROM run_item_parts WHERE result->>'at' = 'Bergen'`).
-			Scan(&done))
-		return done == 2
+		return testenv.Number(t, pool, `SELECT count(*) FROM run_item_parts WHERE result->>'at' = 'Bergen'`) == 2
 	})
 	stop()
 	node.Close()

@@ -177,8 +177,8 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	b := &bundle{nodetest.OwnServer(t, embedded.NATSConfig{})}
 	nc, toNATS := testenv.DialThrough(t, b.NS)
 	b.Node = b.Join(t, b.Store, nc, nodetest.Config(t)).Node
-	var swallowed atomic.Int64
-	silent, err := b.NC.QueueSubscribe(wire.DirectSubject("statement"), "tranche", func(*nats.Msg) { swallowed.Add(1) })
+	swallowed := make(chan *nats.Msg, 16)
+	silent, err := b.NC.ChanQueueSubscribe(wire.DirectSubject("statement"), "tranche", swallowed)
 	if err == nil {
 		err = b.NC.FlushTimeout(nodetest.Stuck)
 	}
@@ -186,7 +186,9 @@ func TestRequestsSurviveARestartOfNATS(t *testing.T) {
 	req := asked()
 	req.Steps[0].Timeout = 10 * time.Minute
 	run := b.Start(t, req, 1000)
-	nodetest.Until(t, "all is on its way", func() bool { return swallowed.Load() == 10 })
+	for range 10 { // all is on its way
+		<-swallowed
+	}
 	testenv.NoError(t, silent.Unsubscribe())
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)

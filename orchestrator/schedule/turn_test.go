@@ -82,16 +82,7 @@ func TestTurnsAreTold(t *testing.T) {
 // comes waits until a goroutine has started a run.
 func (w *world) comes(name, occurrences string) {
 	w.Helper()
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	limit := time.After(2 * time.Minute)
-	for w.occurrences(name) != occurrences {
-		select {
-		case <-tick.C:
-		case <-limit:
-			w.want(name, occurrences)
-		}
-	}
+	testenv.Until(w, 2*time.Minute, name+" has "+occurrences, func() bool { return w.occurrences(name) == occurrences })
 }
 
 // TestSlowLoadsAreBounded has the items of all runs come slowly.

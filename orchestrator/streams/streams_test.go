@@ -2,7 +2,6 @@ package streams_test
 
 import (
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -26,21 +25,40 @@ type streamBench struct {
 	*testing.T
 
 	js                     jetstream.JetStream
-	made, updated, lookups atomic.Int64
+	made, updated, lookups *nats.Subscription
 }
 
 func setupStreams(t *testing.T) *streamBench {
 	t.Helper()
 	b := &streamBench{bundle: &bundle{nodetest.ServersOnly(t)}, T: t}
 	b.js = b.JS(t)
-	for subject, count := range map[string]*atomic.Int64{
-		"$JS.EVENT.ADVISORY.STREAM.CREATED.>": &b.made, "$JS.EVENT.ADVISORY.STREAM.UPDATED.>": &b.updated,
-		"$JS.API.STREAM.INFO." + wire.StreamDead: &b.lookups,
-	} {
-		testenv.Must(b.NC.Subscribe(subject, func(*nats.Msg) { count.Add(1) }))(t)
-	}
-	testenv.NoError(t, b.NC.Flush())
+	b.made = b.hear("$JS.EVENT.ADVISORY.STREAM.CREATED.>")
+	b.updated = b.hear("$JS.EVENT.ADVISORY.STREAM.UPDATED.>")
+	b.lookups = b.hear("$JS.API.STREAM.INFO." + wire.StreamDead)
 	return b
+}
+
+func (b *streamBench) hear(subject string) *nats.Subscription {
+	b.Helper()
+	sub := testenv.Must(b.NC.SubscribeSync(subject))(b)
+	testenv.NoError(b, b.NC.Flush())
+	return sub
+}
+
+// heard waits for so many messages.
+func (b *streamBench) heard(sub *nats.Subscription, n int) {
+	b.Helper()
+	for range n {
+		testenv.Must(sub.NextMsg(nodetest.Stuck))(b)
+	}
+}
+
+// left returns how many messages were not waited for.
+func (b *streamBench) left(sub *nats.Subscription) int {
+	b.Helper()
+	n, _, err := sub.Pending()
+	testenv.NoError(b, err)
+	return n
 }
 
 // join starts a node whose program wants the streams to be like that, and returns what it warns of. Its lease and its
@@ -80,8 +98,7 @@ func (b *streamBench) stream(name string) *jetstream.StreamInfo {
 // looked waits until the nodes have looked at the streams thirty times more.
 func (b *streamBench) looked() {
 	b.Helper()
-	from := b.lookups.Load()
-	b.eventually("the nodes look at the streams", func() bool { return b.lookups.Load() >= from+30 })
+	b.heard(b.lookups, b.left(b.lookups)+30)
 }
 
 // Nodes whose programs want other streams leave them as they are set. A change is made once, by one of them.
@@ -90,11 +107,10 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	b := setupStreams(t)
 	first := b.join(stream.Config{WorkMaxBytes: 64 << 20, EventMaxBytes: 8 << 20})
 	second := b.join(stream.Config{WorkMaxBytes: 32 << 20, ReplyMaxBytes: stream.DefaultReplyMaxBytes})
-	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
-	b.eventually("it is told that they were made", func() bool { return b.made.Load() >= 6 })
+	b.heard(b.made, 6)
 	b.looked()
-	if made, updated := b.made.Load(), b.updated.Load(); made != 6 || updated != 0 {
-		t.Errorf("%d streams were made, and %d updated; want 6 and none", made, updated)
+	if made, updated := b.left(b.made), b.left(b.updated); made != 0 || updated != 0 {
+		t.Errorf("%d more streams were made, and %d updated", made, updated)
 	}
 	testenv.Same(t, first.FilterMessageSnippet("tranche streams set").Len(), 0, "the first was warned: %v", first.All())
 	warned := second.FilterMessageSnippet("tranche streams set").All()
@@ -104,17 +120,15 @@ func TestNodesDoNotFightOverStreams(t *testing.T) {
 	}
 	room := int64(48 << 20)
 	b.change(session.StreamChanges{WorkBytes: &room})
-	b.eventually("the change is brought about", func() bool { return b.set().AppliedRevision == 2 })
-	b.eventually("it is told of the update", func() bool { return b.updated.Load() > 0 })
+	b.heard(b.updated, 1)
 	b.looked()
-	if n, got := b.updated.Load(), b.stream(wire.StreamWork).Config.MaxBytes; n != 1 || got != room {
-		t.Errorf("%d updates, and room for %d; want one, and %d", n, got, room)
+	if more, got := b.left(b.updated), b.stream(wire.StreamWork).Config.MaxBytes; more != 0 || got != room {
+		t.Errorf("%d more updates, and room for %d; want %d", more, got, room)
 	}
 	testenv.Must(b.js.UpdateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamDead, MaxMsgs: 3,
 		Subjects: b.stream(wire.StreamDead).Config.Subjects, Retention: jetstream.WorkQueuePolicy}))(t)
-	b.eventually("what someone set by hand is undone", func() bool {
-		return b.stream(wire.StreamDead).Config.MaxMsgs <= 0
-	})
+	b.heard(b.updated, 2)
+	testenv.Same(t, b.stream(wire.StreamDead).Config.MaxMsgs, -1, "the limit that someone set by hand")
 }
 
 // What JetStream refuses stays wanted, with the reason, and is retried ever more seldom. Streams that are lost
@@ -124,10 +138,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	b := setupStreams(t)
 	b.join(stream.Config{})
 	b.eventually("the settings are brought about", func() bool { return b.set().AppliedRevision == 1 })
-	var tried atomic.Int64
-	sub := testenv.Must(b.NC.Subscribe("$JS.API.STREAM.UPDATE."+wire.StreamWork, func(*nats.Msg) { tried.Add(1) }))(t)
-	defer func() { _ = sub.Unsubscribe() }()
-	testenv.NoError(t, b.NC.Flush())
+	tried := b.hear("$JS.API.STREAM.UPDATE." + wire.StreamWork)
 	three, begun := 3, time.Now()
 	b.change(session.StreamChanges{Replicas: &three})
 	b.eventually("the refusal is noted", func() bool { return b.set().Trouble != "" })
@@ -137,15 +148,13 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 		set.AppliedRevision != 1 {
 		t.Errorf("%+v", set)
 	}
-	b.eventually("each try is noted", func() bool { return tried.Load() == int64(b.set().Tries) })
-	if n, most := tried.Load(), mostTries(begun); n > most {
+	b.eventually("each try is noted", func() bool { return b.left(tried) == b.set().Tries })
+	if n, most := b.left(tried), mostTries(begun); n > most {
 		t.Errorf("tried %d times; want at most %d", n, most)
 	}
 	testenv.NoError(t, b.js.DeleteStream(t.Context(), wire.StreamStage))
-	b.eventually("the lost stream is made as it was", func() bool {
-		stream, err := b.js.Stream(t.Context(), wire.StreamStage)
-		return err == nil && stream.CachedInfo().Config.Replicas == 1
-	})
+	b.heard(b.made, 7)
+	testenv.Same(t, b.stream(wire.StreamStage).Config.Replicas, 1, "copies of the lost stream that was made again")
 	auto := 0
 	b.change(session.StreamChanges{Replicas: &auto})
 	b.eventually("the trouble is over", func() bool {
@@ -155,7 +164,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 }
 
 // mostTries is how often something may have been tried since a time: after 5 s, and then after twice as long each time.
-func mostTries(begun time.Time) (n int64) {
+func mostTries(begun time.Time) (n int) {
 	pause := 5 * time.Second
 	for left := time.Since(begun); left >= 0; pause *= 2 {
 		n, left = n+1, left-pause

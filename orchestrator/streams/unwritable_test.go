@@ -36,16 +36,11 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 	} {
 		t.Run(fmt.Sprintf("%d copies for %s", tc.replicas, tc.since), func(t *testing.T) {
 			var stream jetstream.Stream
-			for deadline := time.Now().Add(time.Minute); ; { // the last one of its name may not be gone everywhere
+			testenv.Until(t, time.Minute, "the last one of its name is gone everywhere", func() bool {
 				stream, err = js.CreateStream(t.Context(), jetstream.StreamConfig{Name: wire.StreamWork,
 					Subjects: []string{wire.WorkSubject(">")}, Replicas: tc.replicas})
-				if err == nil {
-					break
-				}
-				if time.Now().After(deadline) {
-					t.Fatal(err)
-				}
-			}
+				return err == nil
+			})
 			defer func() { _ = js.DeleteStream(t.Context(), wire.StreamWork) }() // it may be gone
 			c := streamReconciler{Keeper: streams, faults: map[string]time.Time{wire.StreamWork: time.Now().Add(-tc.since)}}
 			testenv.Until(t, time.Minute, "the stream is led", func() bool {

@@ -86,10 +86,6 @@ func TestRequeueSurvivesACrash(t *testing.T) {
 	if out, err := deadletter.New(b.Store).Requeue(t.Context(), sel, "ann"); err != nil || out.Requeued != 1 { // and dies
 		t.Fatalf("requeued %+v, %v", out, err)
 	}
-	nodetest.Until(t, "the letter is sent", func() bool {
-		left, err := deadletter.New(b.Store).UnsentLetters(t.Context(), 10)
-		return err == nil && len(left) == 0
-	})
 	msg := b.take(t, "accounts")
 	h := msg.Headers()
 	if h.Get(wire.HeaderRequeued) != "1" || h.Get(wire.HeaderSlice) != slice.String() ||
@@ -133,12 +129,9 @@ func TestDeadLettersWaitForPostgreSQL(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	b.Exec(t, `ALTER TABLE dead_letter RENAME TO away`)
+	tried := testenv.Must(b.NC.SubscribeSync("$JS.ACK." + wire.StreamDead + ".>"))(t)
 	b.publish(t, dead(t, uuid.New()))
-	js := b.JS(t)
-	nodetest.Until(t, "the letter was tried", func() bool {
-		consumer, err := js.Consumer(t.Context(), wire.StreamDead, wire.DeadLetterConsumer)
-		return err == nil && consumer.CachedInfo().Delivered.Consumer > 0
-	})
+	testenv.Must(tried.NextMsg(nodetest.Stuck))(t) // it is given back
 	b.Exec(t, `ALTER TABLE away RENAME TO dead_letter`)
 	watch := testenv.NewWatch(t)
 	b.Buried(t, 1)

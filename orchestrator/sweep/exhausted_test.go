@@ -2,7 +2,6 @@ package sweep_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -28,34 +27,23 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	t.Helper()
 	consumer := testenv.Must(b.JS(t).Consumer(t.Context(), stream, name))(t)
 	noticed := testenv.Must(b.NC.SubscribeSync("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES." + stream + "." + name))(t)
-	var first, delivered uint64
+	var first uint64
 	var others []jetstream.Msg
-	for deadline := time.Now().Add(nodetest.Stuck); delivered < wire.MaxDeliver; {
-		msg, err := consumer.Next(jetstream.FetchMaxWait(5 * time.Second))
-		if errors.Is(err, nats.ErrTimeout) && time.Now().Before(deadline) {
-			continue
-		}
-		testenv.NoError(t, err)
-		at := testenv.Must(msg.Metadata())(t)
-		if first == 0 {
+	taking := testenv.Must(consumer.Consume(func(msg jetstream.Msg) {
+		at, err := msg.Metadata()
+		if first == 0 && err == nil {
 			first = at.Sequence.Stream
 		}
-		if at.Sequence.Stream != first {
+		if err != nil || at.Sequence.Stream != first {
 			others = append(others, msg) // in the hands of another service
-			continue
+		} else if err = msg.Nak(); err != nil {
+			t.Error(err)
 		}
-		delivered = at.NumDelivered
-		testenv.NoError(t, msg.Nak())
-	}
-	// The server notices when it is to deliver the message again.
-	nodetest.Until(t, "the server delivers it no more", func() bool {
-		if msg, err := consumer.Next(jetstream.FetchMaxWait(100 * time.Millisecond)); err == nil {
-			others = append(others, msg)
-		}
-		_, err := noticed.NextMsg(100 * time.Millisecond)
-		return err == nil
-	})
+	}, jetstream.PullMaxMessages(1)))(t)
+	testenv.Must(noticed.NextMsg(nodetest.Stuck))(t) // the server was to deliver it once more
 	testenv.NoError(t, noticed.Unsubscribe())
+	taking.Drain()
+	<-taking.Closed()
 	for _, msg := range others {
 		testenv.NoError(t, msg.Nak())
 	}

@@ -190,24 +190,17 @@ func (b *Bundle) Start(t *testing.T, req start.LoadRequest, n int) workqueue.Run
 // Outcome waits until a generation of the run is completed and returns its counts.
 func (b *Bundle) Outcome(t *testing.T, run workqueue.RunID, generation int) (done, failed int64) {
 	t.Helper()
-	deadline := time.Now().Add(Stuck)
-	for time.Now().Before(deadline) {
-		var state string
-		var gen int
-		err := b.Pool.QueryRow(t.Context(), `SELECT state, generation, coalesce(done, 0), coalesce(failed, 0)
-			FROM batchrun WHERE id = $1`, run).Scan(&state, &gen, &done, &failed)
-		testenv.NoError(t, err)
-		if state == "completed" && gen == generation {
-			return done, failed
+	defer func() {
+		if t.Failed() {
+			t.Logf("run %s: %s", run, b.Dump(t, run))
 		}
-		select {
-		case <-time.After(20 * time.Millisecond):
-		case <-t.Context().Done():
-			t.Fatal("the test ended")
-		}
-	}
-	t.Fatalf("run %s is not completed: %s", run, b.Dump(t, run))
-	return 0, 0
+	}()
+	Until(t, "the run is completed", func() (is bool) {
+		testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT state = 'completed' AND generation = $2,
+			coalesce(done, 0), coalesce(failed, 0) FROM batchrun WHERE id = $1`, run, generation).Scan(&is, &done, &failed))
+		return is
+	})
+	return done, failed
 }
 
 // Want waits until a generation of the run is completed, and checks its counts.
