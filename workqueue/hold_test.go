@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
@@ -162,12 +165,6 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 		says string
 		made func() workqueue.RunID
 	}{
-		{"carries it on; its items would be done twice", func() workqueue.RunID {
-			run := b.Load(storetest.Request(), 5)
-			b.cancelRun(run)
-			b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, run, b.Load(storetest.Request(), 5))
-			return run
-		}},
 		{"an abandoned load", func() workqueue.RunID {
 			run := b.Load(storetest.Request(), 5)
 			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
@@ -186,6 +183,44 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, "after all"), nil)
 		testenv.Says(t, err, c.says, "the error")
 		b.WantState(run, state, generation)
+	}
+}
+
+// A run that continues a cancelled one, and a resume of that one at the same time, do not both do its items.
+func TestACancelledRunIsContinuedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, late := range []bool{false, true} { // the resume
+		run := b.Load(storetest.Request(), 5)
+		b.cancelRun(run)
+		resumed := make(chan error, 1)
+		resume := func() {
+			_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
+			resumed <- err
+		}
+		req, next := storetest.Request(), storetest.Keys("C1")
+		req.Session, req.FromRun = b.Session, run
+		req.Sealing = func(context.Context, pgx.Tx, workqueue.RunID) error {
+			if late {
+				go resume()
+				b.Until("the resume waits for the start", func() bool { return b.Waiters() == 1 })
+			}
+			return nil
+		}
+		_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
+			err := next(item)
+			if err != nil && !late {
+				resume()
+			}
+			return err
+		})
+		if late {
+			testenv.NoError(t, err)
+			testenv.Says(t, <-resumed, "carries it on; its items would be done twice", "the resume")
+		} else {
+			testenv.NoError(t, <-resumed)
+			testenv.Says(t, err, "set going again meanwhile", "the start")
+		}
 	}
 }
 

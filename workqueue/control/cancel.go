@@ -149,7 +149,7 @@ func mayCancel(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, e
 }
 
 const (
-	// Its steps are locked, which serializes with deleting or continuing it. A later run finds this one in progress.
+	// Its steps and it are locked, which serializes with deleting, resuming and carrying it on.
 	cancelledRun = `
 SELECT r.state, r.generation, r.items - coalesce(r.done, 0) - coalesce(r.failed, 0),
     r.sealed_at IS NOT NULL, coalesce(t.items, 0) < r.items,
@@ -195,6 +195,10 @@ func (s Store) revive(
 	}
 	if _, err := s.db.SealAgain(ctx, tx, c.Run, "resume"); err != nil {
 		return false, err
+	}
+	// Against the order, but whoever locks its blocks has its steps. A run that continues it has committed then.
+	if _, err := tx.Exec(ctx, lockRun, c.Run); err != nil {
+		return false, fmt.Errorf("lock the run: %w", err)
 	}
 	gen, left, err := c.mayRevive(ctx, tx)
 	if err != nil || left == 0 {
