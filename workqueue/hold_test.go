@@ -158,7 +158,7 @@ func (b *bench) cancelRun(run workqueue.RunID) {
 }
 
 // What cannot go on says why, and what to do instead.
-func TestACancelledRunThatCannotGoOn(t *testing.T) {
+func TestARunThatCannotGoOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct {
@@ -176,11 +176,17 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 			b.cancelRun(run)
 			return run
 		}},
+		{"wait until it has loaded", func() workqueue.RunID { // the limit would be dropped
+			run := b.Load(storetest.Request(), 5)
+			b.Exec(`UPDATE batchrun SET state = 'loading' WHERE id = $1`, run)
+			b.PauseRun(run)
+			return run
+		}},
 		{"nothing to resume", func() workqueue.RunID { return b.Ended(9, time.Hour) }},
 	} {
 		run := c.made()
 		state, generation := b.State(run)
-		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, "after all"), nil)
+		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, "after all"), new("1%"))
 		testenv.Says(t, err, c.says, "the error")
 		b.WantState(run, state, generation)
 	}

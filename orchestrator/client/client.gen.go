@@ -1102,6 +1102,9 @@ type Controlled struct {
 
 	// Slices paused: requests in flight; cancelled: requests withdrawn
 	Slices int64 `json:"slices"`
+
+	// Paused resumed after a cancel: it waits for approval of its canary, with this verdict
+	Paused string `json:"paused,omitempty"`
 }
 
 type ControlledDocument struct {
@@ -7311,4 +7314,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 398c3b03c54291a9d090e31ea546ea5c, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.
+// Of 1a01006f089caee00ee1dbf97ca0ac2f, is 26cb7fb17c402e3aa142feca7b3830125dafcad7d0edd80ce74bd2107b451462.

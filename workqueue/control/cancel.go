@@ -217,7 +217,7 @@ func (s Store) revive(
 		return false, fmt.Errorf("begin the next generation: %w", err)
 	}
 	out.Runs, out.Items = []workqueue.RunID{c.Run}, left
-	return true, c.goOn(ctx, tx, maxFailed, left)
+	return true, c.goOn(ctx, tx, maxFailed, out)
 }
 
 // mayRevive refuses a run that cannot continue, and counts its items without an outcome. None: it was just continued.
@@ -251,7 +251,7 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	return 0, 0, refused
 }
 
-func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left int64) error {
+func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, out *Controlled) error {
 	runs, err := LockHolds(ctx, tx, c, "")
 	if err != nil {
 		return err
@@ -259,10 +259,17 @@ func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left i
 	r := runs[0]
 	after := map[string]any{"state": "running", "generation": r.Generation, "hold": r.Hold}
 	before := map[string]any{"state": "cancelled", "generation": r.Generation - 1, "hold": r.Hold}
-	switch {
-	case r.Hold == HoldCanary:
-	case r.Hold != "":
-		if err := r.prepare(ctx, tx, c.Actor, maxFailed); err != nil {
+	if maxFailed != nil {
+		if err := r.setThreshold(ctx, tx, c.Actor, *maxFailed); err != nil {
+			return err
+		}
+	}
+	switch r.Hold {
+	case "":
+	case HoldCanary:
+		out.Paused = r.Detail
+	default:
+		if err := r.prepare(ctx, tx, c.Actor, nil); err != nil {
 			return err
 		}
 		if err := r.mayResume(); err != nil {
@@ -272,12 +279,8 @@ func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left i
 			return fmt.Errorf("end the hold: %w", err)
 		}
 		after["hold"] = ""
-	case maxFailed != nil:
-		if err := r.setThreshold(ctx, tx, c.Actor, *maxFailed); err != nil {
-			return err
-		}
 	}
-	detail := map[string]any{"items_without_outcome": left, "generation": r.Generation}
+	detail := map[string]any{"items_without_outcome": out.Items, "generation": r.Generation}
 	ledger.AddReason(detail, c.Reason)
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "resume", Run: c.Run, Detail: detail,
 		Before: before, After: after})
