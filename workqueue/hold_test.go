@@ -125,6 +125,13 @@ func TestThreshold(t *testing.T) {
 	b.checkThreshold(run, false)
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
+	open := b.OpenRun(func(r *start.OpenRequest) { r.MaxFailed = "50%" })
+	b.Add(open, storetest.Names(bitfield.Size))
+	b.Exec(`UPDATE batchrun SET gentle = true, done_by = tranche_now() WHERE id = $1`, open)
+	b.cancelRun(open)
+	b.resume(open)
+	testenv.Same(t, b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1 AND NOT gentle`, open), bitfield.Size/2,
+		"the limit of an open run that was cancelled with all its items")
 	b.Check()
 }
 

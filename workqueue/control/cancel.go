@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -175,7 +176,7 @@ WHERE b.run_id = $1
 WITH paced AS (` + ClearPace + `)
 UPDATE batchrun SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, accepted = 0,
     finished_at = NULL, started_at = tranche_now(), done_by = CASE WHEN done_by > tranche_now() THEN done_by END,
-    at_risk = NULL
+    at_risk = NULL, gentle = gentle AND coalesce(done_by > tranche_now(), false)
 WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 )
 
@@ -259,10 +260,9 @@ func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, out *C
 	r := runs[0]
 	after := map[string]any{"state": "running", "generation": r.Generation, "hold": r.Hold}
 	before := map[string]any{"state": "cancelled", "generation": r.Generation - 1, "hold": r.Hold}
-	if maxFailed != nil {
-		if err := r.setThreshold(ctx, tx, c.Actor, *maxFailed); err != nil {
-			return err
-		}
+	// A run that was open has its items now, and of a percentage their number.
+	if err := r.setThreshold(ctx, tx, c.Actor, *cmp.Or(maxFailed, &r.maxFailed)); err != nil {
+		return err
 	}
 	switch r.Hold {
 	case "":
