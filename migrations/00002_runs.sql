@@ -178,7 +178,7 @@ COMMENT ON COLUMN batchrun.on_overdue IS 'What happens after the seal deadline: 
 COMMENT ON COLUMN batchrun.on_duplicate IS 'What happens to a duplicate key: error, skip or allow.';
 COMMENT ON COLUMN batchrun.from_run IS 'The earlier run whose items it continues (run start --from); null: none.';
 COMMENT ON COLUMN batchrun.erased IS
-    'Number of erasures in it. A start --from this run is refused if it overlaps with one.';
+    'Number of erasures in it. A start --from this run is refused if it overlaps with one, or a new generation.';
 COMMENT ON COLUMN batchrun.done_by IS 'When it should be done; this sets its pace. Null: no deadline.';
 COMMENT ON COLUMN batchrun.gentle IS 'Whether it keeps only as many requests in flight as done_by requires.';
 COMMENT ON COLUMN batchrun.at_risk IS

@@ -66,6 +66,10 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	b.WantRefused(err, "tranche run approve "+run.String())
 	_, err = control.New(b.Store).Pause(t.Context(), storetest.Wish(run, ""))
 	b.WantRefused(err, "paused already")
+	b.cancelRun(run)
+	resumed := testenv.Must(control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), new("5%")))(t)
+	testenv.Same(t, resumed.Paused, fmt.Sprintf("its canary ended: %d of 10 items failed", failed), "it waits again")
+	testenv.Same(t, b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run), 450, "failures that it may have")
 	approved, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, "good enough"))
 	if err != nil || approved.Items != 8990 || !slices.Equal(approved.Runs, []workqueue.RunID{run}) {
 		t.Errorf("approved %+v, %v", approved, err)
@@ -77,9 +81,9 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	b.WantRefused(err, "not waiting for approval")
 	b.Exec(`UPDATE run_step SET chunk = 500 WHERE run_id = $1`, run)
 	b.Finish(run)
-	b.WantState(run, "completed", 1)
-	testenv.SameList(t, b.Events(run), []string{"started", "paused", "resumed", "paused", "approved", "completed"},
-		"events")
+	b.WantState(run, "completed", 2)
+	testenv.SameList(t, b.Events(run), []string{"started", "paused", "resumed", "paused", "cancelled", "resumed",
+		"approved", "completed"}, "events")
 	b.Check()
 }
 

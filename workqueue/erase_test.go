@@ -466,6 +466,7 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 	from := b.personal()
 	req := storetest.Request()
 	req.Session, req.FromRun = b.Session, from
+	req.FromVersion = testenv.Must(start.New(b.Store).Version(t.Context(), from))(t)
 	taken := false
 	_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
 		if taken {
@@ -481,8 +482,7 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 	if left := b.traces(); len(left) > 0 {
 		t.Errorf("left: %q", left)
 	}
-	req.FromErased, err = start.New(b.Store).Erasures(t.Context(), from)
-	testenv.NoError(t, err)
+	req.FromVersion = testenv.Must(start.New(b.Store).Version(t.Context(), from))(t)
 	_, err = start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1"))
 	testenv.Same(t, err, nil, "started again")
 }

@@ -1,6 +1,7 @@
 package workqueue_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -8,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/internal/testing/storetest"
@@ -122,6 +125,13 @@ func TestThreshold(t *testing.T) {
 	b.checkThreshold(run, false)
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
+	open := b.OpenRun(func(r *start.OpenRequest) { r.MaxFailed = "50%" })
+	b.Add(open, storetest.Names(bitfield.Size))
+	b.Exec(`UPDATE batchrun SET gentle = true, done_by = tranche_now() WHERE id = $1`, open)
+	b.cancelRun(open)
+	b.resume(open)
+	testenv.Same(t, b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1 AND NOT gentle`, open), bitfield.Size/2,
+		"the limit of an open run that was cancelled with all its items")
 	b.Check()
 }
 
@@ -155,19 +165,13 @@ func (b *bench) cancelRun(run workqueue.RunID) {
 }
 
 // What cannot go on says why, and what to do instead.
-func TestACancelledRunThatCannotGoOn(t *testing.T) {
+func TestARunThatCannotGoOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, c := range []struct {
 		says string
 		made func() workqueue.RunID
 	}{
-		{"carries it on; its items would be done twice", func() workqueue.RunID {
-			run := b.Load(storetest.Request(), 5)
-			b.cancelRun(run)
-			b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, run, b.Load(storetest.Request(), 5))
-			return run
-		}},
 		{"an abandoned load", func() workqueue.RunID {
 			run := b.Load(storetest.Request(), 5)
 			b.Exec(`UPDATE batchrun SET state = 'cancelled', sealed_at = NULL WHERE id = $1`, run)
@@ -179,13 +183,57 @@ func TestACancelledRunThatCannotGoOn(t *testing.T) {
 			b.cancelRun(run)
 			return run
 		}},
+		{"wait until it has loaded", func() workqueue.RunID { // the limit would be dropped
+			run := b.Load(storetest.Request(), 5)
+			b.Exec(`UPDATE batchrun SET state = 'loading' WHERE id = $1`, run)
+			b.PauseRun(run)
+			return run
+		}},
 		{"nothing to resume", func() workqueue.RunID { return b.Ended(9, time.Hour) }},
 	} {
 		run := c.made()
 		state, generation := b.State(run)
-		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, "after all"), nil)
+		_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, "after all"), new("1%"))
 		testenv.Says(t, err, c.says, "the error")
 		b.WantState(run, state, generation)
+	}
+}
+
+// A run that continues a cancelled one, and a resume of that one at the same time, do not both do its items.
+func TestACancelledRunIsContinuedOnce(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	for _, late := range []bool{false, true} { // the resume
+		run := b.Load(storetest.Request(), 5)
+		b.cancelRun(run)
+		resumed := make(chan error, 1)
+		resume := func() {
+			_, err := control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), nil)
+			resumed <- err
+		}
+		req, next := storetest.Request(), storetest.Keys("C1")
+		req.Session, req.FromRun = b.Session, run
+		req.Sealing = func(context.Context, pgx.Tx, workqueue.RunID) error {
+			if late {
+				go resume()
+				b.Until("the resume waits for the start", func() bool { return b.Waiters() == 1 })
+			}
+			return nil
+		}
+		_, err := start.New(b.Store).Load(t.Context(), req, func(item *start.LoadItem) error {
+			err := next(item)
+			if err != nil && !late {
+				resume()
+			}
+			return err
+		})
+		if late {
+			testenv.NoError(t, err)
+			testenv.Says(t, <-resumed, "carries it on; its items would be done twice", "the resume")
+		} else {
+			testenv.NoError(t, <-resumed)
+			testenv.Says(t, err, "set going again meanwhile", "the start")
+		}
 	}
 }
 

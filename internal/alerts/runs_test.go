@@ -25,9 +25,10 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 	for range 3 {
 		b.turn(d, lease)
 	}
-	b.complete(late, 1, 0)
+	b.complete(late, 1, 2)
 	b.exec(`UPDATE alert SET since = since - interval '1 hour'`)
-	b.exec(`UPDATE run_event SET at = at - interval '2 minutes' WHERE run_id = $1`, late)
+	b.exec(`UPDATE run_event SET at = at - interval '2 minutes', payload = payload || '{"accepted": 2}' WHERE run_id = $1`,
+		late)
 	b.exec(`DELETE FROM run_event WHERE run_id = (SELECT id FROM batchrun WHERE name = 'before')`)
 	b.turn(d, lease)
 	b.complete(run, 2, 0)

@@ -178,7 +178,7 @@ type Completion struct {
 	Endpoints []string
 	Items     int64
 	Done      int64
-	Failed    int64
+	Failed    int64 // and not accepted
 	At        time.Time
 }
 
@@ -187,7 +187,8 @@ const (
 	completions = `
 SELECT e.id::text, e.run_id, coalesce(r.name, ''), r.plan, r.namespace,
     array(SELECT DISTINCT s.endpoint FROM run_step s WHERE s.run_id = r.id), r.items,
-    coalesce((e.payload->>'done')::bigint, r.done, 0), coalesce((e.payload->>'failed')::bigint, r.failed, 0), e.at
+    coalesce((e.payload->>'done')::bigint, r.done, 0),
+    coalesce((e.payload->>'failed')::bigint, r.failed, 0) - coalesce((e.payload->>'accepted')::bigint, 0), e.at
 FROM run_event e JOIN batchrun r ON r.id = e.run_id
 WHERE e.kind = 'completed' AND e.at >= $1
 ORDER BY e.at, e.id LIMIT $2`

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -149,7 +150,7 @@ func mayCancel(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, e
 }
 
 const (
-	// Its steps are locked, which serializes with deleting or continuing it. A later run finds this one in progress.
+	// Its steps and it are locked, which serializes with deleting, resuming and carrying it on.
 	cancelledRun = `
 SELECT r.state, r.generation, r.items - coalesce(r.done, 0) - coalesce(r.failed, 0),
     r.sealed_at IS NOT NULL, coalesce(t.items, 0) < r.items,
@@ -175,7 +176,7 @@ WHERE b.run_id = $1
 WITH paced AS (` + ClearPace + `)
 UPDATE batchrun SET state = 'running', generation = generation + 1, done = NULL, failed = NULL, accepted = 0,
     finished_at = NULL, started_at = tranche_now(), done_by = CASE WHEN done_by > tranche_now() THEN done_by END,
-    at_risk = NULL
+    at_risk = NULL, gentle = gentle AND coalesce(done_by > tranche_now(), false)
 WHERE id = $1 AND state = 'cancelled' AND generation = $2`
 )
 
@@ -196,6 +197,10 @@ func (s Store) revive(
 	if _, err := s.db.SealAgain(ctx, tx, c.Run, "resume"); err != nil {
 		return false, err
 	}
+	// Against the order, but whoever locks its blocks has its steps. A run that continues it has committed then.
+	if _, err := tx.Exec(ctx, lockRun, c.Run); err != nil {
+		return false, fmt.Errorf("lock the run: %w", err)
+	}
 	gen, left, err := c.mayRevive(ctx, tx)
 	if err != nil || left == 0 {
 		return false, err
@@ -213,7 +218,7 @@ func (s Store) revive(
 		return false, fmt.Errorf("begin the next generation: %w", err)
 	}
 	out.Runs, out.Items = []workqueue.RunID{c.Run}, left
-	return true, c.goOn(ctx, tx, maxFailed, left)
+	return true, c.goOn(ctx, tx, maxFailed, out)
 }
 
 // mayRevive refuses a run that cannot continue, and counts its items without an outcome. None: it was just continued.
@@ -247,7 +252,7 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	return 0, 0, refused
 }
 
-func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left int64) error {
+func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, out *Controlled) error {
 	runs, err := LockHolds(ctx, tx, c, "")
 	if err != nil {
 		return err
@@ -255,10 +260,16 @@ func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left i
 	r := runs[0]
 	after := map[string]any{"state": "running", "generation": r.Generation, "hold": r.Hold}
 	before := map[string]any{"state": "cancelled", "generation": r.Generation - 1, "hold": r.Hold}
-	switch {
-	case r.Hold == HoldCanary:
-	case r.Hold != "":
-		if err := r.prepare(ctx, tx, c.Actor, maxFailed); err != nil {
+	// A run that was open has its items now, and of a percentage their number.
+	if err := r.setThreshold(ctx, tx, c.Actor, *cmp.Or(maxFailed, &r.maxFailed)); err != nil {
+		return err
+	}
+	switch r.Hold {
+	case "":
+	case HoldCanary:
+		out.Paused = r.Detail
+	default:
+		if err := r.prepare(ctx, tx, c.Actor, nil); err != nil {
 			return err
 		}
 		if err := r.mayResume(); err != nil {
@@ -268,12 +279,8 @@ func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, left i
 			return fmt.Errorf("end the hold: %w", err)
 		}
 		after["hold"] = ""
-	case maxFailed != nil:
-		if err := r.setThreshold(ctx, tx, c.Actor, *maxFailed); err != nil {
-			return err
-		}
 	}
-	detail := map[string]any{"items_without_outcome": left, "generation": r.Generation}
+	detail := map[string]any{"items_without_outcome": out.Items, "generation": r.Generation}
 	ledger.AddReason(detail, c.Reason)
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "resume", Run: c.Run, Detail: detail,
 		Before: before, After: after})

@@ -367,8 +367,9 @@ ORDER BY u.ordinal, st.step`
 	// By batchrun_plan if the plan is saved. The earlier run must have the step, to be compared.
 	gateEarlier = `
 SELECT e.id, coalesce(e.name, ''), e.finished_at, e.items, e.done, e.failed
-FROM batchrun r JOIN batchrun e ON e.plan = r.plan AND e.id < r.id AND e.state = 'completed'
-WHERE r.id = $1 AND EXISTS (SELECT FROM run_step st WHERE st.run_id = e.id AND st.name = $2)
+FROM batchrun r JOIN batchrun e USING (namespace, plan)
+WHERE r.id = $1 AND e.id < r.id AND e.state = 'completed'
+    AND EXISTS (SELECT FROM run_step st WHERE st.run_id = e.id AND st.name = $2)
 ORDER BY e.id DESC LIMIT 1`
 )
 

@@ -35,6 +35,7 @@ type Controlled struct {
 	Skipped []SkippedRun      `json:"skipped" doc:"of all runs, those that could not change"` // one returns an error
 	Items   int64             `json:"items" doc:"paused: in flight; approved: released; cancelled, resumed: no outcome"`
 	Slices  int64             `json:"slices" doc:"paused: requests in flight; cancelled: requests withdrawn"`
+	Paused  string            `json:"paused,omitempty" doc:"resumed after a cancel: it waits for approval of its canary, with this verdict"`
 }
 
 // SkippedRun is a run that an operation on all runs skipped.
@@ -215,6 +216,9 @@ func (s Store) Resume(ctx context.Context, c Control, maxFailed *string) (out Co
 }
 
 func (r *RunHold) prepare(ctx context.Context, tx pgx.Tx, actor string, maxFailed *string) error {
+	if maxFailed != nil && r.state == "loading" {
+		return r.maySet()
+	}
 	if r.Hold == "" || r.state != "running" {
 		return nil // mayResume decides
 	}

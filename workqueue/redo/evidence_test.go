@@ -106,23 +106,26 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
 		Select: redo.Selection{Evidence: redo.Evidence{Since: at(14), Until: at(13)}}})
 	b.WantSaid(err, "since is not before until")
-	accepted, err := store.Accept(t.Context(), redo.AcceptRequest{Run: run, Actor: "test", Reason: "r",
-		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}})
+	release := redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}
+	accept := redo.AcceptRequest{Run: run, Actor: "test", Reason: "r", Select: release}
+	accepted, err := store.Accept(t.Context(), accept)
 	if err != nil || accepted.Items != 1 || fmt.Sprint(accepted.Examples) != "[C11]" {
 		t.Errorf("accepted %+v, %v", accepted, err)
 	}
+	again := redo.RerunRequest{Run: run, Actor: "test", Select: release, DryRun: true}
+	left := testenv.Must(store.Rerun(t.Context(), again))(t)
+	testenv.Same(t, fmt.Sprint(left.Examples), "[C8 C9 C10]", "a re-run leaves out what is accepted")
+	accept.Withdraw, again.DryRun = true, false
+	testenv.Must(store.Accept(t.Context(), accept))(t)
 	// One release computed wrongly: one command.
-	testenv.Must(store.Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "test",
-		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}}))(t)
+	testenv.Must(store.Rerun(t.Context(), again))(t)
 	b.WantTally(run, storetest.Tally{Ready: 4, Done: 8})
-	found := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run,
-		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}}))(t)
+	found := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: run, Select: release}))(t)
 	testenv.NoError(t, found.Each(t.Context(), func(i *export.Item) error { return errors.New(i.Key + " is being done") }))
 	b.Finish(run)
 	b.WantState(run, "completed", 2)
 	b.Check()
-	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
-		Select: redo.Selection{Evidence: redo.Evidence{Service: "statements@2.1.0"}}})
+	_, err = store.Rerun(t.Context(), again)
 	testenv.Fails(t, err, "parts of an earlier generation are evidence")
 }
 

@@ -181,7 +181,8 @@ func (r *rerun) nothing(some bool) error {
 func (sel *Selection) unmatched(why []string, run workqueue.RunID) (what, hint string) {
 	what = "the evidence matches nothing that could be rerun"
 	if !sel.ofParts() && sel.alone() && sel.Step == "" {
-		what = "no item that the evidence matches has failed; to rerun done items, too, say the step or the state done"
+		what = "no item that the evidence matches has failed, or all that did are accepted; to rerun done items, too, say " +
+			"the step or the state done"
 	}
 	if sel.Service != "" {
 		what += fmt.Sprintf(" (service %.80q)", sel.Service)

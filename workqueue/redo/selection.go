@@ -21,7 +21,8 @@ import (
 )
 
 // Selection selects items of one step of a run. At most one of All, Failed, Keys, Codes, Groups and Ranges is set,
-// except that Ranges may narrow Failed, Codes and Groups. Evidence narrows them all, or selects alone.
+// except that Ranges may narrow Failed, Codes and Groups. Evidence narrows them all, or selects alone; a re-run then
+// leaves out accepted failures.
 type Selection struct {
 	Step   string   // empty: the only step, or failures at any step
 	All    bool     // every item; only for resets
@@ -196,6 +197,9 @@ func (sel *Selection) look(ctx context.Context, tx pgx.Tx, run workqueue.RunID, 
 		return sel.findFailedAt(ctx, tx, run, steps)
 	case sel.byError():
 		return sel.findErrors(ctx, tx, run, steps, nil)
+	case sel.alone() && sel.unaccepted:
+		found, err = planesAt(pg.Rows(ctx, tx, unacceptedPlanes, run, steps))
+		return found, pg.Wrap(err, "find accepted items")
 	}
 	masks := everyItem(items)
 	if !sel.All && len(sel.Keys) > 0 {
@@ -223,6 +227,10 @@ func everyItem(items int64) blockMasks {
 const failedPlanes = `
 SELECT step, block, CASE WHEN $3 THEN failed & ~coalesce(accepted, B'0'::bit(8192)) ELSE failed END FROM work_block
 WHERE run_id = $1 AND step = ANY($2) AND failed <> B'0'::bit(8192)`
+
+// unacceptedPlanes have bits beyond a block's size, which the evidence takes out.
+const unacceptedPlanes = `
+SELECT step, block, ~coalesce(accepted, B'0'::bit(8192)) FROM work_block WHERE run_id = $1 AND step = ANY($2)`
 
 func findFailed(
 	ctx context.Context, tx pgx.Tx, run workqueue.RunID, steps []workqueue.Step, unaccepted bool,

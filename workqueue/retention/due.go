@@ -29,11 +29,11 @@ const (
         SELECT FROM later JOIN batchrun o USING (id)
         WHERE o.state NOT IN ('completed', 'cancelled') OR o.finished_at >= $1)`
 
-	// Reports read the events of runs in progress, and doctor counts completions.
+	// Reports and histories read the events of runs, but for starts and seals, and doctor counts completions.
 	oldEvents = `
     SELECT e.ctid, e.id::text AS id, e.at, pg_column_size(e.payload) + 200 AS size FROM run_event e
     WHERE e.published_at IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r
-        WHERE r.id = e.run_id AND (r.state IN ('loading', 'running') OR e.kind = 'completed'))`
+        WHERE r.id = e.run_id AND (r.state IN ('loading', 'running') OR e.kind NOT IN ('started', 'sealed')))`
 
 	// The schema has the rules, for audit_expire, which alone may delete.
 	oldAudit = `

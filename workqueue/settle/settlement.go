@@ -63,6 +63,7 @@ type Completion struct {
 	Generation workqueue.Generation
 	Done       int64
 	Failed     int64
+	Accepted   int64           // of the failed
 	Event      workqueue.Event // the event about it, as in the outbox
 }
 

@@ -92,31 +92,33 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 }
 
 const (
-	erasures = `SELECT erased FROM batchrun WHERE id = $1`
-	// A later erasure finds the items in this run.
-	erasuresUntilCommit = erasures + ` FOR SHARE`
+	version = `SELECT erased + generation - 1 FROM batchrun WHERE id = $1`
+	// A later erasure finds the items in this run; a later resume finds the run.
+	versionUntilCommit = version + ` FOR SHARE`
 )
 
-// Erasures is how many times items of a run were erased. A run that continues it reads it before the items.
-func (s Store) Erasures(ctx context.Context, run workqueue.RunID) (int, error) {
-	n, err := pg.One(ctx, s.db.Pool, pgx.RowTo[int], erasures, run)
-	return n, pg.Wrap(err, "count the erasures of run %s", run)
+// Version is how many times items of a run were erased, or it was set going again. A run that continues it reads it
+// before the items.
+func (s Store) Version(ctx context.Context, run workqueue.RunID) (int, error) {
+	n, err := pg.One(ctx, s.db.Pool, pgx.RowTo[int], version, run)
+	return n, pg.Wrap(err, "read the version of run %s", run)
 }
 
-// refuseErased refuses items erased from the run that this one continues, after they were read there.
-func (l *loader) refuseErased(ctx context.Context, tx pgx.Tx) error {
+// refuseOutdated refuses items that were erased in the run that this one continues, or may be done there, since they
+// were read.
+func (l *loader) refuseOutdated(ctx context.Context, tx pgx.Tx) error {
 	if l.req.FromRun == (workqueue.RunID{}) {
 		return nil
 	}
-	n, err := pg.One(ctx, tx, pgx.RowTo[int], erasuresUntilCommit, l.req.FromRun)
+	n, err := pg.One(ctx, tx, pgx.RowTo[int], versionUntilCommit, l.req.FromRun)
 	switch {
 	case errors.Is(err, pgx.ErrNoRows): // deleted
 		return nil
 	case err != nil:
-		return fmt.Errorf("count the erasures of run %s: %w", l.req.FromRun, err)
-	case n != l.req.FromErased:
-		return &workqueue.StateError{Run: l.req.FromRun, State: "one whose items were erased meanwhile", Op: "carry on",
-			Fix: "nothing was started; start again"}
+		return fmt.Errorf("read the version of run %s: %w", l.req.FromRun, err)
+	case n != l.req.FromVersion:
+		return &workqueue.StateError{Run: l.req.FromRun, State: "one that was set going again meanwhile, or whose items " +
+			"were erased", Op: "carry on", Fix: "nothing was started; start again"}
 	}
 	return nil
 }
@@ -222,7 +224,7 @@ func settingsOf(st *workqueue.StepSpec, d *ledger.Difference) {
 }
 
 func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
-	if err := l.refuseErased(ctx, tx); err != nil {
+	if err := l.refuseOutdated(ctx, tx); err != nil {
 		return err
 	}
 	if l.counted {

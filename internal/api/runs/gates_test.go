@@ -101,6 +101,11 @@ func TestFourEyesAtAGate(t *testing.T) {
 	ask(200, bob, http.MethodGet, "/runs/second/report?against=first&before=send&digests=false", "",
 		`{"change":"changed","items":1`, `{"change":"unchanged","items":2`)
 	ask(422, bob, http.MethodGet, "/runs/second/report?against=first&before=compose&digests=false", "", "before: ")
+	b.Exec(`INSERT INTO namespace (name) VALUES ('elsewhere')`)
+	b.Exec(`UPDATE batchrun SET namespace = 'elsewhere' WHERE name = 'first'`)
+	if text := ask(200, bob, http.MethodGet, "/runs/second/gate", ""); strings.Contains(string(text), `"earlier"`) {
+		t.Errorf("the gate tells of a run of another namespace: %s", text)
+	}
 	begin("third")
 	b.Exec(`UPDATE batchrun r SET from_run = f.id FROM batchrun f
 		WHERE (r.name, f.name) IN (('first', 'third'), ('third', 'second'))`)

@@ -156,9 +156,9 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 		}
 		by = &at
 	}
-	erasures := 0
+	read := 0
 	if from != (workqueue.RunID{}) {
-		if erasures, err = start.New(s.Store).Erasures(ctx, from); err != nil {
+		if read, err = start.New(s.Store).Version(ctx, from); err != nil {
 			return start.LoadRequest{}, nil, err
 		}
 	}
@@ -168,7 +168,7 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 		Canary:            plan.Canary,
 		CanaryAutoApprove: plan.CanaryAutoApprove, Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate),
 		Source: set.Source, CreatedBy: actor, IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(),
-		Order: orderOf(plan), FromRun: from, FromErased: erasures,
+		Order: orderOf(plan), FromRun: from, FromVersion: read,
 	}, &plan.Items, nil
 }
 

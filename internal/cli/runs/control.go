@@ -111,7 +111,8 @@ func (r *runResume) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 		case len(done.Runs) == 0:
 			return "no run was resumed"
 		case done.Items > 0:
-			return cli.Text("%v continues, though it was cancelled: %v had no outcome", runsText(done), itemCount(done.Items))
+			return cli.Text("%v continues, though it was cancelled: %v had no outcome", runsText(done), itemCount(done.Items)) +
+				cli.If(done.Paused != "", "\nit stays paused: %v\napprove with: tranche run approve %v", done.Paused, done.Runs[0])
 		case done.Run == nil && len(done.Runs) > 1:
 			return runsText(done) + " resumed: their items are sent to services again"
 		}
