@@ -215,6 +215,60 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	b.Check()
 }
 
+// Replies that an outage cut short leave items to be retried. That they are not answered again proves nothing against
+// them, unless they are few of their chunk or the service has worked for others since. Items that never get an answer
+// do not hold the run either.
+func TestWhatAnOutageCutsShortIsNoCulprit(t *testing.T) {
+	t.Parallel()
+	away := func(s workqueue.Slice) settle.Answer {
+		return storetest.Faulty(s, workqueue.SlotError{Code: "unavailable", Message: "no database", Retry: true})
+	}
+	leftOut := func(s workqueue.Slice) settle.Answer { return storetest.Answer(s) }
+	for name, tc := range map[string]struct {
+		chunk       int // of which 3 items are left
+		serve, then service
+		others      bool // the service works for another run meanwhile
+		opens       bool
+		failed      int
+	}{
+		"an outage":               {chunk: 4, serve: away, then: storetest.Whole, opens: true},
+		"never answered":          {chunk: 4, serve: away, then: away, opens: true, failed: 24},
+		"few are not":             {chunk: 24, serve: away, failed: 24},
+		"others are":              {chunk: 4, serve: away, others: true, failed: 24},
+		"answered with a refusal": {chunk: 4, serve: refusing, failed: 24},
+		"left out of an answer":   {chunk: 4, serve: leftOut, failed: 24},
+	} {
+		subtest(t, name, func(b *bench) {
+			run := b.Load(storetest.Chunked(tc.chunk), 8*tc.chunk)
+			var again []settle.Answer
+			for _, s := range b.Claim(run, 8) {
+				a, whole := storetest.Answer(s), storetest.Whole(s)
+				a.Slots, a.Answered = whole.Slots[3:], tc.chunk-3
+				b.Record(a)
+				b.hurry(run)
+				again = append(again, tc.serve(b.One(run)))
+			}
+			work := func() {
+				if tc.others {
+					b.Record(storetest.Whole(b.One(b.Load(storetest.Chunked(4), 4))))
+				}
+			}
+			work()
+			b.Look(b.Record(again...).Look)
+			b.hurry(run)
+			work()
+			b.drive(run, tc.serve, 1)
+			changes := b.Number(`SELECT count(*) FROM endpoint_change WHERE what = 'breaker'`)
+			testenv.MustSame(b, changes == 1, tc.opens, "the breaker opened")
+			if tc.opens {
+				b.Logf("%+v", b.drive(run, tc.then, 200))
+			}
+			b.WantTally(run, storetest.Tally{Done: 8*tc.chunk - tc.failed, Failed: tc.failed})
+			b.Check()
+		})
+	}
+}
+
 // Items that fail by themselves do not keep a run from its end, also when there is no one else to send a probe for.
 func TestCulpritsAreFinalWhenNothingElseIsLeft(t *testing.T) {
 	t.Parallel()

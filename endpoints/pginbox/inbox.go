@@ -25,7 +25,7 @@
 //
 // The inbox stores results and permanent errors. An item left out or answered with Retry is not stored and will be
 // retried, but its writes are committed with the rest: use a savepoint (Tx(ctx).Begin), or write only for items with
-// a final answer.
+// a final answer. As permanent errors are stored, retry_codes of a plan or collector do not run the handler again.
 //
 // The key consists of the endpoint, the stage, and the parts of [endpoints.ItemInfo.IdempotencyKey]: run, step,
 // ordinal, generation, the item's key and stack. A rerun has another generation and does the work again; if that is

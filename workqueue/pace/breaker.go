@@ -264,8 +264,7 @@ const (
 
 // unansweredCodes are the codes of failures that may mean an absent service: not answers of its own.
 func unansweredCodes() []string {
-	return []string{"deadline", "timeout", "unavailable", "unanswered", workqueue.CodeDeliveries, "unreachable",
-		"no_listeners"}
+	return []string{"deadline", "timeout", "unavailable", workqueue.CodeDeliveries, "unreachable", "no_listeners"}
 }
 
 func answered(code string) bool { return !slices.Contains(unansweredCodes(), code) }
@@ -281,12 +280,15 @@ func ProbePause(failed int) time.Duration {
 
 // Blame is what is known of items that fail while their endpoint is or seems down.
 type Blame struct {
-	proven bool // they failed while the endpoint worked for others
-	Lone   int  // how often a single item has failed alone before
-	again  bool // a single item that failed alone before, in an attempt that counted
-	rerun  bool // few items, all of which failed in an earlier generation
-	others bool // for a probe: there is other work to probe with
+	proven  bool // they failed while the endpoint worked for others
+	singled bool // a reply that brought others an outcome left them to be retried
+	Lone    int  // how often a single item has failed alone before
+	again   bool // a single item that failed alone before, in an attempt that counted
+	rerun   bool // few items, all of which failed in an earlier generation
+	others  bool // for a probe: there is other work to probe with
 }
+
+func (b Blame) atFault(code string) bool { return b.proven || b.singled && answered(code) }
 
 // spared reports whether a slice's failure is attributed to an outage instead of its items. failedProbes counts
 // since the breaker opened.
@@ -294,9 +296,9 @@ type Blame struct {
 // Items known to be to blame are not spared: otherwise items that always fail would keep the breaker open, since
 // nothing else could send a probe. For the same reason a probe eventually counts if only items that failed alone
 // remain to probe with.
-func (b Blame) spared(origin workqueue.Cause, failedProbes int) bool {
+func (b Blame) spared(origin workqueue.Cause, code string, failedProbes int) bool {
 	last := origin == workqueue.CauseProbe && b.Lone > 0 && !b.others
-	return !b.proven && (!last || failedProbes < PatientProbes)
+	return !b.atFault(code) && (!last || failedProbes < PatientProbes)
 }
 
 // operatorTrust is how long a breaker closed by an operator stays closed, even if failures continue.

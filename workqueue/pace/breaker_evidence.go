@@ -90,9 +90,13 @@ func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 }
 
 // blameItems follows slices up through their parents. Their items are known to be to blame if
-//   - a service singled them out in a reply with outcomes for the rest of their chunk;
+//   - a service singled them out in a reply with outcomes for the rest of their chunk, and has worked for others since
+//     their last failure that counted;
 //   - it is one item that failed alone, in an attempt that counted, and the endpoint later worked for others; or
 //   - they are few, and the chunk that they were cut from works without them.
+//
+// An outage in the middle of a chunk singles out good items, too. So those singled out are few only as an eighth of a
+// chunk, and the rest are to blame only for an error that is an answer.
 //
 // That items failed before is weaker: it does not blame them while the endpoint is down. It means a lone item that
 // failed alone earlier in this generation, or whose newest outcome of an earlier generation is an error that was an
@@ -111,16 +115,18 @@ WITH RECURSIVE up AS (
            u.failures > p.failures AND p.state = 'recorded' AND p.error_code IS NULL
     FROM up u JOIN work_slice p ON p.id = u.parent WHERE NOT u.singled_out
 ), history AS (
-    SELECT item, min(counted_at) FILTER (WHERE alone) AS counted_at, bool_or(singled_out) AS singled_out,
-           count(*) FILTER (WHERE failed AND alone) AS lone
+    SELECT item, min(counted_at) FILTER (WHERE alone) AS counted_at, max(counted_at) AS last_at,
+           bool_or(singled_out) AS singled_out, count(*) FILTER (WHERE failed AND alone) AS lone
     FROM up GROUP BY item)
-SELECT s.id, h.lone,
-    h.singled_out
+SELECT s.id, h.lone, h.singled_out,
+    h.singled_out AND EXISTS (SELECT FROM work_slice ok WHERE ok.endpoint = s.endpoint AND ok.ended_at > h.last_at
+        AND ok.created_at > h.last_at AND ok.state = 'recorded' AND ok.error_code IS NULL)
     OR EXISTS (SELECT FROM work_slice ok WHERE ok.endpoint = s.endpoint AND ok.ended_at > h.counted_at
         AND ok.state = 'recorded' AND ok.error_code IS NULL)
     OR coalesce((SELECT bool_or(t.state = 'recorded' AND t.error_code IS NULL)
             AND count(*) FILTER (WHERE bit_count(t.mask) = 1 AND t.error_code IS NOT NULL
                 AND t.cause IN ('bisect', 'exhausted')) <= $2
+            AND (NOT h.singled_out OR bit_count(s.mask) * 8 <= max(bit_count(t.mask)))
         FROM work_slice t
         WHERE bit_count(s.mask) <= $2 AND s.root <> s.id
           AND t.run_id = s.run_id AND t.step = s.step AND t.block = s.block AND t.root = s.root), false),
@@ -151,7 +157,7 @@ func Blames(ctx context.Context, db tracker.Querier, ids []workqueue.SliceID) (m
 	}
 	var id workqueue.SliceID
 	var b Blame
-	to := []any{&id, &b.Lone, &b.proven, &b.again, &b.rerun, &b.others}
+	to := []any{&id, &b.Lone, &b.singled, &b.proven, &b.again, &b.rerun, &b.others}
 	err := pg.Each(pg.Rows(ctx, db, blameItems, ids, fewCulprits, unansweredCodes()), to, func() { known[id] = b })
 	return known, pg.Wrap(err, "read the history of %d slices", len(ids))
 }
@@ -181,8 +187,8 @@ func (b *BreakerState) consider(ctx context.Context, db tracker.Querier, endpoin
 		return outage{}, nil, err
 	}
 	for i := range newest {
-		b := known[newest[i].id]
-		newest[i].itemsOwn = b.proven || (b.again || b.rerun) && answered(newest[i].code)
+		b, code := known[newest[i].id], newest[i].code
+		newest[i].itemsOwn = b.atFault(code) || (b.again || b.rerun) && answered(code)
 	}
 	o := judge(newest, b.trusted)
 	o.down = o.down || b.Open
@@ -221,7 +227,7 @@ func Outages(ctx context.Context, tx pgx.Tx, all []Failing) (map[workqueue.Slice
 		}
 		for _, f := range all {
 			if o.down && f.Slice.Endpoint == endpoint {
-				spared[f.Slice.ID] = known[f.Slice.ID].spared(f.Slice.Cause, b.Probes)
+				spared[f.Slice.ID] = known[f.Slice.ID].spared(f.Slice.Cause, f.Why.Code, b.Probes)
 			}
 		}
 	}

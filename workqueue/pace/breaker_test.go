@@ -108,17 +108,20 @@ func TestSpared(t *testing.T) {
 	for name, tc := range map[string]struct {
 		blame  Blame
 		origin workqueue.Cause
+		code   string
 		probes int
 		want   bool
 	}{
-		"a chunk":                        {Blame{}, workqueue.CauseReady, 0, true},
-		"a known culprit":                {Blame{proven: true, Lone: 1}, workqueue.CauseFailure, 0, false},
-		"the first probe of an item":     {Blame{}, workqueue.CauseProbe, 100, true},
-		"an early probe":                 {Blame{Lone: 1}, workqueue.CauseProbe, PatientProbes - 1, true},
-		"a late probe of a lone failure": {Blame{Lone: 1}, workqueue.CauseProbe, PatientProbes, false},
-		"while there is other work":      {Blame{Lone: 1, others: true}, workqueue.CauseProbe, 100, true},
-		"not a probe":                    {Blame{Lone: 1}, workqueue.CauseFailure, PatientProbes, true},
+		"a chunk":                        {Blame{}, workqueue.CauseReady, "crash", 0, true},
+		"a known culprit":                {Blame{proven: true, Lone: 1}, workqueue.CauseFailure, "crash", 0, false},
+		"singled out, and answered":      {Blame{singled: true}, workqueue.CauseRetry, "crash", 0, false},
+		"singled out, and not answered":  {Blame{singled: true}, workqueue.CauseRetry, "unavailable", 0, true},
+		"the first probe of an item":     {Blame{}, workqueue.CauseProbe, "crash", 100, true},
+		"an early probe":                 {Blame{Lone: 1}, workqueue.CauseProbe, "crash", PatientProbes - 1, true},
+		"a late probe of a lone failure": {Blame{Lone: 1}, workqueue.CauseProbe, "crash", PatientProbes, false},
+		"while there is other work":      {Blame{Lone: 1, others: true}, workqueue.CauseProbe, "crash", 100, true},
+		"not a probe":                    {Blame{Lone: 1}, workqueue.CauseFailure, "crash", PatientProbes, true},
 	} {
-		testenv.Same(t, tc.blame.spared(tc.origin, tc.probes), tc.want, "%s: spared", name)
+		testenv.Same(t, tc.blame.spared(tc.origin, tc.code, tc.probes), tc.want, "%s: spared", name)
 	}
 }
