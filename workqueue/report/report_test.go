@@ -249,6 +249,31 @@ func TestCarriedTwinsCountOnce(t *testing.T) {
 	testenv.Same(t, counts[report.ChangeNewlyFixed], 3, "items fixed since the first run")
 }
 
+// Of duplicate keys, a run that took only failed or missing items has left the others.
+func TestCarriedTwinsOfOneOutcome(t *testing.T) {
+	t.Parallel()
+	b := setup(t)
+	req := storetest.Chunked(10)
+	req.OnDuplicate = start.DuplicateAllow
+	first := b.LoadKeys(req, "a", "a", "b", "b")
+	answer := storetest.Faulty(b.One(first), workqueue.SlotError{Code: "bad_payload", Message: "no"})
+	for _, missing := range []int{0, 3} {
+		answer.Slots[missing].Err = &workqueue.SlotError{Code: "busy", Message: "later", Retry: true}
+	}
+	b.Record(answer)
+	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: first, Actor: "ann"}))(t)
+	for took, still := range map[workqueue.Outcome]int64{workqueue.OutcomeFailed: 0, workqueue.OutcomeMissing: 1} {
+		req.FromRun, req.FromOutcome = first, took
+		second := b.LoadKeys(req, "a", "b")
+		b.Finish(second)
+		if got := b.Report(second).Together; got == nil || got.Items != 4 || got.Done != 2 || got.Failed != 2*still {
+			t.Errorf("together, after %s ones: %+v; want %d failed", took, got, 2*still)
+		}
+		_, counts := b.compare(second, first)
+		testenv.Same(t, counts[report.ChangeStillFailing], still, "still failing, after %s ones", took)
+	}
+}
+
 // What is set going again, or deleted, while its items are read would be done twice, or be of former data.
 func TestARunThatIsSetGoingAgainIsNotCarriedOn(t *testing.T) {
 	t.Parallel()
