@@ -26,9 +26,8 @@ type CollectorList struct {
 }
 
 const applyCollectorDescription = `The body is a collector in YAML, or in JSON. Its name field, or else the query, names
-it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values, partitions
-or fold_by change, or fold is added or removed, what waits goes under its old keys before anything that is added from
-then on.`
+it. What is the same as before changes nothing. Changes hold from the next flush on. When order_by, values, partitions,
+fold or fold_by change, what waits goes under its old keys before anything that is added from then on.`
 
 // CollectorEngine applies changes of collectors in the node, which may require an immediate flush.
 type CollectorEngine interface {

@@ -5903,8 +5903,8 @@ func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (Col
 // ApplyCollector: Save or change a collector.
 //
 // The body is a collector in YAML, or in JSON. Its name field, or else the query, names it. What is the same as
-// before changes nothing. Changes hold from the next flush on. When order_by, values, partitions or fold_by change,
-// or fold is added or removed, what waits goes under its old keys before anything that is added from then on.
+// before changes nothing. Changes hold from the next flush on. When order_by, values, partitions, fold or fold_by
+// change, what waits goes under its old keys before anything that is added from then on.
 //
 // It is POST /collectors, for role operator.
 func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
@@ -7311,4 +7311,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 398c3b03c54291a9d090e31ea546ea5c, is 6fd400b1292a0597e2ed181d4eeeabd44e75a1e4e147addbddbcf78b2e7e3a7f.
+// Of 700a6f78f7f4dfd18d16b3e580fb0bc9, is 76e1408d0328caed4de68d3dae39677e1311c1703d7782fa42545559f1cebf7e.
