@@ -40,6 +40,7 @@ CREATE TABLE batchrun (
     on_duplicate      text        NOT NULL DEFAULT 'error' CHECK (on_duplicate IN ('error', 'skip', 'allow')),
     accepted          bigint      NOT NULL DEFAULT 0,
     from_run          uuid,
+    from_outcome      text        CHECK (from_outcome IN ('failed', 'missing')),
     erased            integer     NOT NULL DEFAULT 0,
     done_by           timestamptz,
     gentle            boolean     NOT NULL DEFAULT false,
@@ -177,6 +178,7 @@ COMMENT ON COLUMN batchrun.overdue_at IS 'When a missed seal deadline was report
 COMMENT ON COLUMN batchrun.on_overdue IS 'What happens after the seal deadline: report, seal or cancel.';
 COMMENT ON COLUMN batchrun.on_duplicate IS 'What happens to a duplicate key: error, skip or allow.';
 COMMENT ON COLUMN batchrun.from_run IS 'The earlier run whose items it continues (run start --from); null: none.';
+COMMENT ON COLUMN batchrun.from_outcome IS 'Which of these items it took: failed or missing; null: both.';
 COMMENT ON COLUMN batchrun.erased IS
     'Number of erasures in it. A start --from this run is refused if it overlaps with one, or a new generation.';
 COMMENT ON COLUMN batchrun.done_by IS 'When it should be done; this sets its pace. Null: no deadline.';

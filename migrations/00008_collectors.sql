@@ -8,6 +8,7 @@ CREATE TABLE collector (
     version             integer     NOT NULL DEFAULT 1 CHECK (version >= 1),
     key_version         integer     NOT NULL DEFAULT 1 CHECK (key_version >= 1),
     drained_key_version integer     NOT NULL DEFAULT 1 CHECK (drained_key_version <= key_version),
+    folds               text[]      NOT NULL DEFAULT '{}',
     timed               integer     NOT NULL DEFAULT 1,
     timing              integer     NOT NULL DEFAULT 1,
     state               text        NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'paused', 'deleting')),
@@ -55,6 +56,7 @@ COMMENT ON COLUMN collector.version IS 'Increases with each change of its defini
 COMMENT ON COLUMN collector.key_version IS
     'Increases when keys are computed in a new way; older keys keep the old number.';
 COMMENT ON COLUMN collector.drained_key_version IS 'No key with an older key version has waiting operations.';
+COMMENT ON COLUMN collector.folds IS 'How operations of each older key version are folded: last, merge or empty.';
 COMMENT ON COLUMN collector.timed IS 'The value of timing for which the times of its keys are set.';
 COMMENT ON COLUMN collector.timing IS 'Increases when the times of its keys must be recomputed.';
 COMMENT ON COLUMN collector.state IS 'active, paused or deleting.';

@@ -96,6 +96,11 @@ func TestATimeIsTakenAway(t *testing.T) {
 	req := storetest.Chunked(10)
 	req.DoneBy, req.Gentle = new(time.Now().Add(time.Hour)), true
 	run := b.Load(req, 20)
+	b.ApplySchedule("night", `{}`) // without a time
+	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, start_at, run_id, ended_at)
+		VALUES ('night', tranche_now(), 'due', 1, 'started', tranche_now(), $1, tranche_now())`, run)
+	b.Set(control.RunChange{Run: run, Gentle: new(false)})
+	testenv.Same(t, b.Number(`SELECT count(done_by) FROM schedule_occurrence`), 0, "times that the schedule did not set")
 	const atRisk = `UPDATE batchrun SET at_risk = jsonb_build_object('ends', done_by + interval '1 h') WHERE id = $1`
 	b.Exec(atRisk, run)
 	b.Set(control.RunChange{Run: run, DoneBy: &time.Time{}})

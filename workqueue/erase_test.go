@@ -400,8 +400,8 @@ admin_act.kind admin_act.what admin_act.method admin_act.state alert.state alert
 alert_condition.notified_severity alert_condition.before alert_message.what alert_message.severity alert_message.state
 api_request.content_type api_token.role api_token.networks archive.target audit_log.action audit_sink.target
 batchrun.state batchrun.hold batchrun.max_failed batchrun.fail_fast batchrun.canary_state batchrun.on_overdue
-batchrun.on_duplicate collector.state database_mark.name dead_letter.mode dead_letter.service dead_letter.state
-endpoint_change.what endpoint_change.before endpoint_change.after
+batchrun.on_duplicate batchrun.from_outcome collector.state collector.folds database_mark.name dead_letter.mode
+dead_letter.service dead_letter.state endpoint_change.what endpoint_change.before endpoint_change.after
 endpoint_pace.learned endpoint_pace.breaker health_condition.kind health_ack.kind health_ack.state
 health_ack.severity leader.name node_session.host node_session.version node_session.stats retention.kind
 run_event.kind run_step.kind run_step.approval schedule.state schedule_occurrence.kind schedule_occurrence.state

@@ -26,8 +26,8 @@ type CollectorList struct {
 }
 
 const applyCollectorDescription = `The body is a collector in YAML, or in JSON. Its name field, or else the query, names
-it. An unchanged collector changes nothing. Changes apply from the next flush. When order_by, values, partitions or
-fold_by change, or fold is added or removed, waiting operations keep their old keys and go before newly added ones.`
+it. An unchanged collector changes nothing. Changes apply from the next flush. When order_by, values, partitions, fold
+or fold_by change, waiting operations keep their old keys and go before newly added ones.`
 
 // CollectorEngine applies changes of collectors in the node, which may require an immediate flush.
 type CollectorEngine interface {

@@ -171,6 +171,7 @@ func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
 	const path = "/runs?endpoint=echo&idempotency_key=k"
 	b.Want(path, "id,a\n1,x\n2,y\n", 201, `"existing":false`)
 	b.Want(path, `{"id":"1","a":"x"}`+"\n"+`{"id":"2","a":"y"}`, 200, `"existing":true`)
+	b.Want(path+"&done_by=2999-01-02T06:00:00Z", "id,a\n1,x\n2,y\n", 200, `"existing":true`) // the next 06:00
 	b.Want(path, "id,a\n1,x\n2,z\n", 409, "with other content: the items (as many, 2,")
 	b.Want(path, "id,a\n1,x\n", 409, "the items (2 then, 1 now)")
 	b.Want(path+"&dry_run=true", "id,a\n1,x\n", 409, "the items (2 then, 1 now)")

@@ -37,7 +37,7 @@ func (s *adminRoutes) registerNamespaces(api huma.API) {
 		"/namespaces", "List the namespaces that the caller sees, with quotas"))), list)
 	apicore.Register(s.Core, api, apicore.ByAdmin(huma.Operation{
 		OperationID: "set-namespace", Method: http.MethodPut, Path: "/namespaces/{name}",
-		Summary:     "Create a namespace, or change its quotas",
+		Summary: "Create a namespace, or change its quotas",
 		Description: "The quotas replace the former ones. max_in_flight applies from the next claim on; the rest to later " +
 			"starts, adds, reruns and resumes.",
 	}), func(ctx context.Context, in *struct {

@@ -13,6 +13,8 @@ import (
 
 	"github.com/alecthomas/kong"
 	"github.com/go-json-experiment/json"
+
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // RefuseBytes refuses arguments that are not UTF-8, because sending them would change them.
@@ -176,6 +178,17 @@ func PastTime(text string) (at time.Time, err error) {
 			"no bound", text)
 	}
 	return at, nil
+}
+
+// DoneBy is a time of day on the clock of this machine as the next such time; other text stays.
+func DoneBy(text *string) *string {
+	if text == nil {
+		return nil
+	}
+	if at, err := workqueue.NextTimeOfDay(*text, time.Local, time.Now()); err == nil {
+		return new(at.Format(time.RFC3339))
+	}
+	return text
 }
 
 // Fill copies a command's flags into the request's fields of the same names, in JSON or in Go. An unknown name is an

@@ -1,13 +1,8 @@
 package cli
 
 import (
-	"bytes"
-	"encoding/json"
 	"fmt"
-	"io"
 	"math"
-	"os"
-	"os/user"
 	"reflect"
 	"slices"
 	"strconv"
@@ -16,46 +11,8 @@ import (
 	"unicode"
 	"unicode/utf8"
 
-	"golang.org/x/term"
-
-	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 )
-
-// Document prints a JSON document.
-func (c *Console) Document(v any) error {
-	if err := c.Keep(v); err != nil {
-		return err
-	}
-	return c.Sent()
-}
-
-// Keep makes a document the last answer.
-func (c *Console) Keep(v any) error {
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
-	encoder.SetEscapeHTML(false)
-	err := encoder.Encode(v)
-	c.Answer = bytes.TrimSpace(text.Bytes())
-	return err //nolint:wrapcheck // names what cannot be written
-}
-
-// Sent prints the last answer as received, including members unknown to this program.
-func (c *Console) Sent() error {
-	var out bytes.Buffer
-	if err := json.Indent(&out, c.Answer, "", "  "); err != nil {
-		return fmt.Errorf("read the answer: %w", err)
-	}
-	return c.Printf("%s\n", out.Bytes())
-}
-
-// Answered ends a command that prints no text: with the error or the answer as received.
-func (c *Console) Answered(err error) error {
-	if err != nil {
-		return err
-	}
-	return c.Sent()
-}
 
 // Print ends a command: with the error, the answer as received, or text, called with the line's room.
 func Print[T any](c *Console, text func(answer *T, room int) string) func(T, error) error {
@@ -70,49 +27,6 @@ func Print[T any](c *Console, text func(answer *T, room int) string) func(T, err
 // Say is Print for short text of any width.
 func Say[T any](c *Console, text func(answer *T) string) func(T, error) error {
 	return Print(c, func(answer *T, _ int) string { return text(answer) + "\n" })
-}
-
-// Printf writes to the output.
-func (c *Console) Printf(format string, args ...any) error {
-	if _, err := fmt.Fprintf(c.Out, format, args...); err != nil {
-		return fmt.Errorf("write to standard output: %w", err)
-	}
-	return nil
-}
-
-// IsTerminal reports whether w is a terminal.
-func IsTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
-}
-
-// Width is the number of columns of w.
-func Width(w io.Writer) int {
-	if file, ok := w.(*os.File); ok {
-		if columns, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && columns > 0 {
-			return columns
-		}
-		if columns, _, err := term.GetSize(int(file.Fd())); err == nil && columns > 0 {
-			return columns
-		}
-	}
-	return 80
-}
-
-// OSUser is the operating system's user, for the audit log.
-func OSUser() string {
-	if u, err := user.Current(); err == nil {
-		return u.Username
-	}
-	return os.Getenv("USER")
-}
-
-// Room is the length of a line: a terminal's columns, or 0 for unlimited.
-func (c *Console) Room() int {
-	if IsTerminalOut(c) {
-		return c.Columns
-	}
-	return 0
 }
 
 // Narrow reports whether a line has room for the essentials only.
@@ -199,23 +113,6 @@ func Ahead(t time.Time) string {
 		return text + " (in " + Span(left) + ")"
 	}
 	return text + " (" + Span(time.Since(t)) + " ago)"
-}
-
-// DoneBy is a time of day on the clock of this machine as the next such time; other text stays.
-func DoneBy(text *string) *string {
-	if text == nil {
-		return nil
-	}
-	if at, err := workqueue.NextTimeOfDay(*text, time.Local, time.Now()); err == nil {
-		return new(at.Format(time.RFC3339))
-	}
-	return text
-}
-
-// IsTerminalOut reports whether standard output is a terminal.
-func IsTerminalOut(term *Console) bool {
-	_, ok := term.Out.(*inertWriter)
-	return ok
 }
 
 // Table is rows of aligned cells.
@@ -485,30 +382,6 @@ func Unescaped(s string) (text string, escaped bool) {
 		i++
 	}
 	return b.String(), escaped
-}
-
-// inertWriter escapes control characters except line breaks and tabs. A write may end within a character.
-type inertWriter struct {
-	to   io.Writer
-	rest []byte
-}
-
-func (w *inertWriter) Write(p []byte) (int, error) {
-	text := slices.Concat(w.rest, p)
-	whole := len(text)
-	for back := 1; back < utf8.UTFMax && back <= len(text); back++ {
-		if start := len(text) - back; utf8.RuneStart(text[start]) {
-			if !utf8.FullRune(text[start:]) {
-				whole = start
-			}
-			break
-		}
-	}
-	w.rest = text[whole:]
-	if _, err := io.WriteString(w.to, escape(string(text[:whole]), "\n\t")); err != nil {
-		return 0, err
-	}
-	return len(p), nil
 }
 
 // ShortID is the time part of an ID, to the millisecond: enough to name a run.

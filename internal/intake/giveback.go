@@ -25,6 +25,14 @@ const (
 	ExportKey    = ExportPrefix + "key" // the key; its presence marks an export
 )
 
+// ExportColumn returns the column of a payload's field: its name, or if that is ExportKey and underscores, one more.
+func ExportColumn(field string) string {
+	if strings.TrimRight(field, "_") == ExportKey {
+		return field + "_"
+	}
+	return field
+}
+
 // Export says how to read an edited flat export of a run. Its key is in ExportKey. Columns about the item are
 // ignored, the changes that a table makes to values are undone, and fields not shown stay unchanged.
 type Export struct {
@@ -235,10 +243,7 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 		r.out = append(append(append(r.out, name...), ':'), value...)
 	}
 	for _, have := range fieldsOf([]byte(base)) {
-		value, column := have.value, have.plain
-		if column == ExportKey {
-			column += "_" // in the export, since that of the key has its name
-		}
+		value, column := have.value, ExportColumn(have.plain)
 		at := slices.IndexFunc(cells, func(c field) bool { return c.plain == column })
 		if at >= 0 {
 			var err error

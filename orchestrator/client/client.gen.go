@@ -1102,6 +1102,9 @@ type Controlled struct {
 
 	// Slices paused: requests in flight; cancelled: requests withdrawn
 	Slices int64 `json:"slices"`
+
+	// Paused resumed after a cancel: it waits for approval of its canary, with this verdict
+	Paused string `json:"paused,omitempty"`
 }
 
 type ControlledDocument struct {
@@ -5903,8 +5906,8 @@ func (c *Client) ListCollectors(ctx context.Context, options ...CallOption) (Col
 // ApplyCollector: Save or change a collector.
 //
 // The body is a collector in YAML, or in JSON. Its name field, or else the query, names it. An unchanged collector
-// changes nothing. Changes apply from the next flush. When order_by, values, partitions or fold_by change, or fold is
-// added or removed, waiting operations keep their old keys and go before newly added ones.
+// changes nothing. Changes apply from the next flush. When order_by, values, partitions, fold or fold_by change,
+// waiting operations keep their old keys and go before newly added ones.
 //
 // It is POST /collectors, for role operator.
 func (c *Client) ApplyCollector(ctx context.Context, params ApplyCollectorParams, contentType string, body io.Reader, options ...CallOption) (AppliedDocument, error) {
@@ -7309,4 +7312,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 32b3222b57556ddb073f02beba1f1a5c, is d87e5612340459f5f9d828c4056e1e3c94418d1674d2c61b37cd8780c764f567.
+// Of ef6e9f2318e91d0ae683836326d1326e, is 33c1829f3a0882b3cf73ce95f32602f55343d35cfbb90ee9e1113020e667fca3.

@@ -59,6 +59,7 @@ UPDATE collector
 SET version = version + 1, spec = $2, source = $3, endpoint = $4, min_size = $5, max_size = $6, max_age = $7,
     in_flight = $8, rate = nullif($9::float8, 0), timeout = $10, dedupe = $11, strict = $12,
     levels = greatest(levels, $13), key_version = key_version + $15,
+    folds = CASE WHEN $15 > 0 THEN folds || coalesce(spec ->> 'fold', '') ELSE folds END,
     drain_at = CASE WHEN $15 > 0 THEN tranche_now() ELSE drain_at END,
     timing = timing + 1, failures = 0, backoff_until = NULL, refused_since = NULL,
     changed_by = $14, changed_at = tranche_now(), namespace = $16
@@ -95,7 +96,7 @@ func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out wo
 					return fmt.Errorf("read its present definition: %w", err)
 				}
 				write, last = updateCollector, 0
-				if out.Renumbered = !old.OrderBy.same(p.OrderBy) || !old.foldsLike(p); out.Renumbered {
+				if out.Renumbered = !old.OrderBy.same(p.OrderBy) || old.Fold != p.Fold || old.FoldBy != p.FoldBy; out.Renumbered {
 					last = 1
 				}
 			}

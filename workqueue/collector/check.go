@@ -18,11 +18,6 @@ func (k *OpKeying) same(other *OpKeying) bool {
 	return k.Field == other.Field && k.Partitions == other.Partitions && slices.Equal(k.Values, other.Values)
 }
 
-// foldsLike reports whether both fold by the same value. Equal values of different fields are different things.
-func (s *CollectorSpec) foldsLike(other *CollectorSpec) bool {
-	return s.FoldBy == other.FoldBy && (s.Fold == "") == (other.Fold == "")
-}
-
 // RefusalNoted is how often a node records that adds to a collector are refused, while they are.
 const RefusalNoted = time.Minute
 

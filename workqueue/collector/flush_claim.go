@@ -71,8 +71,8 @@ WHERE c.id = $1 AND c.state = 'active'`
 
 	// olderKeys finds the lowest key version with waiting operations, by the primary key: empty keys are deleted.
 	olderKeys = `
-SELECT key_version FROM collector_key
-WHERE collector = $1 AND key_version < $2 AND (untried > 0 OR retrying > 0) ORDER BY key_version LIMIT 1`
+SELECT k.key_version, c.folds[k.key_version] FROM collector_key k JOIN collector c ON c.id = k.collector
+WHERE k.collector = $1 AND k.key_version < $2 AND (k.untried > 0 OR k.retrying > 0) ORDER BY k.key_version LIMIT 1`
 	settleKeyVersion = `UPDATE collector SET drained_key_version = $2 WHERE id = $1`
 
 	// foreignFlush checks for flushes of another key version, by collector_key_flushing.
@@ -175,6 +175,7 @@ func (c *flushClaim) run(ctx context.Context) (ClaimedFlushes, error) {
 	if err != nil || !alone {
 		return out, err
 	}
+	out.Spec.Fold = l.spec.Fold
 	// One at a time, a key that has not failed goes first: others would wait for each key that always fails.
 	if c.single() {
 		out.Flushes, err = c.take(ctx, keyVersion, true)
@@ -275,8 +276,8 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 	if l.drained == l.keyVersion {
 		return l.keyVersion, true, nil
 	}
-	keyVersion = l.keyVersion
-	err = c.tx.QueryRow(ctx, olderKeys, c.Collector, l.keyVersion).Scan(&keyVersion)
+	keyVersion, fold := l.keyVersion, l.spec.Fold
+	err = c.tx.QueryRow(ctx, olderKeys, c.Collector, l.keyVersion).Scan(&keyVersion, &fold)
 	none := errors.Is(err, pgx.ErrNoRows)
 	if err != nil && !none {
 		return 0, false, fmt.Errorf("look for older keys: %w", err)
@@ -289,6 +290,9 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 		if _, err := c.tx.Exec(ctx, settleKeyVersion, c.Collector, l.keyVersion); err != nil {
 			return 0, false, fmt.Errorf("note that older keys are empty: %w", err)
 		}
+	}
+	if l.spec.Fold != "" { // else it may not be strict, as folding requires
+		l.spec.Fold = fold
 	}
 	return keyVersion, !foreign, nil
 }

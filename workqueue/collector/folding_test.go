@@ -86,12 +86,18 @@ func TestBoundsOfFolding(t *testing.T) {
 	c.update("A4") // the A of another field
 	c.record(c.one("A3"), nil)
 	c.record(c.one("A4"), nil)
+	c.update("A5", "A6")
+	spec.Fold = collector.FoldLast
+	c.apply(spec)
+	f := c.one("A6")
+	testenv.Same(t, string(f.end.Ops[0].Payload), `{"A5":"A5","A6":"A6"}`, "added to be merged")
+	c.record(f, nil)
 	many := make([]collector.Op, collector.MaxFlushSize+1)
 	for i := range many {
 		many[i] = collector.Op{ID: fmt.Sprint("M", i), Key: "k", Fold: "M", Payload: fmt.Appendf(nil, `{"n":%d}`, i)}
 	}
 	c.addOps(many...)
-	f := c.one(many[collector.MaxFlushSize-1].ID)
+	f = c.one(many[collector.MaxFlushSize-1].ID)
 	testenv.Same(t, c.record(f, nil).Done, collector.MaxFlushSize, "recorded")
 	c.one(many[collector.MaxFlushSize].ID)
 }

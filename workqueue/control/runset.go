@@ -54,8 +54,9 @@ FROM batchrun WHERE id = $1`
 
 	setTimes = `UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = $4 WHERE id = $1`
 
-	// What a schedule does with its run that is late goes by the run's time.
-	setOccurrence = `UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL`
+	// What a schedule that has a time does with its run that is late goes by the run's time.
+	setOccurrence = `
+UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL AND done_by IS NOT NULL`
 
 	// ClearPace goes with a run whose time is taken away, once its steps are locked.
 	ClearPace = `

@@ -77,6 +77,8 @@ func TestCanaryIsBounded(t *testing.T) {
 		change := pacestore.EndpointChange{Endpoint: endpoint, MaxInFlight: &n}
 		testenv.Must(pacestore.New(b.Store).ChangeEndpoint(t.Context(), change, "ann"))(t)
 	}
+	budget(storetest.Endpoint, 5)
+	testenv.Same(t, len(b.runnable()), 0, "steps with work when the canary has used the budget of both up")
 	budget(storetest.Endpoint, 7)
 	claim("the budget of both", 0, 2)
 	budget(storetest.Endpoint, 0)

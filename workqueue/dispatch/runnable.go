@@ -131,7 +131,8 @@ spent AS MATERIALIZED (
     CROSS JOIN LATERAL (
         SELECT count(*) AS n FROM work_slice s
         WHERE s.endpoint = n.endpoint AND ` + plane.SliceInFlight + `) l
-    WHERE NOT (coalesce(t.max_in_flight, 0) > 0 AND l.n >= t.max_in_flight)
+    CROSS JOIN LATERAL (SELECT n.endpoint) at
+    WHERE CASE WHEN t.max_in_flight > 0 THEN ` + plane.BusyAt + ` < t.max_in_flight ELSE true END
       AND (p.breaker IS DISTINCT FROM 'open' OR t.canary_share = 100 OR p.probe_at <= tranche_now()
            AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
                             false))

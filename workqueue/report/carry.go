@@ -216,13 +216,13 @@ func (c *chainedRun) peek() (first *keyedItem, err error) {
 // next advances past the item that peek returned, in all runs that have its key.
 func (c *chainedRun) next() {
 	first, _ := c.peek() // its pages are loaded
-	for _, r := range c.runs {
+	for i, r := range c.runs {
 		switch one, err := r.peek(); {
 		case first == nil || err != nil || one == nil:
 		case one == first:
 			r.page = r.page[1:]
 		case bytes.Equal(one.key, first.key):
-			r.drop()
+			r.drop(c.runs[i-1].took)
 		}
 	}
 }
@@ -236,7 +236,8 @@ type Together struct {
 	Missing int64             `json:"missing"`
 }
 
-// What run $2 did not take of run $1, by work_queue_key. Of duplicate keys it took those not done, in order.
+// What run $2 did not take of run $1, by work_queue_key. Of duplicate keys it took those of its from_outcome, or not
+// done, in order.
 const leftBehind = `
 WITH planes AS (
     SELECT o.block, o.settled & ~o.failed AS done, o.failed
@@ -244,10 +245,12 @@ WITH planes AS (
 ), taken AS (
     SELECT count(*) AS items, coalesce(sum(a.done), 0) AS done, coalesce(sum(a.failed), 0) AS failed
     FROM (SELECT b.n, get_bit(p.done, q.ordinal & 8191) AS done, get_bit(p.failed, q.ordinal & 8191) AS failed,
-            row_number() OVER (PARTITION BY b.item_key
-                ORDER BY get_bit(p.done, q.ordinal & 8191) NULLS FIRST, q.key_ordinal) AS nth
+            row_number() OVER (PARTITION BY b.item_key ORDER BY get_bit(p.done, q.ordinal & 8191),
+                CASE c.from_outcome WHEN 'failed' THEN -1 WHEN 'missing' THEN 1 END
+                    * get_bit(p.failed, q.ordinal & 8191), q.key_ordinal) AS nth
         FROM (SELECT item_key, count(*) AS n FROM work_queue WHERE run_id = $2 GROUP BY item_key) b
         JOIN work_queue q ON q.run_id = $1 AND q.item_key = b.item_key
+        JOIN batchrun c ON c.id = $2
         LEFT JOIN planes p ON p.block = q.ordinal >> 13) a
     WHERE a.nth <= a.n
 )

@@ -226,7 +226,7 @@ func changeOf(here, there *keyedItem) Change {
 }
 
 const comparedRun = `
-SELECT state, plan, coalesce(plan_version, 0),
+SELECT state, coalesce(from_outcome, ''), plan, coalesce(plan_version, 0),
        ARRAY(SELECT name FROM run_step WHERE run_id = batchrun.id ORDER BY step),
        ARRAY(SELECT endpoint FROM run_step WHERE run_id = batchrun.id ORDER BY step)
 FROM batchrun WHERE id = $1`
@@ -234,8 +234,8 @@ FROM batchrun WHERE id = $1`
 // begin reads the run and its planes, 2 KB for 8192 items and a step.
 func (r *keyedRun) begin(ctx context.Context) error {
 	r.pages, r.after = make(chan []keyedItem, 1), keyPlace{twin: -1}
-	err := r.store.Pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state, &r.plan.Plan, &r.plan.Version, &r.plan.Steps,
-		&r.plan.asks)
+	err := r.store.Pool.QueryRow(ctx, comparedRun, r.run).Scan(&r.state, &r.took, &r.plan.Plan, &r.plan.Version,
+		&r.plan.Steps, &r.plan.asks)
 	if err := pg.NoRow(err, workqueue.ErrNotFound); err != nil {
 		return err
 	}

@@ -19,7 +19,8 @@ type keyedRun struct {
 	store  *database.DB
 	seal   *database.Seal
 	run    workqueue.RunID
-	before string // the step before which results are compared; empty: the final ones
+	took   workqueue.Outcome // of the run that it continues; empty: all that was not done
+	before string            // the step before which results are compared; empty: the final ones
 	state  string
 	plan   ComparedPlan
 	steps  plane.OutcomeSteps
@@ -200,10 +201,11 @@ func (r *keyedRun) peek() (*keyedItem, error) {
 	return &r.page[0], nil
 }
 
-// drop removes the next item, which a later run took: of those with its key the first that is not done, if any.
-func (r *keyedRun) drop() {
+// drop removes the next item, which a later run took: of those with its key the first of an outcome, or that is not
+// done, if any.
+func (r *keyedRun) drop(took workqueue.Outcome) {
 	for at := 0; bytes.Equal(r.page[at].key, r.page[0].key); at++ {
-		if r.page[at].outcome != workqueue.OutcomeDone {
+		if is := r.page[at].outcome; is == took || took == "" && is != workqueue.OutcomeDone {
 			copy(r.page[1:], r.page[:at])
 			break
 		}

@@ -228,26 +228,42 @@ func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err 
 	}
 }
 
-// A key that stands twice counts as often as it stands, and a run takes those of its items that are not done.
+// A key that stands twice counts as often as it stands, and a run takes those of its items that are not done, or only
+// those that failed, or are missing.
 func TestCarriedTwinsCountOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	req := storetest.Chunked(10)
 	req.OnDuplicate = start.DuplicateAllow
-	first := b.LoadKeys(req, "a", "a", "a", "b", "k", "k")
+	first := b.LoadKeys(req, "a", "a", "a", "b", "b", "k", "k")
 	slice := b.One(first)
 	answer := storetest.Faulty(slice, workqueue.SlotError{Code: "bad_payload", Message: "no"})
-	answer.Slots[4] = storetest.Whole(slice).Slots[4]
-	b.Record(answer)
-	req.FromRun = first
-	second := b.LoadKeys(req, "a", "a", "k")
-	b.Finish(second)
-	got := b.Report(second).Together
-	if got == nil || got.Items != 6 || got.Done != 4 || got.Failed != 2 || got.Missing != 0 {
-		t.Errorf("together: %+v; want 6 items, 4 done and 2 failed", got)
+	for _, missing := range []int{0, 4} {
+		answer.Slots[missing].Err = &workqueue.SlotError{Code: "busy", Message: "later", Retry: true}
 	}
-	_, counts := b.compare(second, first)
-	testenv.Same(t, counts[report.ChangeNewlyFixed], 3, "items fixed since the first run")
+	answer.Slots[5] = storetest.Whole(slice).Slots[5]
+	b.Record(answer)
+	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: first, Actor: "ann"}))(t)
+	for took, want := range map[workqueue.Outcome]struct {
+		keys                                []string
+		done, failed, missing, fixed, still int64
+	}{
+		"":                       {[]string{"a", "a", "b", "k"}, 5, 1, 1, 3, 1},
+		workqueue.OutcomeFailed:  {[]string{"a", "a", "b", "k"}, 5, 0, 2, 3, 0},
+		workqueue.OutcomeMissing: {[]string{"a", "b"}, 3, 4, 0, 1, 3},
+	} {
+		req.FromRun, req.FromOutcome = first, took
+		second := b.LoadKeys(req, want.keys...)
+		b.Finish(second)
+		got := b.Report(second).Together
+		if got == nil || got.Items != 7 || got.Done != want.done || got.Failed != want.failed || got.Missing != want.missing {
+			t.Errorf("together, after %q: %+v; want %+v", took, got, want)
+		}
+		_, counts := b.compare(second, first)
+		if counts[report.ChangeNewlyFixed] != want.fixed || counts[report.ChangeStillFailing] != want.still {
+			t.Errorf("changes since the first run, after %q: %v; want %+v", took, counts, want)
+		}
+	}
 }
 
 // The newest items of an open run have no block; cancelled, it still has them all.

@@ -201,6 +201,7 @@ func settingsByPath(text json.RawMessage) map[string]string {
 	if dec.Decode(&tree) == nil {
 		flatten("", tree, all)
 	}
+	delete(all, "done_by") // a command sends 06:00 as another time each day
 	return all
 }
 

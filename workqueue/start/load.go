@@ -57,6 +57,7 @@ type LoadRequest struct {
 	FailFast          workqueue.FailFast  // which first outcomes of a step hold the run; zero: none
 	CanaryAutoApprove bool                // continue without approval if at most MaxFailed of the sample failed
 	FromRun           workqueue.RunID     // the run that it continues; zero: none
+	FromOutcome       workqueue.Outcome   // of the items that it takes: failed or missing; empty: both
 	FromVersion       int                 // [Store.Version] of that run before its first item was read
 	Content           *Content            // what an idempotency key stands for; nil: the key says it
 	Order             *workqueue.RunOrder // items of the same value go one at a time; nil: all are independent

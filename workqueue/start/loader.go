@@ -300,20 +300,20 @@ const insertRun = `
 INSERT INTO batchrun
     (id, name, plan, spec, params, state, priority, source, created_by, idempotency_key, loader_session, plan_version,
      max_failed, fail_fast, canary, canary_auto_approve, items, failed_limit, canary_state, canary_generation,
-     sealed_at, started_at, from_run, done_by, gentle, namespace, data_key)
+     sealed_at, started_at, from_run, done_by, gentle, namespace, data_key, from_outcome)
 SELECT u.id, nullif(u.name, ''), u.plan, u.spec, u.params, CASE WHEN u.items IS NULL THEN 'loading' ELSE 'running' END,
     u.priority, u.source, u.created_by, nullif(u.idempotency_key, ''), u.session, nullif(u.version, 0), u.max_failed,
     u.fail_fast, u.canary, u.canary_auto_approve, coalesce(u.items, 0), u.failed_limit,
     CASE WHEN u.sampled THEN 'sampling' END, CASE WHEN u.sampled THEN 1 END, t.now, t.now,
     nullif(u.from_run, '00000000-0000-0000-0000-000000000000'::uuid), u.done_by, u.gentle, u.namespace,
-    u.data_key
+    u.data_key, nullif(u.from_outcome, '')
 FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[], $5::jsonb[], $6::integer[], $7::text[], $8::text[],
     $9::text[], $10::uuid[], $11::integer[], $12::text[], $13::integer[], $14::boolean[], $15::bigint[],
     $16::bigint[], $17::boolean[], $18::text[], $19::uuid[], $20::timestamptz[], $21::boolean[], $22::text[],
-    $23::bytea[])
+    $23::bytea[], $24::text[])
     AS u (id, name, plan, spec, params, priority, source, created_by, idempotency_key, session, version, max_failed,
         canary, canary_auto_approve, items, failed_limit, sampled, fail_fast, from_run, done_by, gentle, namespace,
-        data_key)
+        data_key, from_outcome)
 CROSS JOIN LATERAL (SELECT CASE WHEN u.items IS NOT NULL THEN tranche_now() END AS now) t`
 
 func insertStep() string {
@@ -348,7 +348,8 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 	batch := &pgx.Batch{}
 	batch.Queue(insertRun, pg.Row(l.run, r.Name, r.Plan, r.spec(), l.cipher.Params(params), r.Priority, r.Source,
 		r.CreatedBy, r.IdempotencyKey, r.Session, r.PlanVersion, r.MaxFailed, r.Canary, r.CanaryAutoApprove, items,
-		failedLimit, l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, r.Namespace, l.key)...)
+		failedLimit, l.counted && l.sampled(), r.FailFast.String(), r.FromRun, r.DoneBy, r.Gentle, r.Namespace, l.key,
+		string(r.FromOutcome))...)
 	for i, st := range r.Steps {
 		batch.Queue(insertStep(), append(pg.Row(l.run, i, st.Name, st.EffectiveKind(), st.Endpoint,
 			pg.ArrayText(st.Needs), pg.ArrayText(st.Inputs), !st.NoItem, st.Optional,

@@ -86,7 +86,8 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	const carry = "/runs?from_run=first&from_state=failed&name=second&idempotency_key=k"
 	b.Says(201, carry, "id,name\n2,BOB\n", `"items":2`, `"plan":"echo"`)
 	var second workqueue.RunID
-	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'second'`).Scan(&second))
+	testenv.NoError(t, b.Pool.QueryRow(t.Context(), `SELECT id FROM batchrun WHERE name = 'second'
+		AND from_outcome = 'failed'`).Scan(&second))
 	b.Answer(second, "", firstOnly)
 	for path, want := range map[string]string{
 		"/runs/second":         `"from_run":"` + first.String(),

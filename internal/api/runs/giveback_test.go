@@ -25,12 +25,13 @@ import (
 const givenFirst = `{"id":"K1","due":"2024-01-05","active":true,"flag":"true","amt":10.5,"zip":"00123",` +
 	`"ctl":"a\u0001b","esc":"_x0041_","crlf":"a\r\nb","cr":"a\rb","sp":" x ","nl":"a\nb","big":12345678901234567,` +
 	`"neg":-5,"f":"=1+1","ap":"'=x","tab":"\tx","list":[1,2],"obj":{"a":1},"nul":null,"emp":"","ffff":"a` + "\uffff" +
-	`b","e":1e3,"pct":"5%","num":"1.10","when":"10:30","hour":"9:05"}`
+	`b","e":1e3,"pct":"5%","num":"1.10","when":"10:30","hour":"9:05","tranche.key":"k","tranche.key_":""}`
 
 const givenSecond = `{"id":"=1+1","due":"2024-01-06","active":false,"flag":"false","amt":1e21,"zip":"007",` +
 	`"ctl":"\u001b[0m","esc":"x_x000D_y","crlf":"\r\n","cr":"\r","sp":"` + "\u00a0" + `","nl":"\n",` +
 	`"big":9007199254740993,"neg":-0.10,"f":"+49 170","ap":"''","tab":" ","list":[],"obj":{},"nul":null,"emp":"",` +
-	`"ffff":"` + "\ufffe" + `","e":1.50,"pct":"0.05","num":"1e5","when":"11:00","hour":""}`
+	`"ffff":"` + "\ufffe" + `","e":1.50,"pct":"0.05","num":"1e5","when":"11:00","hour":"",` +
+	`"tranche.key_":1,"tranche.key":2}`
 
 // giveBack writes the items as a flat export in a format, has it changed, and reads it as one that is given back.
 func giveBack(t *testing.T, format string, change func([]byte) []byte) (payloads []string, err error) {

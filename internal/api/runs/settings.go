@@ -156,10 +156,13 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 		}
 		by = &at
 	}
-	read := 0
+	read, only := 0, workqueue.Outcome("")
 	if from != (workqueue.RunID{}) {
 		if read, err = start.New(s.Store).Version(ctx, from); err != nil {
 			return start.LoadRequest{}, nil, err
+		}
+		if states := set.states(); len(states) == 1 {
+			only = states[0]
 		}
 	}
 	return start.LoadRequest{
@@ -168,7 +171,7 @@ func (s *Starts) Request(ctx context.Context, set RunSettings, actor string) (st
 		Canary:            plan.Canary,
 		CanaryAutoApprove: plan.CanaryAutoApprove, Steps: steps, OnDuplicate: start.OnDuplicate(set.OnDuplicate),
 		Source: set.Source, CreatedBy: actor, IdempotencyKey: set.IdempotencyKey, Session: s.Node.Session(),
-		Order: orderOf(plan), FromRun: from, FromVersion: read,
+		Order: orderOf(plan), FromRun: from, FromOutcome: only, FromVersion: read,
 	}, &plan.Items, nil
 }
 

@@ -246,7 +246,7 @@ func flatColumns(payload, result []string, parts ...partFields) []exportColumn {
 		all = append(all, exportColumn{name: name, cell: cell})
 	}
 	for _, name := range payload {
-		add(name, func(r *exportRow) exportCell { return fieldCell(r.payload, name) })
+		add(intake.ExportColumn(name), func(r *exportRow) exportCell { return fieldCell(r.payload, name) })
 	}
 	for _, c := range own[1:] {
 		add(ours+c.name, c.cell)

@@ -47,7 +47,7 @@ func (collectorKind) documents() *documents {
 		next: func(a *client.AppliedDocument) string {
 			switch {
 			case a.Renumbered:
-				return "its keys are made differently now: waiting operations are flushed under the old ones, before later ones"
+				return "it applies to later operations; before them, waiting ones are flushed under their old keys"
 			case a.Previous > 0:
 				return "it applies from the next flush"
 			case a.Unchanged:
