@@ -54,9 +54,8 @@ FROM batchrun WHERE id = $1`
 
 	setTimes = `UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = $4 WHERE id = $1`
 
-	// What a schedule that has a time does with its run that is late goes by the run's time.
-	setOccurrence = `
-UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL AND done_by IS NOT NULL`
+	// What a schedule does with its run that is late goes by the run's time.
+	setOccurrence = `UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL`
 
 	// ClearPace goes with a run whose time is taken away, once its steps are locked.
 	ClearPace = `
@@ -219,8 +218,10 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 			return err
 		}
 	}
-	if _, err := tx.Exec(ctx, setOccurrence, r.id, next); err != nil {
-		return fmt.Errorf("set when it is to be done: %w", err)
+	if c.DoneBy != nil {
+		if _, err := tx.Exec(ctx, setOccurrence, r.id, next); err != nil {
+			return fmt.Errorf("set when it is to be done: %w", err)
+		}
 	}
 	d.Add("done_by", timeText(by), timeText(next))
 	d.Add("gentle", gentle, gently)
