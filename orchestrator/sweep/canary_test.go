@@ -62,12 +62,14 @@ func TestRequestsLeaveACanary(t *testing.T) {
 			testenv.Same(t, b.Number(t, at, c.leaves), left, "requests at %s while it may get some", c.leaves)
 			testenv.Same(t, b.Number(t, at+` AND state = 'expired'`, c.leaves), 0, "reissued")
 			c.change(t, b, listens)
+			nodetest.Until(t, "they have left", func() bool {
+				return b.Number(t, at+` AND state = 'expired' AND error_code = 'rerouted'`, c.leaves) == left
+			})
 			l := nodetest.NewLedger(0)
 			b.Serve(t, c.serve, l.Handle)
 			b.WantSound(t, l, id, nodetest.Size)
 			l.WantOnce(t, id, nodetest.Size)
 			testenv.Same(t, b.Number(t, at, c.leaves), left, "requests at %s", c.leaves)
-			testenv.Same(t, b.Number(t, at+` AND state = 'expired' AND error_code = 'rerouted'`, c.leaves), left, "left")
 			testenv.Same(t, b.lying(t, wire.StreamWork, wire.WorkSubject(c.leaves)), 0, "requests in the stream")
 		})
 	}
