@@ -162,14 +162,13 @@ func (c *Contract) one(key string, payload []byte) ([]string, error) {
 	if err := json.Unmarshal(payload, &fields); err != nil {
 		return nil, fmt.Errorf("read the fields of item %q: %w", key, err)
 	}
-	compared := &Comparison{contract: c, has: map[string]int{}, key: func() string {
-		for name, value := range fields {
-			if strings.Trim(string(value), `"`) == key {
-				return name
-			}
+	field := ""
+	for name, value := range fields {
+		if strings.Trim(string(value), `"`) == key {
+			field = name
 		}
-		return ""
-	}}
+	}
+	compared := &Comparison{contract: c, has: map[string]int{}, key: func() string { return field }}
 	err := compared.see(payload, true, nil)
 	if err == nil {
 		err = compared.verdict()
@@ -193,7 +192,7 @@ func (c *Comparison) see(payload []byte, valid bool, err error) error {
 	}
 	if err == nil && valid {
 		c.items++
-		for _, name := range addColumns(nil, payload) {
+		for _, name := range intake.FieldNames(payload) {
 			if c.has[name] == 0 {
 				c.names = append(c.names, name)
 			}
