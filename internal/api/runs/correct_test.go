@@ -2,6 +2,7 @@ package runs_test
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
 
@@ -83,6 +84,8 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	b.Says(422, "/runs?from_run=twins&on_duplicate=allow", "id,name\n1,x\n", "several items", "it is ambiguous")
 	b.Says(422, "/runs?from_run=first&from_state=late", "", "failed, missing or cancelled")
 	b.Says(422, "/runs?from_run=first&from_state=missing", "", "no items in these states")
+	b.Says(422, "/runs?from_run=first&schema="+url.QueryEscape(`{"required":["x"]}`), "", "2 items do not fit the schema",
+		`item 1, key \"2\"`, `item 2, key \"3\"`)
 	const carry = "/runs?from_run=first&from_state=failed&name=second&idempotency_key=k"
 	b.Says(201, carry, "id,name\n2,BOB\n", `"items":2`, `"plan":"echo"`)
 	var second workqueue.RunID

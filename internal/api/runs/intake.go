@@ -294,7 +294,7 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 			return err
 		}
 		taken++
-		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
+		item.Line, item.Key, item.Payload = taken, key, append(item.Payload[:0], payload...)
 		if fixed, ok := fixes[key]; ok {
 			if used[key] {
 				return apicore.BadInput(fmt.Sprintf("the correction has key %.80q, which several items of run %s have: "+
