@@ -5,7 +5,10 @@ import (
 	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -113,6 +116,36 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	testenv.Must(b.Pool.Exec(t.Context(), `UPDATE batchrun SET created_at = '2020-01-01',
 		spec = spec || '{"done_by":"2020-01-02T00:00:00Z"}' WHERE name IN ('first', 'second')`))(t)
 	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though the time in the plan has passed since
+}
+
+// Plan and items are those of one run, though another is the last one before the items are read.
+func TestCarryOnTheLastRun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	nc := testenv.Conn(t, testenv.NATS(t))
+	b.ServeWith(nc, api.Config{})
+	end := func(failed workqueue.Ordinal) {
+		b.Answer(b.Start("contract=off").Run, "", func(o workqueue.Ordinal) []byte {
+			if o == failed {
+				return nil
+			}
+			return []byte("1")
+		})
+	}
+	const path = api.Prefix + "/runs?from_run=last&name=next&contract=reject&idempotency_key=k"
+	answered := make(chan error)
+	end(0)
+	asked := testenv.Must(nc.SubscribeSync(wire.StatusSubject("echo")))(t)
+	go func() {
+		_, _, err := b.TryAsk(http.MethodPost, path, nil)
+		answered <- err
+	}()
+	question := testenv.Must(asked.NextMsg(time.Minute))(t)
+	end(2)
+	testenv.NoError(t, question.Respond([]byte("{}")))
+	testenv.NoError(t, <-answered)
+	_, text := b.Get("/runs/next/items/%3D1")
+	testenv.Has(t, text, `"name":"ann"`, "the item that failed in the run that was the last")
 }
 
 // Items are chosen by evidence, in bodies and in the query of an export.
