@@ -36,6 +36,7 @@ type Contract struct {
 	without []string        // messages about steps that do not pass on the fields that their services require
 	all     bool            // nothing else reads items
 	also    map[string]bool // fields that the plan itself reads
+	known   bool            // the start is repeated: nothing is compared
 }
 
 type reader struct {
@@ -50,7 +51,7 @@ func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contr
 	if req.IdempotencyKey != "" {
 		_, err := start.New(s.Store).Keyed(ctx, req.IdempotencyKey)
 		if err == nil || !errors.Is(err, workqueue.ErrNotFound) {
-			return &Contract{}, err
+			return &Contract{known: true}, err
 		}
 	}
 	plan := &gather.Plan{}

@@ -115,7 +115,8 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	testenv.Has(t, text, `"year":"2026"`, "the parameters")
 	testenv.Must(b.Pool.Exec(t.Context(), `UPDATE batchrun SET created_at = '2020-01-01',
 		spec = spec || '{"done_by":"2020-01-02T00:00:00Z"}' WHERE name IN ('first', 'second')`))(t)
-	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though the time in the plan has passed since
+	b.Says(200, "/runs/first/rerun", `{"failed":true}`)
+	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though its time has passed, and the first goes on
 }
 
 // Plan and items are those of one run, though another is the last one before the items are read.
@@ -144,6 +145,7 @@ func TestCarryOnTheLastRun(t *testing.T) {
 	end(2)
 	testenv.NoError(t, question.Respond([]byte("{}")))
 	testenv.NoError(t, <-answered)
+	b.Want(strings.TrimPrefix(path, api.Prefix), "", 200, `"existing":true`) // though the last run is this one by now
 	_, text := b.Get("/runs/next/items/%3D1")
 	testenv.Has(t, text, `"name":"ann"`, "the item that failed in the run that was the last")
 }

@@ -241,7 +241,7 @@ func (s *Starts) intentOf(ctx context.Context, settings RunSettings, items io.Re
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.rowsOf(ctx, &settings, look, items)
+	rows, err := s.rowsOf(ctx, &settings, look, items, contract.known)
 	if err != nil {
 		return nil, err
 	}
