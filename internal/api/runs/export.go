@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -124,8 +123,7 @@ func (s exports) exportStream(
 	}
 	err = apicore.Seen(err, "tranche run show "+req.Run.String())
 	if err == nil && format == formatXLSX && found.Items() > xlsxRows {
-		err = apicore.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
-			"parquet", found.Items(), xlsxRows))
+		err = moreThanASheet()
 	}
 	shape.in, shape.payload = inTables, req.Payload
 	if err == nil {
@@ -253,14 +251,19 @@ func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Expo
 	if err == nil {
 		err = whole(r.Context(), s.Store, all, form.pieces)(out.line)
 	}
-	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 {
-		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing is sent before the workbook is finished
+	unsent := err != nil && form.format == formatXLSX // nothing is sent before the workbook is finished
+	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 && !unsent {
+		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld))
 	}
 	if err == nil {
 		err = out.finish()
 	}
 	if closer, ok := out.(interface{ Close() error }); ok {
 		err = errors.Join(err, closer.Close())
+	}
+	if unsent {
+		apicore.SendProblem(w, s.Problem(r.Context(), err))
+		return
 	}
 	s.complete(r, buffer, err)
 }
