@@ -92,7 +92,8 @@ func TestRowsOfAnExport(t *testing.T) {
 			case strings.HasSuffix(name, "not flat"):
 				plan.Key = ""
 			}
-			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
+			optional := intake.Config{Types: map[string]string{"optional": "number"}, Partial: true}
+			plan.Export = &intake.Export{Config: optional, Payloads: func([]string) (map[string]string, error) {
 				return map[string]string{"1": have, "d": digits, "w": typed, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
 					"x": `{"tranche.key":8,"n":1}`, "u": `{"gr\u00f6\u00dfe":"10"}`,
 					"k\r\n1": `{"k":1}`, "=k": `{"k":2}`, "'=q": `{"k":3}`, "=two": "{}", "'=two": "{}", "t\n1": "{}",

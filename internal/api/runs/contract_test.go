@@ -221,4 +221,8 @@ func TestOpenRunHoldsItsItemsAgainstItsSchema(t *testing.T) {
 	b.Want("/runs/open", `{"endpoint":"echo","name":"o","schema":`+schemaOfAccounts+`}`, 200)
 	b.Want("/runs/o/items", "id,balance\nC-1,1\nC-2,x\n", 422, "one item does not fit the schema", `line 3, key \"C-2\"`)
 	b.Want("/runs/o/items", "id,balance\nC-1,1\n", 200, `"items":1`)
+	b.Want("/runs/open", `{"endpoint":"echo","name":"p","types":["limit=number"],"sort":"limit"}`, 200)
+	b.Want("/runs/p/items", `{"id":"C-1"}`, 200, `"items":1`) // without the field
+	b.Want("/runs/p/seal", "", 200)
+	b.Want("/runs/p/correct", `{"id":"C-1","n":1}`, 200, `"items":1`)
 }

@@ -398,6 +398,7 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 		return nil, "", nil
 	}
 	config.TakeInvalid, config.Sort, config.Source = false, "", "" // corrections must be valid
+	config.Partial = true
 	said, err := set.Over(gather.Single("any"))
 	if err != nil {
 		return nil, "", BadSetting(err)
