@@ -131,6 +131,9 @@ type Config struct {
 	// texts; missing or empty values come last. It needs a Spool.
 	Sort string
 	Desc bool
+	// Partial means that the input is one of several, like an add: objects in it need not have the fields that Columns,
+	// Rename and Types name, nor any row that of Sort.
+	Partial bool
 	// Source is the name of the input in errors about many items; may be empty.
 	Source string
 	// Schema is the schema of items; nil: none. Invalid items end the stream with an *InvalidError that has the first

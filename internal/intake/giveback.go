@@ -258,8 +258,8 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 		if cell.plain == ExportKey || aboutItem(cell.plain) || r.empty(cell.value) {
 			continue
 		}
-		if bytes.Contains(r.out, cell.name) && slices.Contains(FieldNames(append(r.out, '}')), cell.plain) {
-			return nil, r.of.wrong(item, cell.plain, "two columns have this name; remove one")
+		if reason := r.refuse(&cell); reason != "" {
+			return nil, r.of.wrong(item, cell.plain, reason)
 		}
 		value, err := r.cell(cell.value, nil)
 		if err != nil {
@@ -269,6 +269,23 @@ func (r *restored) lay(item *row.Item, line []byte, base string) ([]byte, error)
 	}
 	r.out = append(r.out, '}')
 	return append(item.Payload[:0], r.out...), nil
+}
+
+// refuse returns why a cell cannot be a new field, or "".
+func (r *restored) refuse(cell *field) string {
+	lost := r.format == XLSX && strings.ContainsRune(cell.plain, utf8.RuneError)
+	if c, ok := r.rows.(*csvReader); ok && c.unnamed != nil {
+		at := slices.Index(c.names, cell.plain)
+		lost = at >= 0 && c.unnamed[at]
+	}
+	switch {
+	case lost:
+		return "the heading of this column is empty, or holds U+FFFD for a character that a workbook cannot hold; name it, " +
+			"or correct these items in an export as ndjson"
+	case bytes.Contains(r.out, cell.name) && slices.Contains(FieldNames(append(r.out, '}')), cell.plain):
+		return "two columns have this name; remove one"
+	}
+	return ""
 }
 
 type field struct {

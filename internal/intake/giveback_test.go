@@ -80,6 +80,8 @@ func TestRowsOfAnExport(t *testing.T) {
 		"another date in English":   {in: "tranche.key,due\nw,1/6/24\n", wrong: "rewritten a date"},
 		"a field called as the key": {in: "tranche.key,tranche.key_,n\nx,9,2\n", want: `{"tranche.key":9,"n":2}`},
 		"two headings of one name":  {in: "tranche.key,=g,'=g\n7,2,3\n", wrong: `field "=g": two columns`},
+		"an empty heading":          {in: "tranche.key,,n\n7,0,3\n", wrong: `field "column2": the heading of this column`},
+		"a column without anything": {in: "tranche.key,,n\n7,,3\n", want: `{"n":"3"}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -90,7 +92,8 @@ func TestRowsOfAnExport(t *testing.T) {
 			case strings.HasSuffix(name, "not flat"):
 				plan.Key = ""
 			}
-			plan.Export = &intake.Export{Payloads: func([]string) (map[string]string, error) {
+			optional := intake.Config{Types: map[string]string{"optional": "number"}, Partial: true}
+			plan.Export = &intake.Export{Config: optional, Payloads: func([]string) (map[string]string, error) {
 				return map[string]string{"1": have, "d": digits, "w": typed, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
 					"x": `{"tranche.key":8,"n":1}`, "u": `{"gr\u00f6\u00dfe":"10"}`,
 					"k\r\n1": `{"k":1}`, "=k": `{"k":2}`, "'=q": `{"k":3}`, "=two": "{}", "'=two": "{}", "t\n1": "{}",

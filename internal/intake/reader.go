@@ -80,6 +80,7 @@ func (r *Reader) with(cfg Config) *Reader {
 	}
 	if cfg.Sort != "" {
 		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
+		r.sorter.found = cfg.Partial
 	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{schema: cfg.Schema, lenient: cfg.TakeInvalid, source: cfg.Source}

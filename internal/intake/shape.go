@@ -43,10 +43,8 @@ type shaper struct {
 	cfg    Config
 	fields map[string]*shaped // by name in the input
 	keep   bool               // keep fields without an entry
-
-	seen  int // entries seen so far
-	depth int
-	out   []byte
+	depth  int
+	out    []byte
 }
 
 type shaped struct {
@@ -79,9 +77,6 @@ func newShaper(cfg Config) *shaper {
 		f.drop = kept != nil && !slices.Contains(kept, name)
 		f.prefix, _ = row.AppendString(nil, []byte(f.called))
 		f.prefix = append(f.prefix, ':')
-		if f.seen {
-			s.seen++
-		}
 	}
 	return s
 }
@@ -116,15 +111,23 @@ func (s *shaper) called(name string) string {
 	return name
 }
 
-// take shapes a row, or checks at the end that all configured fields have appeared.
+// take shapes a row, or checks at the end that all configured fields have appeared. Tables have them in the first row.
 func (s *shaper) take(r *Reader, item *row.Item, end bool) error {
-	objects := r.format == NDJSON || r.format == Stream
+	_, back := r.rows.(*restored)
+	objects := back || r.format == NDJSON || r.format == Stream
 	if end {
-		return s.missing(nil)
+		if objects && !s.cfg.Partial {
+			return s.missing(nil)
+		}
+		return nil
 	}
 	bad := s.row(r, item)
-	if !objects { // every row has all columns
-		bad = cmp.Or(s.missing(item.Payload), bad)
+	if !objects && r.count == 0 {
+		names := FieldNames(item.Payload)
+		if c, ok := r.rows.(*csvReader); ok {
+			names = c.names // it leaves out empty ones
+		}
+		bad = cmp.Or(s.missing(names), bad)
 	}
 	if bad == nil {
 		item.Payload = append(item.Payload[:0], s.out...)
@@ -132,13 +135,10 @@ func (s *shaper) take(r *Reader, item *row.Item, end bool) error {
 	return bad
 }
 
-// missing names a configured field that no row had. text is a row with all columns, or nil.
-func (s *shaper) missing(text []byte) error {
-	if s.seen == len(s.fields) {
-		return nil
-	}
+// missing names a configured field that no row had and that is not among the names of the columns.
+func (s *shaper) missing(names []string) error {
 	for _, name := range slices.Sorted(maps.Keys(s.fields)) {
-		if s.fields[name].seen {
+		if s.fields[name].seen || slices.Contains(names, name) {
 			continue
 		}
 		setting := "types"
@@ -148,7 +148,7 @@ func (s *shaper) missing(text []byte) error {
 			setting = "columns"
 		}
 		reason := fmt.Sprintf("%s: no column or field %s", setting, row.Quote(name))
-		if names := FieldNames(text); len(names) > 0 {
+		if len(names) > 0 {
 			reason += "; there are: " + row.List(names)
 		}
 		return &row.InputError{Reason: reason}
@@ -176,9 +176,8 @@ func (s *shaper) row(r *Reader, item *row.Item) (bad error) {
 }
 
 func (s *shaper) add(f *shaped, name, value []byte) (err error) {
-	if f != nil && !f.seen {
+	if f != nil {
 		f.seen = true
-		s.seen++
 	}
 	switch {
 	case f == nil && !s.keep || f != nil && f.drop:

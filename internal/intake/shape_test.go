@@ -79,6 +79,8 @@ func TestShapes(t *testing.T) {
 		"some objects": {json, intake.Config{Columns: []string{"x", "name"}, Rename: map[string]string{"name": "n"}}, `1 7 {"n":"Ann","x":{"a":"}"}}` + "\n" + `2 8 {"n":"Bo"}`},
 		"no header":    {"7;Ann\n8;\"B\no\"\n", intake.Config{NoHeader: true}, `1 7 {"column1":"7","column2":"Ann"}` + "\n" + `2 8 {"column1":"8","column2":"B\no"}`},
 		"own names":    {"7,Ann\n8,Bo\n", intake.Config{NoHeader: true, Columns: []string{"nr", "id"}}, `1 Ann {"nr":"7","id":"Ann"}` + "\n" + `2 Bo {"nr":"8","id":"Bo"}`},
+		"no name":      {"id,name,\n1,Ann,\n2,Bob,vip\n", intake.Config{Rename: map[string]string{"column3": "note"}}, `2 1 {"id":"1","name":"Ann"}` + "\n" + `3 2 {"id":"2","name":"Bob","note":"vip"}`},
+		"of several":   {`{"id":1}`, intake.Config{Types: map[string]string{"limit": "number"}, Sort: "limit", Spool: &intake.Spool{}, Partial: true}, `1 1 {"id":1}`},
 		"first field":  {`{"acct":"A","x":1}`, intake.Config{}, `1 A {"acct":"A","x":1}`},
 
 		"no such column":   {csv, intake.Config{Columns: []string{"nme"}}, `! columns: no column or field "nme"; there are: "nr", "name", "n", "ok", "doc"`},

@@ -33,7 +33,7 @@ type sorter struct {
 	spool    Spool
 	memory   int
 	given    bool // all rows were read
-	found    bool // at least one row has the field
+	found    bool // at least one row has the field, or none need have it
 	rows     []sortedRow
 	size     int // of the rows in memory
 	file     *Kept

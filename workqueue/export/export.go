@@ -168,8 +168,13 @@ func (e *Export) Steps() []string {
 	return e.names
 }
 
-// Items returns the number of items of the run.
-func (e *Export) Items() int64 { return e.items }
+// Items returns the number of items, or 0 if only some of the run's are exported.
+func (e *Export) Items() int64 {
+	if e.chosen != nil || len(e.states) > 0 {
+		return 0
+	}
+	return e.items
+}
 
 // Each yields the items in ordinal order. Memory is constant: pages of at most 1024 items and about 8 MiB, each read
 // as of one moment. While yield runs, no connection or snapshot is held. An error from yield is wrapped.

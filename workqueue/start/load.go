@@ -293,13 +293,16 @@ func (s Store) Spec(ctx context.Context, run workqueue.RunID) (spec json.RawMess
 }
 
 const runOfIdempotencyKey = `
-SELECT plan, coalesce(plan_version, 0), created_at FROM batchrun WHERE idempotency_key = $1 AND namespace = $2`
+SELECT plan, coalesce(plan_version, 0), created_at, from_run FROM batchrun
+WHERE idempotency_key = $1 AND namespace = $2`
 
-// Keyed is the run started with an idempotency key: its plan, that one's version if it is saved, else 0, and when.
+// Keyed is the run started with an idempotency key: its plan, that one's version if it is saved, else 0, when, and the
+// run that it continues, if any.
 type Keyed struct {
 	Plan    string
 	Version int
 	At      time.Time
+	FromRun *workqueue.RunID
 }
 
 // Keyed returns the run started with an idempotency key.

@@ -36,6 +36,7 @@ type Contract struct {
 	without []string        // messages about steps that do not pass on the fields that their services require
 	all     bool            // nothing else reads items
 	also    map[string]bool // fields that the plan itself reads
+	known   bool            // the start is repeated: nothing is compared
 }
 
 type reader struct {
@@ -50,7 +51,7 @@ func (s *Starts) ContractOf(ctx context.Context, req *start.LoadRequest) (*Contr
 	if req.IdempotencyKey != "" {
 		_, err := start.New(s.Store).Keyed(ctx, req.IdempotencyKey)
 		if err == nil || !errors.Is(err, workqueue.ErrNotFound) {
-			return &Contract{}, err
+			return &Contract{known: true}, err
 		}
 	}
 	plan := &gather.Plan{}
@@ -162,14 +163,13 @@ func (c *Contract) one(key string, payload []byte) ([]string, error) {
 	if err := json.Unmarshal(payload, &fields); err != nil {
 		return nil, fmt.Errorf("read the fields of item %q: %w", key, err)
 	}
-	compared := &Comparison{contract: c, has: map[string]int{}, key: func() string {
-		for name, value := range fields {
-			if strings.Trim(string(value), `"`) == key {
-				return name
-			}
+	field := ""
+	for name, value := range fields {
+		if strings.Trim(string(value), `"`) == key {
+			field = name
 		}
-		return ""
-	}}
+	}
+	compared := &Comparison{contract: c, has: map[string]int{}, key: func() string { return field }}
 	err := compared.see(payload, true, nil)
 	if err == nil {
 		err = compared.verdict()
@@ -193,7 +193,7 @@ func (c *Comparison) see(payload []byte, valid bool, err error) error {
 	}
 	if err == nil && valid {
 		c.items++
-		for _, name := range addColumns(nil, payload) {
+		for _, name := range intake.FieldNames(payload) {
 			if c.has[name] == 0 {
 				c.names = append(c.names, name)
 			}

@@ -42,6 +42,10 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	const lacks = "interest requires `balance`, which no row has"
 	const sum = "{name: sum, endpoint: interest, needs: [gone], inputs: [gone]}"
 	const without = "step sum calls interest, which requires `id`, `balance`, and its inputs leave the item out"
+	wide := `{"id":"1"`
+	for i := range 250 {
+		wide = fmt.Sprintf(`%s,"c%d":0`, wide, i)
+	}
 	multi := func(plan, items string) string {
 		return "--x\nContent-Disposition: form-data; name=\"run\"\n\n" + `{"plan":"steps: [` + plan + `]"}` +
 			"\n--x\nContent-Disposition: form-data; name=\"items\"\n\n" + items + "\n--x--\n"
@@ -61,6 +65,7 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 		{"/runs?endpoint=interest&contract=off", "id,blance\n1,2.00\n", 201, `"warnings":[]`},
 		{"/runs?endpoint=interest&contract=maybe", "id\n1\n", 422, "want reject, warn or off"},
 		{"/runs?endpoint=interest", "cust,balance,note,age,id\n1,2,x,9,1\n", 201, "nothing reads `cust`, `age`"},
+		{"/runs?endpoint=interest", wide + `,"balance":"2"}`, 201, "`c9`, 240 more"},
 		{"/runs?endpoint=interest&order_by=age", "id,balance,age\n1,2,9\n", 201, `"warnings":[]`},
 		{"/runs?endpoint=interest", `{"id":"1","balance":"2"}` + "\n" + `{"id":"2"}`, 201,
 			"interest requires `balance`, which 1 of the first 2 items lack"},
@@ -216,4 +221,8 @@ func TestOpenRunHoldsItsItemsAgainstItsSchema(t *testing.T) {
 	b.Want("/runs/open", `{"endpoint":"echo","name":"o","schema":`+schemaOfAccounts+`}`, 200)
 	b.Want("/runs/o/items", "id,balance\nC-1,1\nC-2,x\n", 422, "one item does not fit the schema", `line 3, key \"C-2\"`)
 	b.Want("/runs/o/items", "id,balance\nC-1,1\n", 200, `"items":1`)
+	b.Want("/runs/open", `{"endpoint":"echo","name":"p","types":["limit=number"],"sort":"limit"}`, 200)
+	b.Want("/runs/p/items", `{"id":"C-1"}`, 200, `"items":1`) // without the field
+	b.Want("/runs/p/seal", "", 200)
+	b.Want("/runs/p/correct", `{"id":"C-1","n":1}`, 200, `"items":1`)
 }

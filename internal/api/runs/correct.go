@@ -155,7 +155,7 @@ func (s changes) correctionConfig(ctx context.Context, run workqueue.RunID, shap
 		return intake.Config{}, err
 	}
 	config, err := s.IntakeConfig(ctx, format, key, look)
-	config.TakeInvalid, config.Sort = false, ""
+	config.TakeInvalid, config.Sort, config.Partial = false, "", true
 	if err != nil {
 		return config, err
 	}

@@ -2,9 +2,13 @@ package runs_test
 
 import (
 	"net/http"
+	"net/url"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -83,6 +87,8 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	b.Says(422, "/runs?from_run=twins&on_duplicate=allow", "id,name\n1,x\n", "several items", "it is ambiguous")
 	b.Says(422, "/runs?from_run=first&from_state=late", "", "failed, missing or cancelled")
 	b.Says(422, "/runs?from_run=first&from_state=missing", "", "no items in these states")
+	b.Says(422, "/runs?from_run=first&schema="+url.QueryEscape(`{"required":["x"]}`), "", "2 items do not fit the schema",
+		`item 1, key \"2\"`, `item 2, key \"3\"`)
 	const carry = "/runs?from_run=first&from_state=failed&name=second&idempotency_key=k"
 	b.Says(201, carry, "id,name\n2,BOB\n", `"items":2`, `"plan":"echo"`)
 	var second workqueue.RunID
@@ -110,7 +116,39 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	testenv.Has(t, text, `"year":"2026"`, "the parameters")
 	testenv.Must(b.Pool.Exec(t.Context(), `UPDATE batchrun SET created_at = '2020-01-01',
 		spec = spec || '{"done_by":"2020-01-02T00:00:00Z"}' WHERE name IN ('first', 'second')`))(t)
-	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though the time in the plan has passed since
+	b.Says(200, "/runs/first/rerun", `{"failed":true}`)
+	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though its time has passed, and the first goes on
+}
+
+// Plan and items are those of one run, though another is the last one before the items are read.
+func TestCarryOnTheLastRun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	nc := testenv.Conn(t, testenv.NATS(t))
+	b.ServeWith(nc, api.Config{})
+	end := func(failed workqueue.Ordinal) {
+		b.Answer(b.Start("contract=off").Run, "", func(o workqueue.Ordinal) []byte {
+			if o == failed {
+				return nil
+			}
+			return []byte("1")
+		})
+	}
+	const path = api.Prefix + "/runs?from_run=last&name=next&contract=reject&idempotency_key=k"
+	answered := make(chan error)
+	end(0)
+	asked := testenv.Must(nc.SubscribeSync(wire.StatusSubject("echo")))(t)
+	go func() {
+		_, _, err := b.TryAsk(http.MethodPost, path, nil)
+		answered <- err
+	}()
+	question := testenv.Must(asked.NextMsg(time.Minute))(t)
+	end(2)
+	testenv.NoError(t, question.Respond([]byte("{}")))
+	testenv.NoError(t, <-answered)
+	b.Want(strings.TrimPrefix(path, api.Prefix), "", 200, `"existing":true`) // though the last run is this one by now
+	_, text := b.Get("/runs/next/items/%3D1")
+	testenv.Has(t, text, `"name":"ann"`, "the item that failed in the run that was the last")
 }
 
 // Items are chosen by evidence, in bodies and in the query of an export.

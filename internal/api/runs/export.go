@@ -7,7 +7,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
 	"slices"
@@ -124,8 +123,7 @@ func (s exports) exportStream(
 	}
 	err = apicore.Seen(err, "tranche run show "+req.Run.String())
 	if err == nil && format == formatXLSX && found.Items() > xlsxRows {
-		err = apicore.BadInput(fmt.Sprintf("format: the run has %d items, and a sheet %d rows; export it as csv, ndjson or "+
-			"parquet", found.Items(), xlsxRows))
+		err = moreThanASheet()
 	}
 	shape.in, shape.payload = inTables, req.Payload
 	if err == nil {
@@ -140,7 +138,7 @@ func (s exports) exportStream(
 	}
 	var table *exportTable
 	if err == nil {
-		table, err = tableOf(whole(ctx, s.Store, found, false), shape)
+		table, err = tableOf(whole(ctx, found, largeIn(ctx, s.Store)), shape)
 	}
 	if err == nil && format == formatXLSX {
 		err = mayFit(s.Spool, found.Items(), len(table.columns))
@@ -162,9 +160,20 @@ type exportForm struct {
 	format string
 	raw    bool
 	table  *exportTable
-	pieces bool // results stored in parts are streamed
-	// open reads a result that was too large for a message.
-	open func(uuid.UUID) (io.Reader, error)
+	pieces bool // results too large for a message are read while they are written
+	open   openLarge
+}
+
+// openLarge opens a result that was too large for a message.
+type openLarge func(uuid.UUID) (largeReader, error)
+
+type largeReader interface {
+	io.Reader
+	Size() int64
+}
+
+func largeIn(ctx context.Context, db *database.DB) openLarge {
+	return func(id uuid.UUID) (largeReader, error) { return export.New(db).OpenResult(ctx, id) }
 }
 
 func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (mime string, w exportWriter,
@@ -187,33 +196,32 @@ func (f *exportForm) writer(out *bufio.Writer, dir string, room *intake.Room) (m
 
 type eachItem func(yield func(*export.Item) error) error
 
-// whole yields items with results stored in parts assembled, one at a time; with streams only JSON results, which
-// must be parsed whole.
-func whole(ctx context.Context, db *database.DB, all *export.Export, streams bool) eachItem {
+// whole yields items, one at a time, with their large results read, unless open is nil.
+func whole(ctx context.Context, all *export.Export, open openLarge) eachItem {
 	return func(yield func(*export.Item) error) error {
 		return all.Each(ctx, func(item *export.Item) error {
 			defer func() { item.Parts = nil }() // a page of items lives longer
 			for i := range item.Parts {
-				if err := assemble(ctx, db, &item.Parts[i]); err != nil {
+				if err := assemble(open, &item.Parts[i]); err != nil {
 					return err
 				}
 			}
-			if large := item.Large; large != nil && (large.ContentType == "" || !streams) {
-				if err := assemble(ctx, db, item); err != nil {
-					return err
-				}
+			if item.Large != nil && open != nil {
 				defer func() { item.Result = nil }()
+			}
+			if err := assemble(open, item); err != nil {
+				return err
 			}
 			return yield(item)
 		})
 	}
 }
 
-func assemble(ctx context.Context, db *database.DB, item *export.Item) error {
-	if item.Large == nil {
+func assemble(open openLarge, item *export.Item) error {
+	if item.Large == nil || open == nil {
 		return nil
 	}
-	result, err := export.New(db).OpenResult(ctx, item.Large.ID)
+	result, err := open(item.Large.ID)
 	if err != nil {
 		return err
 	}
@@ -233,9 +241,8 @@ func WriteItems(
 		return 0, err
 	}
 	buffer := bufio.NewWriterSize(out, exportBuffer)
-	lines := newObjectExport(buffer, &exportTable{columns: columnsIn(inLines, true, all.Steps()...)},
-		func(id uuid.UUID) (io.Reader, error) { return export.New(db).OpenResult(ctx, id) })
-	err = whole(ctx, db, all, true)(func(item *export.Item) error {
+	lines := newObjectExport(buffer, &exportTable{columns: columnsIn(inLines, true, all.Steps()...)}, largeIn(ctx, db))
+	err = whole(ctx, all, nil)(func(item *export.Item) error {
 		n++
 		return lines.line(item)
 	})
@@ -245,22 +252,28 @@ func WriteItems(
 // export streams the answer. After the first bytes, only breaking the connection can report a failure.
 func (s exports) export(w http.ResponseWriter, r *http.Request, all *export.Export, form exportForm) {
 	buffer := bufio.NewWriterSize(&flushing{w: w, control: http.NewResponseController(w)}, exportBuffer)
+	open := largeIn(r.Context(), s.Store)
 	if form.pieces {
-		form.open = func(id uuid.UUID) (io.Reader, error) { return export.New(s.Store).OpenResult(r.Context(), id) }
+		form.open, open = open, nil
 	}
 	mime, out, err := form.writer(buffer, s.config.SpoolDir, s.Spool)
 	w.Header().Set("Content-Type", mime)
 	if err == nil {
-		err = whole(r.Context(), s.Store, all, form.pieces)(out.line)
+		err = whole(r.Context(), all, open)(out.line)
 	}
-	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 {
-		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld)) // nothing is sent before the workbook is finished
+	unsent := err != nil && form.format == formatXLSX // nothing is sent before the workbook is finished
+	if book, ok := out.(*xlsxExport); ok && book.notHeld > 0 && !unsent {
+		w.Header().Set(notHeldHeader, strconv.Itoa(book.notHeld))
 	}
 	if err == nil {
 		err = out.finish()
 	}
 	if closer, ok := out.(interface{ Close() error }); ok {
 		err = errors.Join(err, closer.Close())
+	}
+	if unsent {
+		apicore.SendProblem(w, s.Problem(r.Context(), err))
+		return
 	}
 	s.complete(r, buffer, err)
 }
@@ -294,14 +307,12 @@ func (f *flushing) Write(p []byte) (int, error) {
 type objectExport struct {
 	out   *bufio.Writer
 	table *exportTable
-	open  func(uuid.UUID) (io.Reader, error) // results in parts that are not JSON; nil: there are none
+	open  openLarge // nil: large results were read before
 	buf   bytes.Buffer
 	texts *json.Encoder // into buf
 }
 
-func newObjectExport(
-	out *bufio.Writer, table *exportTable, open func(uuid.UUID) (io.Reader, error),
-) *objectExport {
+func newObjectExport(out *bufio.Writer, table *exportTable, open openLarge) *objectExport {
 	e := &objectExport{out: out, table: table, open: open}
 	e.texts = json.NewEncoder(&e.buf)
 	e.texts.SetEscapeHTML(false)
@@ -316,6 +327,33 @@ func (e *objectExport) line(item *export.Item) error {
 	if err := e.object(e.table.columns, row); err != nil {
 		return err
 	}
+	return e.out.WriteByte('\n')
+}
+
+func (e *objectExport) object(columns []exportColumn, row *exportRow) error {
+	item := row.item
+	if item.Large != nil && item.Large.ContentType == "" { // JSON is compacted as a whole
+		if err := assemble(e.open, item); err != nil {
+			return err
+		}
+		defer func() { item.Result = nil }()
+	}
+	e.buf.Reset()
+	before := byte('{')
+	for i := range columns {
+		cell := columns[i].cell(row)
+		if !cell.here {
+			continue
+		}
+		e.buf.WriteByte(before)
+		before = ','
+		if err := e.member(columns[i].name, &cell); err != nil {
+			return err
+		}
+	}
+	if before == '{' {
+		e.buf.WriteByte(before)
+	}
 	if _, err := e.buf.WriteTo(e.out); err != nil {
 		return err
 	}
@@ -324,39 +362,20 @@ func (e *objectExport) line(item *export.Item) error {
 			return err
 		}
 	}
-	_, err = e.out.WriteString("}\n")
-	return err
-}
-
-// object writes a row into the buffer, without the closing brace.
-func (e *objectExport) object(columns []exportColumn, row *exportRow) error {
-	e.buf.Reset()
-	for i := range columns {
-		cell := columns[i].cell(row)
-		if !cell.here {
-			continue
-		}
-		if err := e.member(columns[i].name, &cell); err != nil {
-			return err
-		}
-	}
-	if e.buf.Len() == 0 {
-		e.buf.WriteByte('{')
-	}
-	return nil
+	return e.out.WriteByte('}')
 }
 
 func (e *objectExport) member(name string, cell *exportCell) (err error) {
-	if e.buf.Len() == 0 {
-		e.buf.WriteByte('{')
-	} else {
-		e.buf.WriteByte(',')
-	}
 	if err := e.text(name); err != nil {
 		return err
 	}
 	e.buf.WriteByte(':')
 	switch {
+	case cell.write != nil:
+		if _, err := e.buf.WriteTo(e.out); err != nil {
+			return err
+		}
+		return cell.write(e)
 	case cell.raw != nil:
 		return json.Compact(&e.buf, cell.raw)
 	case cell.bytes != nil:

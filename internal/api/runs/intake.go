@@ -93,7 +93,8 @@ func startContent(set *RunSettings) *start.Content {
 	return &start.Content{Said: said, Items: !set.elsewhere()}
 }
 
-func (s *Starts) rowsOf(ctx context.Context, settings *RunSettings, look *gather.Items, items io.Reader,
+// rowsOf opens the items. Of a repeated start they are compared only if they are in the body; others are not opened.
+func (s *Starts) rowsOf(ctx context.Context, settings *RunSettings, look *gather.Items, items io.Reader, repeated bool,
 ) (*intake.Reader, error) {
 	config, err := s.IntakeConfig(ctx, settings.Format, settings.Key, look)
 	if err != nil {
@@ -104,7 +105,7 @@ func (s *Starts) rowsOf(ctx context.Context, settings *RunSettings, look *gather
 		return intake.Open(wholeItems(items), config)
 	}
 	if settings.FromRun != "" {
-		return carrying{s}.items(ctx, settings, &config, items)
+		return carrying{s}.items(ctx, settings, &config, items, repeated)
 	}
 	if items != nil {
 		if n, err := io.ReadFull(items, make([]byte, 1)); n > 0 || !errors.Is(err, io.EOF) {
@@ -112,10 +113,21 @@ func (s *Starts) rowsOf(ctx context.Context, settings *RunSettings, look *gather
 				"send one of both")
 		}
 	}
+	if repeated {
+		return notRead(config.Key, config), nil
+	}
 	if settings.SQL != "" {
 		return s.OpenSQL(ctx, settings, config)
 	}
 	return s.openStream(ctx, settings, config)
+}
+
+// notRead stands for items that a repeated start does not read, unless its run was deleted meanwhile.
+func notRead(key string, config intake.Config) *intake.Reader {
+	return intake.Carry(key, config, func(*row.Item) error {
+		return fmt.Errorf("the run that the idempotency key had started was removed just now: %w; start again",
+			workqueue.ErrNotFound)
+	})
 }
 
 // SpoolOf returns the spool of a request. Without authentication there is no limit per user.
@@ -223,6 +235,10 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	if set.FromRun == "" {
 		return run, nil, 0, nil
 	}
+	known, err := c.repeated(ctx, set)
+	if err != nil {
+		return run, nil, 0, err
+	}
 	id, err := inspect.New(c.s.Store).Resolve(ctx, set.FromRun)
 	if err != nil {
 		return run, nil, 0, err
@@ -253,10 +269,8 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 		return run, nil, 0, fmt.Errorf("read the plan of run %s: %w", id, err)
 	}
 	now := time.Now()
-	if known, err := start.New(c.s.Store).Keyed(ctx, set.IdempotencyKey); err == nil {
+	if !known.At.IsZero() {
 		now = known.At // this start is repeated
-	} else if !errors.Is(err, workqueue.ErrNotFound) {
-		return run, nil, 0, err
 	}
 	if by, err := time.Parse(time.RFC3339, plan.DoneBy); err == nil && !by.After(now) {
 		plan.DoneBy, plan.Gentle = "", false // that time was the earlier run's
@@ -264,22 +278,39 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	return id, plan, view.Version, nil
 }
 
+// repeated returns the run that the start made before, if it did. What is the last run by now may be that one.
+func (c carrying) repeated(ctx context.Context, set *RunSettings) (start.Keyed, error) {
+	known, err := start.New(c.s.Store).Keyed(ctx, set.IdempotencyKey)
+	if errors.Is(err, workqueue.ErrNotFound) {
+		return known, nil
+	}
+	if set.FromRun == inspect.LastRun && known.FromRun != nil {
+		set.FromRun = known.FromRun.String()
+	}
+	return known, err
+}
+
 // items reads the items of an earlier run, with payloads from the body laid over them.
-func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Config, items io.Reader,
+func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Config, items io.Reader, repeated bool,
 ) (*intake.Reader, error) {
 	id, err := inspect.New(c.s.Store).Resolve(ctx, set.FromRun)
 	if err != nil {
 		return nil, err
 	}
-	from, err := report.New(c.s.Store).NewCarried(ctx, id, set.states())
-	if err != nil {
-		return nil, err
+	var from *report.Carried
+	if !repeated {
+		if from, err = report.New(c.s.Store).NewCarried(ctx, id, set.states()); err != nil {
+			return nil, err
+		}
 	}
 	fixes, key, err := c.fixes(ctx, id, set, *config, items)
 	if err != nil {
 		return nil, err
 	}
 	set.corrections = digestOf(fixes)
+	if repeated {
+		return notRead(key, *config), nil
+	}
 	used := map[string]bool{}
 	taken := 0
 	return intake.Carry(key, *config, func(item *row.Item) error {
@@ -294,7 +325,7 @@ func (c carrying) items(ctx context.Context, set *RunSettings, config *intake.Co
 			return err
 		}
 		taken++
-		item.Key, item.Payload = key, append(item.Payload[:0], payload...)
+		item.Line, item.Key, item.Payload = taken, key, append(item.Payload[:0], payload...)
 		if fixed, ok := fixes[key]; ok {
 			if used[key] {
 				return apicore.BadInput(fmt.Sprintf("the correction has key %.80q, which several items of run %s have: "+
@@ -367,6 +398,7 @@ func (c carrying) fixes(ctx context.Context, id workqueue.RunID, set *RunSetting
 		return nil, "", nil
 	}
 	config.TakeInvalid, config.Sort, config.Source = false, "", "" // corrections must be valid
+	config.Partial = true
 	said, err := set.Over(gather.Single("any"))
 	if err != nil {
 		return nil, "", BadSetting(err)

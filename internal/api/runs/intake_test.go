@@ -38,7 +38,10 @@ func TestStartFromAQuery(t *testing.T) {
 	if got := b.Payloads(); len(got) != 1 || got[0] != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
-	b.Want(query(`SELECT 'k' || g AS id FROM generate_series(1, 4321) g`), "", 201, `"items":4321`, `"key":"id"`)
+	keyed := query(`SELECT 'k' || g AS id FROM generate_series(1, 4321) g`) + "&idempotency_key=k"
+	b.Want(keyed, "", 201, `"items":4321`, `"key":"id"`)
+	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{})
+	b.Want(keyed, "", 200, `"items":4321`, `"existing":true`) // without the source
 }
 
 // PROOF: who may do what, 12.

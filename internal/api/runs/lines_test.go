@@ -3,6 +3,8 @@ package runs
 import (
 	"bufio"
 	"bytes"
+	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -10,6 +12,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/uuid"
 	"github.com/parquet-go/parquet-go"
 	"github.com/xuri/excelize/v2"
 
@@ -172,6 +175,21 @@ func TestPartsInEveryFormat(t *testing.T) {
 	item.Parts[3] = export.Item{State: workqueue.OutcomeDone, Result: []byte(`{"late":1}`)}
 	_, err = known.row(item)
 	testenv.Says(t, err, "export again", "a field that came later")
+	large := []byte(`"` + strings.Repeat("x", 1<<20) + `"`)
+	for i, kind := range []string{"", "application/pdf", "", "text/plain"} {
+		item.Parts[i] = export.Item{State: workqueue.OutcomeDone, Large: &export.LargeResult{ContentType: kind}}
+	}
+	var out bytes.Buffer
+	var written []int // before each is opened
+	w := bufio.NewWriter(&out)
+	lines := newObjectExport(w, testenv.Must(tableOf(each, exportShape{in: inLines, parts: steps}))(t),
+		func(uuid.UUID) (largeReader, error) {
+			written = append(written, out.Len()/len(large))
+			return bytes.NewReader(large), nil
+		})
+	testenv.NoError(t, errors.Join(lines.line(item), w.Flush()))
+	testenv.SameList(t, written, []int{0, 1, 2, 3}, "parts written before each is read")
+	testenv.Same(t, json.Valid(out.Bytes()), true, "valid JSON")
 }
 
 // To add a column of exports takes a row: it is in each format, and can be chosen.

@@ -162,6 +162,7 @@ func (s *Starts) addItems(ctx context.Context, in *addInput) (out AddedItems, er
 	if err != nil {
 		return out, err
 	}
+	config.Partial = true
 	add := Adding{Config: config, Kept: kept, contract: contract}
 	defer func() { _ = add.Close() }()
 	shape, err := json.Marshal(in.ShapeQuery)

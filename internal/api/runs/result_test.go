@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"strings"
 	"testing"
 
@@ -191,6 +192,13 @@ func TestLargeResults(t *testing.T) {
 	answer, _ = b.Get("/runs/large/export?format=xlsx&flat=true")
 	if answer.StatusCode != http.StatusOK || answer.Header.Get("Tranche-Cells-Not-Held") != "2" { // 40,000 characters
 		t.Errorf("in a workbook: %v", answer)
+	}
+	b.Exec(`UPDATE batchrun SET items = 1048576, done = 1048576`)
+	b.JSON(http.MethodGet, "/runs/large/export?format=xlsx", "", http.StatusUnprocessableEntity, nil)
+	b.Read("/runs/large/export?format=xlsx&state=done", nil)                        // these fit
+	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{SpoolDir: os.DevNull}) // no directory
+	if answer, _ = b.Get("/runs/large/export?format=xlsx&state=done"); answer.StatusCode < 500 {
+		t.Errorf("a workbook that cannot be kept: %v", answer)
 	}
 }
 

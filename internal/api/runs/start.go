@@ -234,11 +234,14 @@ func (s *Starts) intentOf(ctx context.Context, settings RunSettings, items io.Re
 	if err != nil {
 		return nil, err
 	}
+	if settings.FromRun != "" { // the last run may be another one by now
+		settings.FromRun = req.FromRun.String()
+	}
 	contract, err := s.ContractOf(ctx, &req)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := s.rowsOf(ctx, &settings, look, items)
+	rows, err := s.rowsOf(ctx, &settings, look, items, contract.known)
 	if err != nil {
 		return nil, err
 	}

@@ -36,6 +36,7 @@ type exportCell struct {
 	text  string
 	bytes []byte // of a value that is not text: in base64, unless the format has bytes
 	here  bool
+	write func(*objectExport) error // writes the value; nil: the others are it
 }
 
 type exportRow struct {
@@ -170,18 +171,25 @@ func columnsIn(in formats, payload bool, parts ...string) (all []exportColumn) {
 
 const partsColumn = "parts"
 
+// partsCell writes parts one at a time, since each may be large.
 func partsCell(r *exportRow, columns []exportColumn, steps []string) exportCell {
-	var text bytes.Buffer
-	out := newObjectExport(nil, nil, nil)
-	for i, step := range steps {
-		if r.parts[i].item.State == "" {
-			continue
+	here := func(part *exportRow) bool { return part.item.State != "" }
+	return exportCell{here: slices.ContainsFunc(r.parts, here), write: func(e *objectExport) error {
+		each := newObjectExport(e.out, nil, e.open)
+		before := '{'
+		for i, part := range r.parts {
+			if !here(part) {
+				continue
+			}
+			name, _ := json.Marshal(steps[i])                // a text
+			_, _ = fmt.Fprintf(e.out, "%c%s:", before, name) // the writer keeps the error
+			before = ','
+			if err := each.object(columns, part); err != nil {
+				return err
+			}
 		}
-		name, _ := json.Marshal(step)       // a text
-		_ = out.object(columns, r.parts[i]) // valid JSON and texts
-		_, _ = fmt.Fprintf(&text, ",%s:%s}", name, out.buf.Bytes())
-	}
-	return exportCell{raw: append(bytes.Replace(text.Bytes(), []byte(","), []byte("{"), 1), '}'), here: text.Len() > 0}
+		return e.out.WriteByte('}')
+	}}
 }
 
 func textCell(text string) exportCell { return exportCell{text: text, here: text != ""} }

@@ -72,6 +72,8 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 		t.Errorf("one of which that is known before: %v", err)
 	}
 	testenv.Same(t, mayFit(room, 1<<10, 20), nil, "one that fits")
+	e.row = 1 + xlsxRows
+	testenv.Says(t, e.write(nil), "more items than", "a row below the last")
 }
 
 // What is held of a table does not grow with its columns: empty cells take room, too.

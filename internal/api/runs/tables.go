@@ -16,6 +16,7 @@ import (
 	"github.com/parquet-go/parquet-go/compress/zstd"
 	"github.com/xuri/excelize/v2"
 
+	"github.com/tranchehq/tranche/internal/api/apicore"
 	"github.com/tranchehq/tranche/internal/intake"
 	"github.com/tranchehq/tranche/workqueue/export"
 )
@@ -154,8 +155,15 @@ func newXLSXExport(out *bufio.Writer, table *exportTable, dir string, room *inta
 	return e, nil
 }
 
+func moreThanASheet() error {
+	return apicore.BadInput(fmt.Sprintf("format: there are more items than the %d rows of a sheet; export them as csv, "+
+		"ndjson or parquet", xlsxRows))
+}
+
 func (e *xlsxExport) write(cells []any) error {
-	e.row++
+	if e.row++; e.row > 1+xlsxRows {
+		return moreThanASheet()
+	}
 	for _, cell := range cells {
 		text, _ := cell.(string)
 		e.bytes += xlsxCell + int64(len(text))
