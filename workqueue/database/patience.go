@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"strings"
 	"time"
@@ -70,8 +71,9 @@ func Unavailable(err error) bool {
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok && !cannotConnect {
 		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
 	}
-	_, cut := errors.AsType[net.Error](err) // includes timeouts of a context
-	return cannotConnect || cut || Lost(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
+	_, cut := errors.AsType[net.Error](err)      // includes timeouts of a context
+	_, file := errors.AsType[*fs.PathError](err) // whose error number is a net.Error, too
+	return cannotConnect || cut && !file || Lost(err) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) ||
 		errors.Is(err, net.ErrClosed)
 }
 

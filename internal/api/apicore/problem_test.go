@@ -4,8 +4,10 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"io/fs"
 	"net/http"
 	"net/http/httptest"
+	"syscall"
 	"testing"
 	"time"
 
@@ -43,6 +45,7 @@ func TestProblemsThatPassSayWhenToAskAgain(t *testing.T) {
 		"a cut":     {fmt.Errorf("pause: %w", io.ErrUnexpectedEOF), http.StatusServiceUnavailable, true},
 		"slowness":  {&database.SlowError{For: "a claim"}, http.StatusServiceUnavailable, true},
 		"a fault":   {&pgconn.PgError{Code: "42703"}, http.StatusInternalServerError, false},
+		"a file":    {&fs.PathError{Op: "open", Path: "spool", Err: syscall.ENOTDIR}, http.StatusInternalServerError, false},
 		"nothing":   {workqueue.ErrNotFound, http.StatusNotFound, false},
 		"input":     {BadInput("that is wrong"), http.StatusUnprocessableEntity, false},
 	} {
