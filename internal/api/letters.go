@@ -203,7 +203,7 @@ type quarantinedInput struct {
 func (s *endpointRoutes) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
 	view, err := deadletter.New(s.Store).QuarantinedMessage(ctx, in.ID)
 	if err != nil {
-		return QuarantinedDocument{}, apicore.Seen(err, apicore.SeeQuarantine)
+		return QuarantinedDocument{}, apicore.Seen(err, "tranche quarantine list")
 	}
 	body := view.Body
 	view.Body = nil
