@@ -47,10 +47,8 @@ func (e *ItemIDError) Error() string {
 
 func (e *ItemIDError) Unwrap() error { return ErrItemID }
 
-// uuidLen is the length of a UUID's text; dash reports the positions of its dashes.
+// uuidLen is the length of a UUID's text.
 const uuidLen = 36
-
-func dash(i int) bool { return i == 8 || i == 13 || i == 18 || i == 23 }
 
 // String returns batch:group:index.
 func (id ItemID) String() string { return string(id.append(make([]byte, 0, uuidLen+16))) }
@@ -135,7 +133,7 @@ func (p *itemIDParser) uuid(into *[16]byte) {
 	const want = "want a UUID like 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58, in lower case"
 	for digits := 0; p.at < uuidLen && p.err == nil; p.at++ {
 		c := p.peek()
-		if dash(p.at) {
+		if p.at == 8 || p.at == 13 || p.at == 18 || p.at == 23 { // its dashes
 			if c != '-' {
 				p.fail(want)
 				return

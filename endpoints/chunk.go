@@ -209,14 +209,6 @@ func infoOf(i serve.Item) ItemInfo {
 	return ItemInfo{Meta: i.Job.Request.Meta, Ordinal: i.Ordinal, Key: i.Key, params: i.Job.Request.Params, item: i}
 }
 
-func infosOf(items []serve.Item) []ItemInfo {
-	infos := make([]ItemInfo, len(items))
-	for n, item := range items {
-		infos[n] = infoOf(item)
-	}
-	return infos
-}
-
 // Param returns a parameter of the run, or "" if it is not set.
 func (i ItemInfo) Param(name string) string { return i.params[name] }
 

@@ -80,8 +80,11 @@ func Connect(opts ...nats.Option) (*nats.Conn, error) {
 		}
 		return nc, nil
 	}
-	url := cmp.Or(os.Getenv("NATS_URL"), defaultURL())
-	nc, err := nats.Connect(url, append(all, localLogin)...)
+	url := os.Getenv("NATS_URL")
+	if at := localServer(); url == "" && at != nil {
+		url = at.Scheme + "://" + at.Host
+	}
+	nc, err := nats.Connect(cmp.Or(url, nats.DefaultURL), append(all, localLogin)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS (NATS_URL and the other NATS_ variables): %w", err)
 	}
@@ -217,13 +220,6 @@ func localServer() *url.URL {
 		return nil
 	}
 	return at
-}
-
-func defaultURL() string {
-	if at := localServer(); at != nil {
-		return at.Scheme + "://" + at.Host
-	}
-	return nats.DefaultURL
 }
 
 // localLogin logs in to the local server if the connection has no other credentials. It reads the file at each

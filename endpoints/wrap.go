@@ -108,7 +108,12 @@ func (w *Work) Items() []ItemInfo {
 	a := &w.job.Answers
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	return infosOf(w.inner.Items().Unanswered())
+	items := w.inner.Items().Unanswered()
+	infos := make([]ItemInfo, len(items))
+	for n, item := range items {
+		infos[n] = infoOf(item)
+	}
+	return infos
 }
 
 // GoingOn returns, after next, the ordinals of items that the handler sent to a later stage of the flow.

@@ -44,7 +44,8 @@ func (p *publisher) Run(ctx context.Context) {
 			return
 		case <-p.node.Publish:
 		}
-		err := errors.Join(p.markFresh(ctx), p.publishWaiting(ctx))
+		unmarked := p.fresh.mark(func(ids []uuid.UUID) error { return p.markPublished(ctx, ids) })
+		err := errors.Join(unmarked, p.publishWaiting(ctx))
 		if err == nil {
 			silent = ""
 			continue
@@ -111,10 +112,6 @@ func (p *eventPass) some(ctx context.Context) (more bool, err error) {
 	last := &events[len(events)-1]
 	p.at = inspect.EventPlace{At: last.At, ID: last.ID}
 	return len(events) == eventBatch, errors.Join(failed, p.markPublished(ctx, published))
-}
-
-func (p *publisher) markFresh(ctx context.Context) error {
-	return p.fresh.mark(func(ids []uuid.UUID) error { return p.markPublished(ctx, ids) })
 }
 
 func (p *publisher) markPublished(ctx context.Context, published []uuid.UUID) error {

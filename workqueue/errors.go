@@ -32,11 +32,6 @@ func (e *StateError) Error() string {
 	return fmt.Sprintf("cannot %s run %s: it is %s; %s", e.Op, e.Run, e.State, e.Fix)
 }
 
-// ActError is returned for an administrator's act that can no longer be confirmed or rejected.
-type ActError struct{ Act, Detail string }
-
-func (e *ActError) Error() string { return "act " + e.Act + ": " + e.Detail }
-
 // ChangedError means that a setting no longer has the value the caller expects (if_was).
 type ChangedError struct {
 	Of, Setting string // of a run or an endpoint

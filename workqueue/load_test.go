@@ -200,9 +200,9 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 			swapped := storetest.Names(n)
 			swapped[0], swapped[1] = swapped[1], swapped[0]
 			refused := func(what string, req start.LoadRequest, keys func(*start.LoadItem) error) {
-				var other *start.ContentError
 				_, err := b.TryLoad(req, keys)
-				if !errors.As(err, &other) || !strings.Contains(err.Error(), what) || other.Run != first.Run {
+				if _, ok := errors.AsType[*workqueue.ConflictError](err); !ok || !strings.Contains(err.Error(), what) ||
+					!strings.Contains(err.Error(), first.Run.String()) {
 					b.Errorf("want %q: %v", what, err)
 				}
 			}
@@ -219,7 +219,7 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 			further.Content = &start.Content{Said: map[string]string{"on_duplicate": "skip"}, Items: true}
 			refused(`on_duplicate ("error" then, "skip" now)`, further, storetest.Keys(storetest.Names(n)...))
 			tried, err := start.New(b.Store).TryLoad(b.Context(), further, b.TempDir(), storetest.Keys(storetest.Names(n)...))
-			if _, refused := errors.AsType[*start.ContentError](err); !refused {
+			if _, refused := errors.AsType[*workqueue.ConflictError](err); !refused {
 				b.Errorf("tried: %+v, %v", tried, err)
 			}
 			b.Check()

@@ -261,7 +261,7 @@ func Rearm(ctx context.Context, tx pgx.Tx, id uuid.UUID, items []Ack) (generatio
 	if err != nil {
 		return 0, err
 	}
-	if m.empty() {
+	if !slices.ContainsFunc(m.sets, func(s bitfield.Set) bool { return !s.Empty() }) {
 		return 0, wrap(op, id, ErrNothing)
 	}
 	var (
@@ -279,10 +279,6 @@ func Rearm(ctx context.Context, tx pgx.Tx, id uuid.UUID, items []Ack) (generatio
 		return 0, wrap(op, id, bad.err(id))
 	}
 	return *next, nil
-}
-
-func (m *masks) empty() bool {
-	return !slices.ContainsFunc(m.sets, func(s bitfield.Set) bool { return !s.Empty() })
 }
 
 const stateSQL = `SELECT state FROM tracker_batch WHERE id = $1`

@@ -285,17 +285,19 @@ func ReportPanics(ctx context.Context, report func(Panic)) context.Context {
 	return context.WithValue(ctx, panicKey{}, report)
 }
 
+func reportPanic(ctx context.Context, ordinal int, value any) {
+	if report, ok := ctx.Value(panicKey{}).(func(Panic)); ok {
+		report(Panic{ordinal, value, debug.Stack()})
+	}
+}
+
 // guarded calls a function for one item and converts a panic to an error.
 func guarded(ctx context.Context, item *Item, f func(context.Context, *Item) (Part, error)) (part Part, err error) {
 	defer func() {
-		value := recover()
-		if value == nil {
-			return
+		if value := recover(); value != nil {
+			reportPanic(ctx, item.Ordinal, value)
+			part, err = Part{}, wire.Fail(wire.CodePanic, "the function panicked: %v", value)
 		}
-		if report, ok := ctx.Value(panicKey{}).(func(Panic)); ok {
-			report(Panic{item.Ordinal, value, debug.Stack()})
-		}
-		part, err = Part{}, wire.Fail(wire.CodePanic, "the function panicked: %v", value)
 	}()
 	return f(ctx, item)
 }
@@ -303,14 +305,10 @@ func guarded(ctx context.Context, item *Item, f func(context.Context, *Item) (Pa
 // Guard calls a fetcher and converts a panic to a retryable error of the chunk.
 func Guard(ctx context.Context, f Fetcher, req *Request) (slots []Slot, err error) {
 	defer func() {
-		value := recover()
-		if value == nil {
-			return
+		if value := recover(); value != nil {
+			reportPanic(ctx, -1, value)
+			slots, err = nil, wire.Retry(wire.CodePanic, "step %s panicked: %v", req.Step, value)
 		}
-		if report, ok := ctx.Value(panicKey{}).(func(Panic)); ok {
-			report(Panic{-1, value, debug.Stack()})
-		}
-		slots, err = nil, wire.Retry(wire.CodePanic, "step %s panicked: %v", req.Step, value)
 	}()
 	return f.Fetch(ctx, req)
 }

@@ -210,7 +210,11 @@ func (v variable) value(in *Values) (value any, there bool, err error) {
 	case "keys":
 		return in.Keys, true, nil
 	case "items":
-		return raws(in.Items), true, nil
+		items := make([]json.RawMessage, len(in.Items))
+		for i, item := range in.Items {
+			items[i] = item
+		}
+		return items, true, nil
 	case "params":
 		value, there := in.Params[v.of]
 		if !there {
@@ -225,14 +229,6 @@ func (v variable) value(in *Values) (value any, there bool, err error) {
 	default:
 		return v.ofPart(in)
 	}
-}
-
-func raws(items [][]byte) []json.RawMessage {
-	out := make([]json.RawMessage, len(items))
-	for i, item := range items {
-		out[i] = item
-	}
-	return out
 }
 
 func (v variable) ofItem(in *Values) (any, bool, error) {

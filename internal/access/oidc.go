@@ -82,8 +82,7 @@ func NewOIDC(config OIDCConfig) (*OIDC, error) {
 }
 
 func isLocal(u *url.URL) bool {
-	ip := net.ParseIP(u.Hostname())
-	return u.Hostname() == "localhost" || ip != nil && ip.IsLoopback()
+	return u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
 }
 
 // ProviderError is returned for an invalid or missing answer of the provider.

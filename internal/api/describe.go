@@ -110,7 +110,8 @@ func refusals(op *huma.Operation, route *apicore.Route) []int {
 	if changes || len(op.Parameters) > 0 {
 		all = append(all, http.StatusUnprocessableEntity)
 	}
-	ofRun := strings.Contains(op.Path, "{run}") || names(op, "run")
+	ofRun := strings.Contains(op.Path, "{run}") ||
+		slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == "run" })
 	if ofRun || strings.Contains(op.Path, "{") {
 		all = append(all, http.StatusNotFound)
 	}
@@ -132,10 +133,6 @@ func refusals(op *huma.Operation, route *apicore.Route) []int {
 func flows(op *huma.Operation) bool {
 	answer := op.Responses["200"]
 	return answer != nil && answer.Content["text/event-stream"] != nil
-}
-
-func names(op *huma.Operation, parameter string) bool {
-	return slices.ContainsFunc(op.Parameters, func(p *huma.Param) bool { return p.Name == parameter })
 }
 
 func tags() []*huma.Tag {

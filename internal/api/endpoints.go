@@ -107,7 +107,6 @@ type endpointRoutes struct {
 func (s *endpointRoutes) Register(api huma.API) {
 	s.registerEndpoints(api)
 	s.registerLetters(api)
-	s.registerQuarantine(api)
 }
 
 func (s *endpointRoutes) registerEndpoints(api huma.API) {

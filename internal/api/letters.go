@@ -54,6 +54,11 @@ func (s *endpointRoutes) registerLetters(api huma.API) {
 		"Refused letters are listed with a reason; the rest are sent."), s.requeueLetters)
 	apicore.Register(s.Core, api, apicore.Post("drop-dead-letters", "/dead-letters/drop",
 		"Drop dead letters, with their bodies", ""), s.dropLetters)
+	apicore.Register(s.Core, api, apicore.Get("list-quarantined", "/quarantine",
+		"List quarantined messages, newest first"), s.listQuarantined)
+	apicore.Register(s.Core, api, apicore.ReadsItems(apicore.Get("get-quarantined", "/quarantine/{id}",
+		"A quarantined message")),
+		s.getQuarantined)
 }
 
 type listLettersInput struct {
@@ -173,14 +178,6 @@ type QuarantinedDocument struct {
 	Body apicore.Content `json:"body" doc:"of its first 64 KiB, the part that is stored"`
 }
 
-func (s *endpointRoutes) registerQuarantine(api huma.API) {
-	apicore.Register(s.Core, api, apicore.Get("list-quarantined", "/quarantine",
-		"List quarantined messages, newest first"), s.listQuarantined)
-	apicore.Register(s.Core, api, apicore.ReadsItems(apicore.Get("get-quarantined", "/quarantine/{id}",
-		"A quarantined message")),
-		s.getQuarantined)
-}
-
 type listQuarantinedInput struct {
 	Run string `query:"run" doc:"only those about this run: ID, part of an ID, name, or last"`
 	deadletter.QuarantineFilter
@@ -206,7 +203,7 @@ type quarantinedInput struct {
 func (s *endpointRoutes) getQuarantined(ctx context.Context, in *quarantinedInput) (QuarantinedDocument, error) {
 	view, err := deadletter.New(s.Store).QuarantinedMessage(ctx, in.ID)
 	if err != nil {
-		return QuarantinedDocument{}, apicore.Seen(err, apicore.SeeQuarantine)
+		return QuarantinedDocument{}, apicore.Seen(err, "tranche quarantine list")
 	}
 	body := view.Body
 	view.Body = nil

@@ -43,7 +43,7 @@ func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener
 	if err != nil {
 		return nil, fmt.Errorf("--listen %q is not host:port, like %s", address, DefaultListen)
 	}
-	if err := guarded.suits(address, isLoopback(host)); err != nil {
+	if err := guarded.suits(address, host == "localhost" || net.ParseIP(host).IsLoopback()); err != nil {
 		return nil, err
 	}
 	var secure *tls.Config
@@ -70,11 +70,6 @@ func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener
 		listener = tls.NewListener(listener, secure)
 	}
 	return listener, nil
-}
-
-func isLoopback(host string) bool {
-	ip := net.ParseIP(host)
-	return host == "localhost" || ip != nil && ip.IsLoopback()
 }
 
 func (e *Exposure) suits(address string, loopback bool) error {

@@ -261,7 +261,11 @@ func (s *adminRoutes) below(path string) string {
 func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
 	from, query := s.CallerAddress(r), r.URL.Query()
 	name := s.attemptName(query.Get("state"))
-	login, err := s.config.OIDC.Unseal(cookieIn(r, name), query.Get("state"))
+	sealed := ""
+	if cookie, err := r.Cookie(name); err == nil {
+		sealed = cookie.Value
+	}
+	login, err := s.config.OIDC.Unseal(sealed, query.Get("state"))
 	if err != nil {
 		s.Deny(w, r, cmp.Or(s.Access.RefuseWayBack(from, err), err))
 		return
@@ -321,14 +325,6 @@ func (s *adminRoutes) giveUpOldest(w http.ResponseWriter, r *http.Request) {
 		http.SetCookie(w, s.attemptCookie(names[0], "", -1))
 		names = names[1:]
 	}
-}
-
-func cookieIn(r *http.Request, name string) string {
-	cookie, err := r.Cookie(name)
-	if err != nil {
-		return ""
-	}
-	return cookie.Value
 }
 
 // denyOIDC logs errors of the provider: the person logging in cannot fix them.

@@ -81,6 +81,11 @@ func (s *adminRoutes) registerRetention(api huma.API) {
 	})), presentLimits(s.Store)), s.setRetention)
 	apicore.Register(s.Core, api, apicore.ByAdmin(apicore.Post("run-retention", "/retention/run",
 		"Apply the limits now", runRetentionText)), s.runRetention)
+	apicore.Register(s.Core, api, apicore.FourEyes("erase", apicore.ByAdmin(apicore.Post("erase", "/erase",
+		"Erase a key's data",
+		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, "+
+			"and a marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while "+
+			"work with the key is in progress. Repeat an interrupted erasure to finish it."))), s.erase)
 }
 
 func (s *adminRoutes) showRetention(ctx context.Context, _ *struct{}) (RetentionList, error) {
@@ -224,14 +229,6 @@ type ErasedKey struct {
 	Runs      []workqueue.RunID `json:"runs" nullable:"false" doc:"that had the key"`
 	Erased    erasure.Erased    `json:"erased"`
 	Unreached []string          `json:"unreached" nullable:"false" doc:"what erasure does not reach, human-readable"`
-}
-
-func (s *adminRoutes) registerErase(api huma.API) {
-	apicore.Register(s.Core, api, apicore.FourEyes("erase", apicore.ByAdmin(apicore.Post("erase", "/erase",
-		"Erase a key's data",
-		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, "+
-			"and a marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while "+
-			"work with the key is in progress. Repeat an interrupted erasure to finish it."))), s.erase)
 }
 
 type eraseInput struct {

@@ -45,7 +45,6 @@ type adminRoutes struct {
 func (s *adminRoutes) Register(api huma.API) {
 	s.registerAudit(api)
 	s.registerRetention(api)
-	s.registerErase(api)
 	s.registerStreamSettings(api)
 	s.registerSystem(api)
 	s.registerSession(api)

@@ -122,9 +122,6 @@ func (c *Connections) Redact(text string) string {
 	return text
 }
 
-// HasSecret reports whether Redact would change a text.
-func (c *Connections) HasSecret(text string) bool { return c.Redact(text) != text }
-
 // HostPort is a host with port, the key of host settings.
 func HostPort(u *url.URL) string {
 	t := targetOf(u)

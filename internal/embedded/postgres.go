@@ -253,17 +253,14 @@ func (l layout) writeSettings(ctx context.Context, in Install, a account, at add
 	maps.Copy(settings, extra)
 	var text strings.Builder
 	fmt.Fprintf(&text, "# Written by tranche at every start. Put settings of your own in %s.\n", operatorFile)
+	quote := strings.NewReplacer(`\`, `\\`, `'`, `''`, "\n", " ")
 	for _, name := range slices.Sorted(maps.Keys(settings)) {
-		fmt.Fprintf(&text, "%s = %s\n", name, quote(settings[name]))
+		fmt.Fprintf(&text, "%s = '%s'\n", name, quote.Replace(settings[name]))
 	}
 	if err := os.WriteFile(path, []byte(text.String()), 0o600); err != nil {
 		return fmt.Errorf("write settings: %w", err)
 	}
 	return nil
-}
-
-func quote(value string) string {
-	return "'" + strings.NewReplacer(`\`, `\\`, `'`, `''`, "\n", " ").Replace(value) + "'"
 }
 
 func (l layout) accepts(ctx context.Context, in Install, a account, name, value string) bool {

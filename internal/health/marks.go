@@ -169,21 +169,12 @@ func (w *Watch) date(ctx context.Context, f *facts, conditions []health.Conditio
 func (f *facts) keep(c *health.Condition, before health.KeptCondition) (row health.KeptCondition, news bool) {
 	row = health.KeptCondition{ConditionKey: c.Key(), Since: c.Since}
 	news = before.SeenAt.Before(f.at.Add(-seenEvery))
-	if f.ownOnly(c.Key()) {
+	if c.Subject == f.host && (c.Kind == health.Disk || c.Kind == health.ResourceExhausted) {
 		row.Said, _ = json.Marshal(c) // texts, numbers and times
-		news = news || worded(c, before.Said)
+		var known health.Condition
+		news = news || json.Unmarshal(before.Said, &known) != nil || known.Severity != c.Severity
 	}
 	return row, news
-}
-
-func (f *facts) ownOnly(k health.ConditionKey) bool {
-	return k.Subject == f.host && (health.Kind(k.Kind) == health.Disk || health.Kind(k.Kind) == health.ResourceExhausted)
-}
-
-// worded reports whether the stored text of a condition must be replaced.
-func worded(c *health.Condition, kept json.RawMessage) bool {
-	var known health.Condition
-	return json.Unmarshal(kept, &known) != nil || known.Severity != c.Severity
 }
 
 func (f *facts) others() (all []health.Condition) {

@@ -104,7 +104,7 @@ func (l *lane) commit(adds []*add) {
 	if err == nil {
 		return
 	}
-	if len(adds) > 1 && isData(err) {
+	if len(adds) > 1 && workqueue.Refused(err) {
 		l.of.log.Warn("operations that were added together are added one by one", zap.String("collector", l.collector),
 			zap.Int("adds", len(adds)), zap.Error(err))
 		for _, a := range adds {

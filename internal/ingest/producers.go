@@ -25,7 +25,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/jackc/pgx/v5/pgconn"
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/workqueue"
@@ -223,11 +222,6 @@ func (*OverloadedError) Error() string {
 }
 
 func isText(s string) bool { return utf8.ValidString(s) && strings.IndexByte(s, 0) < 0 }
-
-func isData(err error) bool {
-	said, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && (strings.HasPrefix(said.Code, "22") || strings.HasPrefix(said.Code, "23"))
-}
 
 const (
 	// MaxBytes limits one add.

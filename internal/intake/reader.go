@@ -79,8 +79,7 @@ func (r *Reader) with(cfg Config) *Reader {
 		r.source, r.shape = cfg.Source, newShaper(cfg)
 	}
 	if cfg.Sort != "" {
-		r.sorter = newSorter(cfg.Sort, cfg.Desc, *cfg.Spool)
-		r.sorter.found = cfg.Partial
+		r.sorter = &sorter{field: cfg.Sort, desc: cfg.Desc, spool: *cfg.Spool, memory: sortMemory, found: cfg.Partial}
 	}
 	if cfg.Schema != nil {
 		r.check = &schemaCheck{schema: cfg.Schema, lenient: cfg.TakeInvalid, source: cfg.Source}

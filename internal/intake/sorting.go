@@ -62,10 +62,6 @@ const (
 	isNothing // missing, null, empty or anything else
 )
 
-func newSorter(field string, desc bool, files Spool) *sorter {
-	return &sorter{field: field, desc: desc, spool: files, memory: sortMemory}
-}
-
 func (s *sorter) compare(a, b *sortValue) int {
 	if a.class == isNothing || b.class == isNothing {
 		return cmp.Compare(a.class, b.class)

@@ -72,14 +72,6 @@ type Database struct {
 	Detail string    `json:"detail,omitempty" doc:"what is wrong; what is shown may be out of date"`
 }
 
-func newHub(hubs *Hubs, run workqueue.RunID, items int64) *hub {
-	return &hub{
-		hubs: hubs, run: run, items: items, epoch: uuid.NewString(), changed: make(chan struct{}),
-		views: map[string]*view{}, marks: map[workqueue.Block]int64{},
-		resting: map[workqueue.Block]time.Time{}, hurry: make(chan struct{}, 1),
-	}
-}
-
 func (h *hub) enter(names []string) *Watcher {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -206,7 +198,8 @@ func (h *hub) next() uint64 {
 func (h *hub) ready(ctx context.Context, w *Watcher, last string) error {
 	for {
 		h.mu.Lock()
-		known, err, changed := h.knows(w.views), h.err, h.changed
+		known := !slices.ContainsFunc(w.views, func(name string) bool { return !h.views[name].loaded })
+		err, changed := h.err, h.changed
 		if err == nil && !known && h.outage != nil && !h.outage.OK {
 			err = &OutageError{h.outage.Detail}
 		}
@@ -229,10 +222,6 @@ func (h *hub) ready(ctx context.Context, w *Watcher, last string) error {
 type OutageError struct{ Detail string }
 
 func (e *OutageError) Error() string { return e.Detail }
-
-func (h *hub) knows(names []string) bool {
-	return !slices.ContainsFunc(names, func(name string) bool { return !h.views[name].loaded })
-}
 
 // Source is what a hub needs of the store.
 type Source interface {
@@ -336,7 +325,11 @@ func (h *Hubs) join(run workqueue.RunID, items int64, views []string) (*hub, *Wa
 	}
 	one := h.hubs[run]
 	if one == nil {
-		one = newHub(h, run, items)
+		one = &hub{
+			hubs: h, run: run, items: items, epoch: uuid.NewString(), changed: make(chan struct{}),
+			views: map[string]*view{}, marks: map[workqueue.Block]int64{},
+			resting: map[workqueue.Block]time.Time{}, hurry: make(chan struct{}, 1),
+		}
 		h.hubs[run] = one
 	}
 	w := one.enter(views)

@@ -8,6 +8,7 @@ import (
 
 	"go.uber.org/zap"
 
+	"github.com/tranchehq/tranche/bitfield"
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
@@ -174,8 +175,8 @@ func (h *hub) settle(names []string, atOnce bool) {
 	for _, block := range rested {
 		delete(h.resting, block)
 		for i, name := range names {
-			if v := h.views[name]; v != nil {
-				all[i] = v.whole(block, all[i])
+			if v := h.views[name]; v != nil && int(block) < len(v.blocks) {
+				all[i] = v.blocks[block].whole(0, bitfield.Size, first(block), all[i])
 			}
 		}
 	}

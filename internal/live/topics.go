@@ -240,13 +240,6 @@ func (v *view) take(block workqueue.Block, states []byte, changes Changes) Chang
 	return changes
 }
 
-func (v *view) whole(block workqueue.Block, changes Changes) Changes {
-	if int(block) >= len(v.blocks) {
-		return changes
-	}
-	return v.blocks[block].whole(0, bitfield.Size, first(block), changes)
-}
-
 // merge appends the current states of the items in several changes, once each.
 func (v *view) merge(all []Changes) Changes {
 	type span struct{ lo, hi int32 }

@@ -60,23 +60,15 @@ func (w *Watcher) begin(last string) {
 	h := w.hub
 	hello := Hello{Epoch: h.epoch}
 	w.seq = h.seq
-	epoch, number, here := strings.Cut(reverseCut(last), "\x00")
-	seq, err := strconv.ParseUint(number, 10, 64)
-	if here && err == nil && epoch == h.epoch && seq <= h.seq && h.recalls(seq, w.views) {
+	at := strings.LastIndexByte(last, '-') // the last one: epochs contain hyphens
+	seq, err := strconv.ParseUint(last[at+1:], 10, 64)
+	if at >= 0 && err == nil && last[:at] == h.epoch && seq <= h.seq && h.recalls(seq, w.views) {
 		w.seq, hello.Resumed = seq, true
 	}
 	w.first = append(w.first, w.event(EventHello, hello))
 	if last != "" && !hello.Resumed {
 		w.first = append(w.first, w.event(EventResync, struct{}{}))
 	}
-}
-
-// reverseCut replaces the last hyphen with a NUL, because epochs contain hyphens.
-func reverseCut(id string) string {
-	if at := strings.LastIndexByte(id, '-'); at >= 0 {
-		return id[:at] + "\x00" + id[at+1:]
-	}
-	return id
 }
 
 func (h *hub) recalls(seq uint64, views []string) bool {
@@ -197,7 +189,7 @@ func (c *cells) set(states []byte) {
 		return
 	}
 	keep := states
-	if uniform(states) {
+	if !slices.ContainsFunc(states, func(s byte) bool { return s != states[0] }) { // all alike
 		keep = states[:1]
 	}
 	if len(keep) != len(c.bytes) {
@@ -205,10 +197,6 @@ func (c *cells) set(states []byte) {
 		return
 	}
 	copy(c.bytes, keep)
-}
-
-func uniform(states []byte) bool {
-	return !slices.ContainsFunc(states, func(s byte) bool { return s != states[0] })
 }
 
 // Changes is a flat list of ordinal, count, state: count items starting at the ordinal are now in that state. Apply

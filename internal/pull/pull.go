@@ -131,17 +131,13 @@ func (p *Pull) on(msg *nats.Msg) {
 	case status == nil:
 		p.puller.take(msg, p.made)
 		p.count(msg.Size())
-	case status.heartbeat():
-		p.hear()
+	case status.code == "100": // a heartbeat
+		p.mu.Lock()
+		p.silent = 0
+		p.mu.Unlock()
 	default:
 		p.end(status.err(), status)
 	}
-}
-
-func (p *Pull) hear() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.silent = 0
 }
 
 // listened checks once per heartbeat interval whether one came, and ends the pull after several misses. It counts
@@ -316,8 +312,6 @@ func statusOf(msg *nats.Msg) *status {
 	s.left, s.known = amount{messages, bytes}, err == nil
 	return s
 }
-
-func (s *status) heartbeat() bool { return s.code == "100" }
 
 // err is nil if time or size has ended the pull.
 func (s *status) err() error {

@@ -130,7 +130,10 @@ func (c *Controller) Step(s Sample) []Change {
 		c.lowerRate(&t) // the refusals may be why nothing is sent
 	}
 	if s.Paused || s.At.Sub(c.last) > StaleAfter {
-		c.forget()
+		// What is outdated and what was being tried; what was decided and learned stays.
+		c.recent, c.began = nil, time.Time{}
+		c.abandon()
+		c.measure = measurement{}
 	}
 	if c.began.IsZero() {
 		c.began = s.At
@@ -156,13 +159,6 @@ func (c *Controller) decide(s *Sample) {
 	default:
 		c.explore(s)
 	}
-}
-
-// forget drops outdated measurements and undoes what was being tried, but keeps what was decided and learned.
-func (c *Controller) forget() {
-	c.recent, c.began = nil, time.Time{}
-	c.abandon()
-	c.measure = measurement{}
 }
 
 func (c *Controller) lately(n int) tally {

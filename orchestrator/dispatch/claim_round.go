@@ -105,18 +105,10 @@ func bundles(page []dispatch.Runnable) (all [][]dispatch.Runnable) {
 	return all
 }
 
-func (c *claimer) lacksRoom(r *round, step *dispatch.Runnable) bool {
-	if step.Kind == workqueue.KindEndpoint || c.own.Room(step.Kind, step.Endpoint) > 0 {
-		return false
-	}
-	r.noRoom[step.Endpoint] = true
-	return true
-}
-
 // ask claims of some steps. Their endpoints are skipped for the rest of the round.
 func (c *claimer) ask(ctx context.Context, r *round, steps []dispatch.Runnable) error {
-	if c.lacksRoom(r, &steps[0]) {
-		r.shut[steps[0].Place] = true
+	if step := &steps[0]; step.Kind != workqueue.KindEndpoint && c.own.Room(step.Kind, step.Endpoint) <= 0 {
+		r.noRoom[step.Endpoint], r.shut[step.Place] = true, true
 		return nil
 	}
 	c.node.Faults.Hit(fault.ClaimBefore)

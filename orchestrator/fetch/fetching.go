@@ -367,7 +367,8 @@ func (f *Worker) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 		if local := f.cfg.Locals[name]; local != nil {
 			return local, nil
 		}
-		return nil, fmt.Errorf("it has no function %s; it has %s", name, strings.Join(f.names(), ", "))
+		return nil, fmt.Errorf("it has no function %s; it has %s", name,
+			strings.Join(slices.Sorted(maps.Keys(f.cfg.Locals)), ", "))
 	default:
 		fetchers := f.cfg.Fetchers[kind]
 		if fetchers == nil {
@@ -376,5 +377,3 @@ func (f *Worker) fetcherOf(job *fetchJob) (fetch.Fetcher, error) {
 		return fetchers.Fetcher(job.Work.Config)
 	}
 }
-
-func (f *Worker) names() []string { return slices.Sorted(maps.Keys(f.cfg.Locals)) }

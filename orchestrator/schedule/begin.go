@@ -83,7 +83,10 @@ func (r *round) look(ctx context.Context, f *store.WaitingOccurrence) (did bool,
 		case end != nil:
 			return r.store.EndOccurrence(ctx, store.OccurrenceClaim{OccurrenceKey: f.OccurrenceKey, Lease: r.lease}, *end)
 		case r.waits(f):
-			r.behindAStart(f)
+			if f.State == store.OccurrenceWaiting { // a queued one already reports it
+				r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
+					r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
+			}
 			return false, nil
 		}
 	}

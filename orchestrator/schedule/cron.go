@@ -58,7 +58,7 @@ func newExpression(text string) (*expression, error) {
 		if err := checkFields(fields); err != nil {
 			return nil, err
 		}
-		e.allHours = anyOf(fields[1])
+		e.allHours = strings.HasPrefix(fields[1], "*") || strings.HasPrefix(fields[1], "?") // which means the same
 		e.days = [2]string{fields[2], fields[4]}
 		fields[4] = withSunday(fields[4])
 		text = strings.Join(fields, " ")
@@ -71,9 +71,6 @@ func newExpression(text string) (*expression, error) {
 	e.Location = time.UTC
 	return e, nil
 }
-
-// anyOf reports whether a field begins with *, or ?, which means the same.
-func anyOf(field string) bool { return strings.HasPrefix(field, "*") || strings.HasPrefix(field, "?") }
 
 // checkFields rejects what the parser accepts with an unexpected meaning: empty parts of lists, ranges that begin
 // with *, and steps beyond the field. It also explains what only other programs support.

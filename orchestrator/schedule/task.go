@@ -239,13 +239,6 @@ const (
 	turnGoesOn    = "; before that: "
 )
 
-func (r *round) behindAStart(f *store.WaitingOccurrence) {
-	if f.State == store.OccurrenceWaiting { // a queued one already reports it
-		r.note(f, fmt.Sprintf("the run of %s is being started; it is cancelled for this one when it has its items",
-			r.busy[f.Schedule].Due.UTC().Format(time.RFC3339)))
-	}
-}
-
 func (r *round) note(f *store.WaitingOccurrence, reason string) {
 	if f.Reason != reason {
 		r.notes = append(r.notes, store.OccurrenceNote{OccurrenceKey: f.OccurrenceKey, Was: f.Reason, Reason: reason})

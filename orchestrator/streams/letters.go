@@ -154,7 +154,7 @@ func deadLetterOf(d *wire.DeadLetter) deadletter.DeadLetter {
 		Deliveries: d.Deliveries, Requeued: d.Requeued, Items: d.Items, Headers: d.Header, Body: d.Body,
 		NoBody: d.Omitted > 0,
 	}
-	if sane(d.At) {
+	if d.At.Year() >= 2000 && d.At.Before(time.Now().Add(24*time.Hour)) { // plausible, and valid in PostgreSQL
 		letter.At = d.At
 	}
 	return letter
@@ -191,11 +191,6 @@ func known[T ~[16]byte](id uuid.UUID) *T {
 		return nil
 	}
 	return new(T(id))
-}
-
-// sane reports whether a time from outside is plausible, and valid in PostgreSQL.
-func sane(at time.Time) bool {
-	return at.Year() >= 2000 && at.Before(time.Now().Add(24*time.Hour))
 }
 
 const deadLetterBatch = 100

@@ -94,8 +94,8 @@ type exported struct {
 
 // judge returns what is wrong with a result, and marks its item as seen.
 func (p *proof) judge(line *exported, seen []bool) string {
-	n, err := number(line.Key)
-	if err != nil || n >= len(seen) || seen[n] {
+	var n int
+	if _, err := fmt.Sscanf(line.Key, "C-%d", &n); err != nil || n >= len(seen) || seen[n] {
 		return fmt.Sprintf("%s is not an item, or appears twice", line.Key)
 	}
 	seen[n] = true
@@ -114,11 +114,6 @@ func (p *proof) judge(line *exported, seen []bool) string {
 
 func makeAccount(n int) account {
 	return account{ID: fmt.Sprintf("C-%d", n), Balance: int64(n)*37%1_000_000 + 50}
-}
-
-func number(key string) (n int, err error) {
-	_, err = fmt.Sscanf(key, "C-%d", &n)
-	return n, err
 }
 
 func (c *cluster) writeItems(name string) {

@@ -79,15 +79,12 @@ func checkBadBody(ctx context.Context, n *node) {
 	} {
 		r := n.sample(2)
 		bad.spoil(r)
-		stop(about("a body with "+bad.what, try(func() { n.refused(ctx, r) })))
+		err := try(func() { n.refused(ctx, r) })
+		if m, ok := errors.AsType[*mismatch](err); ok {
+			m.expected += ", for a body with " + bad.what
+		}
+		stop(err)
 	}
-}
-
-func about(what string, err error) error {
-	if m, ok := errors.AsType[*mismatch](err); ok {
-		return &mismatch{m.expected + ", for " + what, m.got}
-	}
-	return err
 }
 
 // refused sends a request, which must be answered as unreadable and removed.

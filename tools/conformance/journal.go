@@ -401,7 +401,7 @@ func (r *recorder) note(msg *nats.Msg) {
 	switch plain := msg.Header.Get(wire.HeaderEncoding) == ""; {
 	case plain && json.Valid(msg.Data):
 		line.JSON = msg.Data
-	case plain && printable(msg.Data):
+	case plain && !slices.ContainsFunc(msg.Data, func(c byte) bool { return c < ' ' || c > '~' }):
 		line.Text = string(msg.Data)
 	default:
 		line.Base64 = base64.StdEncoding.EncodeToString(msg.Data)
@@ -411,9 +411,4 @@ func (r *recorder) note(msg *nats.Msg) {
 		_, err = r.out.Write(append(text, '\n'))
 	}
 	r.err = cmp.Or(r.err, err)
-}
-
-// printable reports whether data is printable ASCII, like acknowledgements.
-func printable(data []byte) bool {
-	return !slices.ContainsFunc(data, func(c byte) bool { return c < ' ' || c > '~' })
 }

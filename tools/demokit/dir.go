@@ -40,19 +40,14 @@ func OpenDir(path, name string, now time.Time, leaves ...string) (*Dir, error) {
 		return nil, fmt.Errorf("working directory (--dir): %w", err)
 	}
 	d, err := lockDir(path, leaves)
-	var busy *BusyError
-	if fresh && errors.As(err, &busy) { // started in the same second
-		return openDirBeside(path, leaves)
+	if _, busy := errors.AsType[*BusyError](err); fresh && busy { // started in the same second
+		beside, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+"-")
+		if err != nil {
+			return nil, fmt.Errorf("working directory: %w", err)
+		}
+		return lockDir(beside, leaves)
 	}
 	return d, err
-}
-
-func openDirBeside(path string, leaves []string) (*Dir, error) {
-	beside, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+"-")
-	if err != nil {
-		return nil, fmt.Errorf("working directory: %w", err)
-	}
-	return lockDir(beside, leaves)
 }
 
 func lockDir(path string, leaves []string) (*Dir, error) {

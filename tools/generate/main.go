@@ -96,13 +96,6 @@ func generateClient(root string) error {
 	return stamp(output, root)
 }
 
-func inputFiles() []string {
-	return []string{
-		"oapi-codegen.yaml", "templates/client.tmpl", "templates/empty.tmpl", "templates/imports.tmpl",
-		"templates/typedef.tmpl", "templates/param-types.tmpl",
-	}
-}
-
 // stampOf returns a line with the hash of a generated file and its inputs: neither may change alone.
 func stampOf(root string, code []byte) (string, error) {
 	source := sha256.New()
@@ -116,7 +109,10 @@ func stampOf(root string, code []byte) (string, error) {
 	}
 	_, _ = source.Write(text) // never fails
 	_, _ = io.WriteString(source, generator)
-	for _, name := range inputFiles() {
+	for _, name := range []string{
+		"oapi-codegen.yaml", "templates/client.tmpl", "templates/empty.tmpl", "templates/imports.tmpl",
+		"templates/typedef.tmpl", "templates/param-types.tmpl",
+	} {
 		text, err := os.ReadFile(filepath.Join(root, "tools", "generate", name))
 		if err != nil {
 			return "", err

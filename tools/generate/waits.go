@@ -32,12 +32,6 @@ func waiting() []string {
 	}
 }
 
-// notWaiting returns the trees below them that are only for tests.
-func notWaiting() []string {
-	return []string{"endpoints/endpointstest", "internal/testing/apitest", "internal/testing/nodetest",
-		"internal/testing/storetest"}
-}
-
 // codeName matches Go names in code spans.
 var codeName = regexp.MustCompile("`([A-Za-z]+[a-z][A-Z][A-Za-z]*)`")
 
@@ -107,7 +101,8 @@ func sources(root string) (map[string][]*ast.File, *token.FileSet, error) {
 				return err
 			}
 			pkg := filepath.ToSlash(dir)
-			if slices.Contains(notWaiting(), pkg) {
+			if slices.Contains([]string{"endpoints/endpointstest", "internal/testing/apitest", "internal/testing/nodetest",
+				"internal/testing/storetest"}, pkg) { // only for tests
 				return nil
 			}
 			file, err := parser.ParseFile(set, name, nil, parser.SkipObjectResolution|parser.ParseComments)

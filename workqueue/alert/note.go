@@ -214,11 +214,6 @@ type noted struct {
 	happened        bool
 }
 
-// is reports whether a condition holds unchanged, for the same version of the rule.
-func (n *noted) is(c *Condition, version int) bool {
-	return !n.ended && n.version == version && n.group == c.Group && n.severity == c.Severity
-}
-
 func (l *Look) note(ctx context.Context, tx pgx.Tx, now time.Time) error {
 	rows := pg.Rows(ctx, tx, seenConditions, l.Rule.Name)
 	was, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (n noted, err error) {
@@ -263,7 +258,8 @@ func (l *Look) queue(b *pgx.Batch, now time.Time, was []noted, kept []key) {
 		switch {
 		case old == nil:
 			fresh.add(c)
-		case !old.happened && !old.is(c, l.Rule.Version):
+		case !old.happened && (old.ended || old.version != l.Rule.Version || old.group != c.Group ||
+			old.severity != c.Severity):
 			other.add(c)
 		}
 	}

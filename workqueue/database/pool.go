@@ -1,6 +1,7 @@
 package database
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -71,7 +72,8 @@ func OpenLike(ctx context.Context, like *pgxpool.Config, cfg PoolConfig) (store 
 			pool.Close()
 		}
 	}
-	for i, conns := range []int32{cfg.maxConns(), reservedConns, reservedConns, reservedConns} {
+	ordinary := int32(cmp.Or(max(cfg.MaxConns, 0), DefaultMaxConns))
+	for i, conns := range []int32{ordinary, reservedConns, reservedConns, reservedConns} {
 		pool, err := cfg.connect(ctx, like, conns)
 		if err == nil {
 			pools = append(pools, pool)
@@ -91,13 +93,6 @@ func OpenLike(ctx context.Context, like *pgxpool.Config, cfg PoolConfig) (store 
 		store.Pool.settings, store.Pool.begins = store.settings, otherIsolation
 	}
 	return store, release, nil
-}
-
-func (c PoolConfig) maxConns() int32 {
-	if c.MaxConns <= 0 {
-		return DefaultMaxConns
-	}
-	return int32(c.MaxConns)
 }
 
 func (c PoolConfig) connect(ctx context.Context, like *pgxpool.Config, conns int32) (*pgxpool.Pool, error) {

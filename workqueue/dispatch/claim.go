@@ -206,9 +206,9 @@ func (c *claim) take(ctx context.Context) (taken []workqueue.Slice, err error) {
 		return c.probe(ctx)
 	}
 	again := c.again(c.due)
-	if n := c.free - len(again); n > 0 && c.flowing() && len(c.ready) == 0 {
+	if n := c.free - len(again); n > 0 && c.flowing() && len(c.ready) == 0 && c.alone() {
 		// Recorders may briefly lock all ready blocks: no claim is empty while work is ready.
-		if c.ready, err = c.awaitReady(ctx); err != nil {
+		if c.ready, err = c.firstReady(ctx, firstReadyWait); err != nil {
 			return nil, err
 		}
 	}

@@ -80,14 +80,6 @@ func (c *claims) scanReady(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// awaitReady waits for a locked block, if the claim may wait.
-func (c *claim) awaitReady(ctx context.Context) ([]readyBlock, error) {
-	if !c.alone() {
-		return nil, nil
-	}
-	return c.firstReady(ctx, firstReadyWait)
-}
-
 func (c *claim) firstReady(ctx context.Context, statement string) ([]readyBlock, error) {
 	rows := pg.Rows(ctx, c.tx, statement, c.Run, c.Step)
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (b readyBlock, err error) {

@@ -196,22 +196,17 @@ func (p *partsCheck) read(results pgx.BatchResults) error {
 		&part.broken}
 	err = pg.Each(rows, to, func() {
 		_, bit := part.ordinal.Block()
-		if p.count > 0 && part.ordinal == before.ordinal {
-			p.supersede(bit, before, part)
+		switch again := p.count > 0 && part.ordinal == before.ordinal; {
+		case again && before.generation == part.generation:
+			p.doubled.Add(bit)
+		case again && before.generation >= p.run.audited:
+			p.unaudited.Add(bit)
 		}
 		p.count++
 		p.add(bit, part)
 		before = part
 	})
 	return err
-}
-
-func (p *partsCheck) supersede(bit int, before, part partRow) {
-	if before.generation == part.generation {
-		p.doubled.Add(bit)
-	} else if before.generation >= p.run.audited {
-		p.unaudited.Add(bit)
-	}
 }
 
 func (p *partsCheck) add(bit int, part partRow) {

@@ -203,7 +203,8 @@ func (e *Explanation) fill(f *facts) error {
 	}
 	e.Last, e.Notes, e.Advice = run.last(f), slices.Concat(run.notes(), f.nodeNotes(), f.slowNotes()), run.advice(e)
 	if run.viewState() == "paused" && !e.heldBack() {
-		e.Notes = append(e.Notes, run.heldNote())
+		e.Notes = append(e.Notes, fmt.Sprintf("the run is paused: nothing more is claimed; resume it with: "+
+			"`tranche run resume %s`", run.id))
 	}
 	if e.Unsealed = run.sealedAt == nil && e.Open == nil; e.Unsealed {
 		e.Summary = run.loading(f)

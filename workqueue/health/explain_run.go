@@ -223,11 +223,6 @@ func Leftovers(run workqueue.RunID, quarantined, letters, givenUp int64) (said [
 	return said
 }
 
-// heldNote is for a held run whose missing items are all in flight: it says that none will follow.
-func (r *runFacts) heldNote() string {
-	return fmt.Sprintf("the run is paused: nothing more is claimed; resume it with: `tranche run resume %s`", r.id)
-}
-
 func (r *runFacts) advice(e *Explanation) []Advice {
 	switch {
 	case r.open && r.unplaced > 0: // a group says what to do

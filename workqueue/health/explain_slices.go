@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"math"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -64,7 +65,7 @@ func (f *facts) shut(r *runFacts, st *stepFacts, e *endpointFacts, g *MissingGro
 		f.holdGroup(r, g)
 	case len(f.alive) == 0:
 		f.noNode(g)
-	case st.kind.OverNATS() && f.cutOff():
+	case st.kind.OverNATS() && !slices.ContainsFunc(f.alive, func(s *Node) bool { return !s.Away }):
 		f.natsUnreachable(g, f.alive)
 	case f.unwritable(st.kind, g):
 	case st.barred:

@@ -230,7 +230,8 @@ func stepsText(names []string) string {
 // barrierGroup explains items that only their step's barrier keeps back.
 func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 	if st.gateSince != nil {
-		f.gateGroup(st, g)
+		g.Say(RunGate, Row{"other": st.gate == workqueue.ApproveOther})
+		g.Since = st.gateSince
 		return
 	}
 	var names, counts []string
@@ -245,11 +246,6 @@ func (f *facts) barrierGroup(r *runFacts, st *stepFacts, g *MissingGroup) {
 		return
 	}
 	g.Say(ReasonBarrier, Row{"steps": stepsText(names), "left": strings.Join(counts, ", "), "gate": st.gate})
-}
-
-func (f *facts) gateGroup(st *stepFacts, g *MissingGroup) {
-	g.Say(RunGate, Row{"other": st.gate == workqueue.ApproveOther})
-	g.Since = st.gateSince
 }
 
 // before is the steps upstream of a step, direct or not.

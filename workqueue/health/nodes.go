@@ -201,10 +201,6 @@ func (f *facts) able() []*Node {
 	return able
 }
 
-func (f *facts) cutOff() bool {
-	return len(f.alive) > 0 && !slices.ContainsFunc(f.alive, func(s *Node) bool { return !s.Away })
-}
-
 // natsUnreachable makes a group wait until one of the nodes reaches NATS again.
 func (f *facts) natsUnreachable(g *MissingGroup, nodes []*Node) {
 	row := Row{"alive": len(nodes)}

@@ -100,8 +100,8 @@ func (s Store) AskAct(ctx context.Context, a Act, by Asker) (out Act, err error)
 		out, err = pg.One(ctx, tx, scanAct, insertAct, uuid.New(), a.Kind, a.What, a.Method, a.Path, string(a.Input),
 			string(a.Preview), pg.Plain(a.AskedBy), by.Eyes, ActLife, by.Token, by.Session, MaxPendingActs)
 		if errors.Is(err, pgx.ErrNoRows) {
-			return &workqueue.ActError{Act: a.What, Detail: fmt.Sprintf("%s has %d pending acts; withdraw some: tranche act "+
-				"reject", a.AskedBy, MaxPendingActs)}
+			return workqueue.Conflict("act %s: %s has %d pending acts; withdraw some: tranche act reject", a.What, a.AskedBy,
+				MaxPendingActs)
 		}
 		if err != nil {
 			return err
@@ -156,19 +156,19 @@ func (s Store) Act(ctx context.Context, ref string, eyes []string) (Act, error) 
 	case len(found) == 0:
 		return Act{}, none
 	case len(found) > 1:
-		return Act{}, &workqueue.ActError{Act: ref, Detail: "several begin like this; give more of the ID"}
+		return Act{}, workqueue.Conflict("act %s: several begin like this; give more of the ID", ref)
 	}
 	found[0].Yours = found[0].sameEyes(eyes)
 	return found[0], nil
 }
 
-// Pending returns an [*workqueue.ActError] unless the act can be confirmed.
+// Pending returns a [*workqueue.ConflictError] unless the act can be confirmed.
 func (a *Act) Pending() error {
 	switch {
 	case a.State == "expired":
-		return &workqueue.ActError{Act: a.ID, Detail: "it has expired; ask again"}
+		return workqueue.Conflict("act %s: it has expired; ask again", a.ID)
 	case a.State != "pending" && a.State != "running":
-		return &workqueue.ActError{Act: a.ID, Detail: "it is " + a.State + " already, by " + a.SettledBy}
+		return workqueue.Conflict("act %s: it is %s already, by %s", a.ID, a.State, a.SettledBy)
 	}
 	return nil
 }
@@ -214,7 +214,7 @@ RETURNING coalesce(token_id::text, ''), EXISTS (SELECT FROM api_token t WHERE t.
     OR EXISTS (SELECT FROM web_session s WHERE s.token_id IS NULL AND s.subject = a.subject AND s.role = 'admin'
         AND least(s.expires_at, ` + vouchedFor + ` + $3::interval) > tranche_now())`
 
-// BeginAct begins to carry out an act. It returns an [*workqueue.ActError] if that was settled, or the credential of
+// BeginAct begins to carry out an act. It returns a [*workqueue.ConflictError] if that was settled, or the credential of
 // who asked is no longer valid. An erasure is running then.
 func (s Store) BeginAct(ctx context.Context, act *Act) error {
 	act.attempt = uuid.New()
@@ -224,13 +224,13 @@ func (s Store) BeginAct(ctx context.Context, act *Act) error {
 		err := tx.QueryRow(ctx, beginAct, act.ID, act.attempt, ProviderTime).Scan(&token, &valid)
 		switch {
 		case errors.Is(err, pgx.ErrNoRows):
-			return &workqueue.ActError{Act: act.ID, Detail: "it was settled meanwhile, or has expired"}
+			return workqueue.Conflict("act %s: it was settled meanwhile, or has expired", act.ID)
 		case err == nil && !valid && token == "":
-			return &workqueue.ActError{Act: act.ID, Detail: act.AskedBy + " asked for it, and is no longer logged in as an " +
-				"admin; after they log in, confirm it again"}
+			return workqueue.Conflict("act %s: %s asked for it, and is no longer logged in as an admin; after they log in, "+
+				"confirm it again", act.ID, act.AskedBy)
 		case err == nil && !valid:
-			return &workqueue.ActError{Act: act.ID, Detail: act.AskedBy + " asked for it with token " + token +
-				", which was revoked or has expired; reject it, and ask again with a valid one"}
+			return workqueue.Conflict("act %s: %s asked for it with token %s, which was revoked or has expired; reject it, "+
+				"and ask again with a valid one", act.ID, act.AskedBy, token)
 		}
 		return err
 	})
@@ -260,7 +260,7 @@ RETURNING` + actColumns
 func (s Store) RejectAct(ctx context.Context, act *Act, actor string) (out Act, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
 		out, err = pg.One(ctx, tx, scanAct, rejectAct, act.ID, pg.Plain(actor))
-		if err := pg.NoRow(err, &workqueue.ActError{Act: act.ID, Detail: "it is running, or settled already"}); err != nil {
+		if err := pg.NoRow(err, workqueue.Conflict("act %s: it is running, or settled already", act.ID)); err != nil {
 			return err
 		}
 		return ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "act_reject", Subject: act.ID,

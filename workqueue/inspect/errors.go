@@ -207,7 +207,7 @@ func (s Store) Errors(ctx context.Context, id workqueue.RunID) (Errors, error) {
 		began := time.Now()
 		if out, err = ReadErrors(ctx, tx, id); err == nil {
 			out.ByStep, out.At = extent.ByStep(), extent.at
-			entry.keep(out, extent, time.Since(began))
+			entry.errors, entry.extent, entry.took, entry.known = out, extent, time.Since(began), true
 		}
 		return err
 	})
@@ -360,10 +360,6 @@ func (e *cachedErrors) serves(now *ErrorsExtent) bool {
 		same = same && e.extent.steps[i] == now.steps[i]
 	}
 	return same || e.took >= slowErrors && now.at.Sub(e.extent.at) < staleRatio*e.took
-}
-
-func (e *cachedErrors) keep(found Errors, of ErrorsExtent, took time.Duration) {
-	e.errors, e.extent, e.took, e.known = found, of, took, true
 }
 
 // A range of work_block's primary key. xmin is the transaction that last wrote a row: the sum grows with each write.

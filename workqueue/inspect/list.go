@@ -195,8 +195,6 @@ func (f *RunFilter) page(limit int, in []string) (sql string, values []any) {
 	return listRuns, values
 }
 
-func (f *RunFilter) newest() bool { return f.Sort == "" || f.Sort == SortNewest }
-
 // Runs lists runs.
 func (s Store) Runs(ctx context.Context, f RunFilter) ([]RunSummary, error) {
 	runs, _, err := s.RunsPage(ctx, f)
@@ -209,7 +207,7 @@ func (s Store) RunsPage(ctx context.Context, f RunFilter) (runs []RunSummary, mo
 	limit := pg.Limit(f.Limit, DefaultRuns, MaxRuns)
 	sql, values := f.page(limit+1, workqueue.Namespaces(ctx))
 	runs, err = pg.Collect(ctx, s.db.Pool, scanSummary, sql, values...)
-	if err == nil && len(runs) == 0 && !f.newest() && f.Before != (workqueue.RunID{}) {
+	if err == nil && len(runs) == 0 && f.Sort != "" && f.Sort != SortNewest && f.Before != (workqueue.RunID{}) {
 		_, err = ReadSummary(ctx, s.db.Pool, f.Before)
 	}
 	if err == nil {

@@ -25,14 +25,6 @@ type Created struct {
 	Stage, Flow time.Time
 }
 
-func (c Created) args() []any {
-	var times []any
-	for _, t := range []time.Time{c.Work, c.Reply, c.Stage, c.Flow} {
-		times = append(times, t.UTC().Truncate(time.Microsecond))
-	}
-	return times
-}
-
 // learnStreams fills in streams that an earlier version did not record: they were not lost.
 const learnStreams = `
 UPDATE stream_epoch SET stage_created = coalesce(stage_created, $1), flow_created = coalesce(flow_created, $2)
@@ -56,7 +48,10 @@ const readSameEpoch = readEpoch + ` AND (work_created, reply_created, stage_crea
 
 // ObserveStreams records the streams' creation times and returns the epoch. advanced: this call found them changed.
 func (s Store) ObserveStreams(ctx context.Context, seen Created) (current Epoch, advanced bool, err error) {
-	times := seen.args()
+	var times []any
+	for _, t := range []time.Time{seen.Work, seen.Reply, seen.Stage, seen.Flow} {
+		times = append(times, t.UTC().Truncate(time.Microsecond))
+	}
 	err = s.db.Pool.QueryRow(ctx, readSameEpoch, times...).Scan(&current.Epoch, &current.Work, &current.Reply,
 		&current.Stage,
 		&current.Flow)

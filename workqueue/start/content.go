@@ -38,18 +38,6 @@ type keptContent struct {
 	Items string            `json:"items,omitempty"` // digest of keys and payloads in order
 }
 
-// ContentError is returned for a load whose idempotency key was used before for other content.
-type ContentError struct {
-	Run   workqueue.RunID
-	Key   string
-	Other []string // what differs
-}
-
-func (e *ContentError) Error() string {
-	return fmt.Sprintf("idempotency key %.80q has started run %s with other content: %s. Nothing was started; use a "+
-		"different key for each run", e.Key, e.Run, strings.Join(e.Other, "; "))
-}
-
 type itemDigest struct {
 	sum   hash.Hash
 	items int64
@@ -112,7 +100,8 @@ func (l *loader) compare(ctx context.Context, from pg.RowQuerier, known Loaded) 
 		}
 	}
 	if len(other) > 0 {
-		return Loaded{}, &ContentError{Run: known.Run, Key: l.req.IdempotencyKey, Other: other}
+		return Loaded{}, workqueue.Conflict("idempotency key %.80q has started run %s with other content: %s. Nothing was "+
+			"started; use a different key for each run", l.req.IdempotencyKey, known.Run, strings.Join(other, "; "))
 	}
 	return known, nil
 }

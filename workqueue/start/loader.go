@@ -359,8 +359,8 @@ func (l *loader) insertRun(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("insert run: %w", err)
 	}
 	if r.Order != nil {
-		if err := l.insertOrder(ctx, tx); err != nil {
-			return err
+		if _, err := tx.Exec(ctx, insertOrder, l.run, &r.Order.Rule, r.Order.Stop); err != nil {
+			return fmt.Errorf("write the order: %w", err)
 		}
 		return l.refuseOldNodes(ctx, tx, speaksOrder)
 	}

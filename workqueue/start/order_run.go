@@ -70,11 +70,6 @@ func (l *loader) lane(item *LoadItem, ordinal int) (int64, error) {
 
 const insertOrder = `INSERT INTO run_order (run_id, rule, stop) VALUES ($1, $2, $3)`
 
-func (l *loader) insertOrder(ctx context.Context, tx pgx.Tx) error {
-	_, err := tx.Exec(ctx, insertOrder, l.run, &l.req.Order.Rule, l.req.Order.Stop)
-	return pg.Wrap(err, "write the order")
-}
-
 const readOrder = `SELECT rule, stop FROM run_order WHERE run_id = $1`
 
 // OrderOf reads how the items of a run are put in lanes; nil if they are not.

@@ -288,22 +288,6 @@ type Sealed struct {
 	Completions []settle.Completion `json:"-"` // of the run, if it was completed
 }
 
-// ExpectError is returned if the run has another number of items than expected. It stays open.
-type ExpectError struct {
-	Run         workqueue.RunID
-	Items, Want int64
-	Sealed      bool // it was already sealed
-}
-
-func (e *ExpectError) Error() string {
-	fix := "it stays open. Add what is missing, or seal it without an expected number"
-	if e.Sealed {
-		fix = "it was sealed before, and stays so"
-	}
-	return fmt.Sprintf("run %s has %s items, and %s were expected; %s", e.Run, control.Grouped(e.Items),
-		control.Grouped(e.Want), fix)
-}
-
 // sealOpen closes the run to new items. A threshold in percent becomes a number.
 const sealOpen = `
 UPDATE batchrun SET sealed_at = tranche_now(), failed_limit = $2
@@ -330,7 +314,12 @@ func (req *SealRequest) seal(ctx context.Context, tx pgx.Tx) (Sealed, error) {
 	case o.state == "cancelled":
 		return out, o.cancelled("seal")
 	case req.Expect != nil && *req.Expect != o.items:
-		return out, &ExpectError{o.id, o.items, *req.Expect, out.Already}
+		fix := "it stays open. Add what is missing, or seal it without an expected number"
+		if out.Already {
+			fix = "it was sealed before, and stays so"
+		}
+		return out, workqueue.Conflict("run %s has %s items, and %s were expected; %s", o.id, control.Grouped(o.items),
+			control.Grouped(*req.Expect), fix)
 	case out.Already:
 		return out, nil
 	}

@@ -36,7 +36,7 @@ func (w *Work) suspend(questions []question) *wire.SlotError {
 		}
 		a.Mu.Lock()
 		defer a.Mu.Unlock()
-		if isFull(err) {
+		if api, ok := errors.AsType[*jetstream.APIError](err); ok && api.ErrorCode == serve.StreamFull {
 			// A later stage keeps its state until the next one's is stored: if all waited for space, none would be freed.
 			a.Unfinished = false
 			return wire.NewSlotError(wire.CodeFlowFull,
@@ -47,11 +47,6 @@ func (w *Work) suspend(questions []question) *wire.SlotError {
 		return nil
 	}
 	return nil
-}
-
-func isFull(err error) bool {
-	api, ok := errors.AsType[*jetstream.APIError](err)
-	return ok && api.ErrorCode == serve.StreamFull
 }
 
 // State encodes the state and closes the stage to further answers, which would be lost.

@@ -72,7 +72,7 @@ func (s *step) flawed(value []byte, maxDepth int) outcome {
 
 // leaked fails a result in which the service repeats a secret that it was sent: results are shown to viewers.
 func (s *step) leaked(result []byte) outcome {
-	if len(s.templates.Secrets()) == 0 || !s.client.conns.HasSecret(string(result)) {
+	if len(s.templates.Secrets()) == 0 || s.client.conns.Redact(string(result)) == string(result) {
 		return outcome{}
 	}
 	return failed(CodeSecret, false, "%s returned a secret that it was sent; remove it from the response",
@@ -118,12 +118,6 @@ func timedOut(err error) bool {
 	return ok && timeout.Timeout()
 }
 
-// connecting reports whether err precedes the connection.
-func connecting(err error) bool {
-	op, ok := errors.AsType[*net.OpError](err)
-	return ok && op.Op == "dial"
-}
-
 func untrusted(err error) (why string, bad bool) {
 	if _, ok := errors.AsType[x509.UnknownAuthorityError](err); ok {
 		return "its certificate is signed by an authority that this node does not know; the operator's http.hosts can " +
@@ -156,7 +150,7 @@ func broken(err error) string {
 	if _, ok := errors.AsType[*net.DNSError](err); ok {
 		return "its name cannot be looked up"
 	}
-	if connecting(err) {
+	if op, ok := errors.AsType[*net.OpError](err); ok && op.Op == "dial" {
 		return "there is no connection to it"
 	}
 	return "the connection broke, or what came was no HTTP"

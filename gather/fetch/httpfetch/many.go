@@ -69,7 +69,9 @@ func (s *step) results(body []byte) (map[string][]byte, outcome) {
 		return nil, failed(CodeBadResponse, false, "%s answers with JSON that has no %s", host, s.Response.Items)
 	}
 	if isObject(at) && s.Response.Key == "" {
-		return byName(at), outcome{}
+		results := map[string][]byte{}
+		fields(at, func(name string, result []byte) { put(results, name, result) })
+		return results, outcome{}
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(at, &list) != nil || list == nil {
@@ -101,12 +103,6 @@ func put(results map[string][]byte, key string, result []byte) {
 		result = nil
 	}
 	results[key] = result
-}
-
-func byName(text []byte) map[string][]byte {
-	results := map[string][]byte{}
-	fields(text, func(name string, result []byte) { put(results, name, result) })
-	return results
 }
 
 func keyText(text []byte) (key string, ok bool) {

@@ -136,16 +136,13 @@ func (s *step) slot(item *fetch.Item, of *found, columns *columns) fetch.Slot {
 		if flaw.At != "" {
 			at = fmt.Sprintf(" (%.200s)", flaw.At)
 		}
-		return fails(flaw.Code, "it gave JSON %s%s; convert it in the query%s", flaw.Words, at, converted(flaw.Code))
+		hint := ""
+		if flaw.Code == wire.CodeDuplicateName {
+			hint = " (::jsonb keeps the last of such values)"
+		}
+		return fails(flaw.Code, "it gave JSON %s%s; convert it in the query%s", flaw.Words, at, hint)
 	}
 	return slot
-}
-
-func converted(code string) string {
-	if code == wire.CodeDuplicateName {
-		return " (::jsonb keeps the last of such values)"
-	}
-	return ""
 }
 
 // Codes of errors, in addition to those of wire.Flaw.

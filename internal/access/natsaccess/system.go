@@ -73,7 +73,7 @@ func (s *System) account(name string) *Account {
 
 // request lets an account publish to a subject of another.
 func (a *Account) request(of *Account, subject string, many bool, threshold time.Duration) {
-	if a.has(of, subject) {
+	if slices.ContainsFunc(a.Imports, func(i Import) bool { return i.Account == of.Name && i.Subject == subject }) {
 		return
 	}
 	export := of.export(subject, false)
@@ -97,10 +97,6 @@ func (a *Account) hear(of *Account, subject, among string) {
 		export.To = append(export.To, a.Name)
 	}
 	a.Imports = append(a.Imports, Import{Account: of.Name, Subject: subject, Stream: true})
-}
-
-func (a *Account) has(of *Account, subject string) bool {
-	return slices.ContainsFunc(a.Imports, func(i Import) bool { return i.Account == of.Name && i.Subject == subject })
 }
 
 func (a *Account) export(subject string, stream bool) *Export {

@@ -322,9 +322,6 @@ func CheckEndpoint(name string) error {
 // SeeLetters is the command that lists dead letters.
 const SeeLetters = "tranche dlq list"
 
-// SeeQuarantine is the command that lists quarantined messages.
-const SeeQuarantine = "tranche quarantine list"
-
 // SeePlans is the command that lists plans.
 const SeePlans = "tranche plan list"
 

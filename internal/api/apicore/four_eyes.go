@@ -56,8 +56,8 @@ func unchanged(ctx context.Context, op *huma.Operation, in any) error {
 	}
 	seen, err := look(ctx, in)
 	if err == nil && !bytes.Equal(seen, act.Preview) {
-		err = &workqueue.ActError{Act: act.ID, Detail: "what it would change was changed since, and is " + string(seen) +
-			"; reject it, and ask again"}
+		err = workqueue.Conflict("act %s: what it would change was changed since, and is %s; reject it, and ask again",
+			act.ID, seen)
 	}
 	return err
 }
@@ -185,7 +185,7 @@ func Confirm(ctx context.Context, s *Core, act *identity.Act, by string, eyes []
 	r.Header.Set(ActorHeader, act.AskedBy)
 	r.Header.Set("Content-Type", "application/json")
 	if route := s.mux.route(r); route.fourEyes != act.Kind || route.Role != access.Admin {
-		return nil, &workqueue.ActError{Act: act.ID, Detail: "this version has no such operation"}
+		return nil, workqueue.Conflict("act %s: this version has no such operation", act.ID)
 	}
 	store := identity.New(s.Store)
 	if err := store.BeginAct(ctx, act); err != nil {

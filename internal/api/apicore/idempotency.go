@@ -13,7 +13,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -200,13 +199,6 @@ func (s *Core) answerStarted(w http.ResponseWriter, r *http.Request, run workque
 	_ = json.NewEncoder(w).Encode(s.config.Started(view)) // as above
 }
 
-func sortedQuery(query url.Values) string {
-	for _, values := range query {
-		slices.Sort(values)
-	}
-	return query.Encode()
-}
-
 // printedBody fingerprints a body while it is read. The boundary of a multipart body is left out: clients choose a
 // new one for each attempt.
 type printedBody struct {
@@ -229,7 +221,11 @@ func newPrintedBody(r *http.Request) *printedBody {
 	} else {
 		kind = r.Header.Get("Content-Type")
 	}
-	head := sha256.Sum256([]byte(kind + "\x00" + sortedQuery(r.URL.Query())))
+	query := r.URL.Query()
+	for _, values := range query {
+		slices.Sort(values)
+	}
+	head := sha256.Sum256([]byte(kind + "\x00" + query.Encode()))
 	b.head = head[:]
 	return b
 }

@@ -128,9 +128,9 @@ func Told(err error) (status int, found error) {
 			as[*intake.TooLargeError], as[*workqueue.TooLargeError], as[*ingest.TooManyError], as[*http.MaxBytesError],
 		}},
 		{http.StatusConflict, []func(error) error{
-			as[*workqueue.ConflictError], as[*start.ContentError], as[*start.ExpectError], as[*collector.MovedError],
+			as[*workqueue.ConflictError], as[*collector.MovedError],
 			as[*workqueue.ChangedError], as[*workqueue.AmbiguousError], said("TRQ01"), as[*workqueue.ElsewhereError],
-			as[*workqueue.StateError], as[*workqueue.ActError], as[*erasure.UnderWayError],
+			as[*workqueue.StateError], as[*erasure.UnderWayError],
 		}},
 		{http.StatusTooManyRequests, []func(error) error{as[*ingest.OverloadedError], as[*tooManyError]}},
 		{http.StatusPreconditionFailed, []func(error) error{as[*workqueue.MovedError]}},
@@ -286,15 +286,10 @@ func places(err error) []*huma.ErrorDetail {
 		}
 		return all
 	}
-	return slices.Concat(yamlPlace(err), operationPlace(err))
-}
-
-func yamlPlace(err error) []*huma.ErrorDetail {
-	bad, ok := errors.AsType[*strictyaml.Error](err)
-	if !ok || bad.Line == 0 {
-		return nil
+	if bad, ok := errors.AsType[*strictyaml.Error](err); ok && bad.Line != 0 {
+		return []*huma.ErrorDetail{{Message: bad.Problem, Location: bad.Kind + ".line", Value: bad.Line}}
 	}
-	return []*huma.ErrorDetail{{Message: bad.Problem, Location: bad.Kind + ".line", Value: bad.Line}}
+	return operationPlace(err)
 }
 
 // Limits on what an error answer repeats of the request.

@@ -78,13 +78,6 @@ func (e *eventWriter) send(events []live.Event) error {
 	return e.control.Flush()
 }
 
-func (e *eventWriter) beat() error {
-	if _, err := fmt.Fprint(e.w, ": still here\n\n"); err != nil {
-		return err
-	}
-	return e.control.Flush()
-}
-
 // EventSource has events as they happen, until it is closed.
 type EventSource interface {
 	Next(ctx context.Context) ([]live.Event, error)
@@ -107,7 +100,10 @@ func pass(ctx context.Context, out *eventWriter, source EventSource) error {
 	case err == nil:
 		return out.send(events)
 	case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded):
-		return out.beat()
+		if _, err := fmt.Fprint(out.w, ": still here\n\n"); err != nil {
+			return err
+		}
+		return out.control.Flush()
 	default:
 		return err
 	}

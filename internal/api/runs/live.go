@@ -2,6 +2,7 @@ package runs
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -33,20 +34,6 @@ type runEventsInput struct {
 	Planes bool     `query:"planes" doc:"with the changes of items"`
 	Step   []string `query:"step,explode" doc:"whose items; repeatable; absent or empty: over all steps"`
 	Last   string   `header:"Last-Event-ID" doc:"of the last event seen, to continue there"`
-}
-
-func asker(ctx context.Context) string {
-	if who, ok := access.From(ctx); ok {
-		return who.Name
-	}
-	return apicore.Anonymous
-}
-
-func stopping(err error) error {
-	if errors.Is(err, live.ErrClosed) {
-		return apicore.Away("this tranche serve is stopping; retry soon")
-	}
-	return err
 }
 
 func (s *Routes) watchRuns() (err error) {
@@ -101,14 +88,18 @@ func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.Stream
 
 // follow answers with events, of which a caller has a limited number of streams.
 func (s *Routes) follow(ctx context.Context, open func() (apicore.EventSource, error)) (*huma.StreamResponse, error) {
-	leave, err := s.Streams.Enter(asker(ctx))
+	who, _ := access.From(ctx)
+	leave, err := s.Streams.Enter(cmp.Or(who.Name, apicore.Anonymous))
 	if err != nil {
 		return nil, err
 	}
 	watcher, err := open()
 	if err != nil {
 		leave()
-		return nil, stopping(err)
+		if errors.Is(err, live.ErrClosed) {
+			err = apicore.Away("this tranche serve is stopping; retry soon")
+		}
+		return nil, err
 	}
 	return apicore.Raw(func(w http.ResponseWriter, r *http.Request) {
 		defer leave()

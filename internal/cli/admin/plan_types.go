@@ -53,7 +53,8 @@ func (p *planTypes) Run(ctx context.Context, term *cli.Console, cl *client.Clien
 			"tranche endpoints show ENDPOINT prints what is announced. For the type of another step: --step NAME",
 			strings.Join(missing, ", "))
 	case len(steps) == 0:
-		return cli.Usage(fmt.Sprintf("plan %s: no step %sis done by a service", plan.Name, quotedName(p.Step)))
+		return cli.Usage(fmt.Sprintf("plan %s: no step %sis done by a service", plan.Name,
+			cli.If(p.Step != "", "%.80q ", p.Step)))
 	}
 	text, err := typesText(plan.Name, p.Lang, steps)
 	if err != nil {
@@ -81,13 +82,6 @@ func (p *planTypes) inputs(
 		}
 	}
 	return steps, nil
-}
-
-func quotedName(step string) string {
-	if step == "" {
-		return ""
-	}
-	return fmt.Sprintf("%.80q ", step)
 }
 
 func (p *planTypes) read(ctx context.Context, term *cli.Console, cl *client.Client) (*gather.Plan, error) {

@@ -295,7 +295,9 @@ func clockTime(flag, text string, from time.Time) (at time.Time, err error) {
 }
 
 func simulationText(s *simulation, room int) string {
-	at := func(seconds float64) string { return clockOf(s.Starts.Add(cli.Seconds(seconds))) }
+	at := func(seconds float64) string {
+		return s.Starts.Add(cli.Seconds(seconds)).Local().Format("Jan 2 15:04:05")
+	}
 	band := func(p forecast.Span) string { return fmt.Sprintf("%s (%s to %s)", at(p.P50), at(p.P10), at(p.P90)) }
 	t := cli.NewTable("", room)
 	t.Row("starts", cli.Moment(s.Starts)+", "+cli.Plural(s.Items, "item"))
@@ -319,8 +321,6 @@ func simulationText(s *simulation, room int) string {
 	}
 	return strings.TrimRight(t.String()+"\n"+steps.String()+"\n"+chart.String()+"\n"+supposed.String(), "\n") + "\n"
 }
-
-func clockOf(t time.Time) string { return t.Local().Format("Jan 2 15:04:05") }
 
 // progressLine draws shares from 0 to 1 as blocks of that height.
 func progressLine(all []float64) string {

@@ -102,8 +102,9 @@ func runHead(run *client.RunDocument) string {
 	t.Field("name", run.Name)
 	t.Row("plan", planText(run.Plan, run.PlanVersion))
 	held := ""
-	if run.Hold != nil {
-		held = heldText(run.Hold, run.At)
+	if hold := run.Hold; hold != nil {
+		held = cli.Text(" (%v)%v, %v ago%v", hold.Kind, cli.If(hold.By != "", " by %v", hold.By),
+			cli.Span(run.At.Sub(hold.Since)), cli.If(hold.Detail != "", ": %v", hold.Detail))
 	}
 	t.Row("state", run.State+openText(run.Open)+held+cli.If(run.Generation > 1, ", generation %v", run.Generation))
 	t.Say("items", "%v: %v done, %v, %v to go", run.Items, run.Done, failedText(run.Failed, run.Accepted),
@@ -128,7 +129,9 @@ func runHead(run *client.RunDocument) string {
 }
 
 func runRules(t *cli.Table, run *client.RunDocument) {
-	t.If(run.MaxFailed != "", "max failed", "%v", maxFailedText(run))
+	share := run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%")
+	t.If(run.MaxFailed != "", "max failed", "%v%v; one more pauses the run", run.MaxFailed,
+		cli.If(share, ", which is %v items", run.FailedLimit))
 	t.If(run.FailFast != workqueue.DefaultFailFast().String(), "fail fast", "%v", run.FailFast)
 	if run.Canary != nil {
 		t.Row("canary", canaryText(run.Canary))
@@ -217,16 +220,6 @@ func failedText(failed, accepted int64) string {
 }
 
 func itemCount(n int64) string { return cli.Plural(n, "item") }
-
-func heldText(hold *client.HoldView, now time.Time) string {
-	return cli.Text(" (%v)%v, %v ago%v", hold.Kind, cli.If(hold.By != "", " by %v", hold.By),
-		cli.Span(now.Sub(hold.Since)), cli.If(hold.Detail != "", ": %v", hold.Detail))
-}
-
-func maxFailedText(run *client.RunDocument) string {
-	share := run.FailedLimit != nil && strings.HasSuffix(run.MaxFailed, "%")
-	return run.MaxFailed + cli.If(share, ", which is %v items", run.FailedLimit) + "; one more pauses the run"
-}
 
 func canaryText(canary *client.CanaryView) string {
 	then := ", then waits for approval"

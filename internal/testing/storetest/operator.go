@@ -71,29 +71,6 @@ func (b *Bench) Rerun(run workqueue.RunID, sel redo.Selection) redo.Rerun {
 	return testenv.Must(redo.New(b.Store).Rerun(b.Context(), redo.RerunRequest{Run: run, Select: sel, Actor: "test"}))(b)
 }
 
-// Damaged returns a completed run in which even multiples of three failed with code "even", odd ones with "odd".
-func (b *Bench) Damaged(n int) (run workqueue.RunID, even, odd int) {
-	b.Helper()
-	run = b.Load(Chunked(500), n)
-	for _, s := range b.Claim(run, Plenty) {
-		a := Whole(s)
-		for i := range a.Slots {
-			slot := &a.Slots[i]
-			switch {
-			case slot.Ordinal%6 == 0:
-				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "even", Message: "m"}
-				even++
-			case slot.Ordinal%3 == 0:
-				slot.Result, slot.Err = nil, &workqueue.SlotError{Code: "odd", Message: "m"}
-				odd++
-			}
-		}
-		b.Record(a)
-	}
-	b.WantState(run, "completed", 1)
-	return run, even, odd
-}
-
 func Corrections(payload string, keys ...string) func() (func(*redo.Correction) error, error) {
 	return func() (func(*redo.Correction) error, error) {
 		i := 0

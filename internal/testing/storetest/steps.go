@@ -68,8 +68,9 @@ func Except(a settle.Answer, items ...workqueue.Ordinal) settle.Answer {
 
 type StepTally struct{ Ready, Flying, Done, Failed, Skipped, Waiting int }
 
-func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
+func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally) {
 	b.Helper()
+	var n StepTally
 	testenv.NoError(b, b.Pool.QueryRow(b.Context(), `
 		SELECT sum(bit_count(ready)), sum(bit_count(done)), sum(bit_count(failed)),
 		       coalesce(sum(bit_count(skipped)), 0), sum(size),
@@ -78,13 +79,8 @@ func (b *Bench) stepAt(run workqueue.RunID, step workqueue.Step) (n StepTally) {
 		FROM work_block WHERE run_id = $1 AND step = $2`, run, step).
 		Scan(&n.Ready, &n.Done, &n.Failed, &n.Skipped, &n.Waiting, &n.Flying))
 	n.Waiting -= n.Ready + n.Done + n.Failed + n.Skipped + n.Flying
-	return n
-}
-
-func (b *Bench) WantAt(run workqueue.RunID, step workqueue.Step, want StepTally) {
-	b.Helper()
-	if got := b.stepAt(run, step); got != want {
-		b.Errorf("step %d has %+v; want %+v: %s", step, got, want, b.Dump(run))
+	if n != want {
+		b.Errorf("step %d has %+v; want %+v: %s", step, n, want, b.Dump(run))
 	}
 }
 

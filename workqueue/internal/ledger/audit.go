@@ -102,11 +102,11 @@ const settleAct = `
 UPDATE admin_act SET state = 'done', settled_by = $2, settled_at = tranche_now(), input = NULL, preview = NULL
 WHERE id = $1 AND (state = 'running' OR state = 'pending' AND expires_at > tranche_now())`
 
-// Settle marks the act done, or returns a [workqueue.ActError] if it no longer awaits that.
+// Settle marks the act done, or returns a [workqueue.ConflictError] if it no longer awaits that.
 func (c *Confirmed) Settle(ctx context.Context, tx pgx.Tx) error {
 	tag, err := tx.Exec(ctx, settleAct, c.ID, pg.Plain(c.By))
 	if err == nil && tag.RowsAffected() == 0 {
-		err = &workqueue.ActError{Act: c.ID, Detail: "it was settled meanwhile, or has expired"}
+		err = workqueue.Conflict("act %s: it was settled meanwhile, or has expired", c.ID)
 	}
 	return pg.Wrap(err, "settle act %s", c.ID)
 }
