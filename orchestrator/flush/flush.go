@@ -138,7 +138,7 @@ func (f *Flusher) round(ctx, draining context.Context) (wait time.Duration, err 
 		}
 		room := f.room(c.ID)
 		if room <= 0 {
-			continue // the end of a flush starts another round
+			continue // the commit of a flush starts another round
 		}
 		again, err := f.claim(ctx, draining, c.ID, max(1, room/(len(due)-i)))
 		wait, failed = min(wait, again), errors.Join(failed, err)
@@ -288,7 +288,6 @@ func (f *Flusher) free(w *flight, keys int) {
 		delete(f.busy, w.collector)
 	}
 	f.mu.Unlock()
-	core.Signal(f.wakes)
 }
 
 func (f *Flusher) leave(collector int32, d time.Duration) {

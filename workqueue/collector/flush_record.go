@@ -275,10 +275,7 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 			rest.failures, rest.limits, rest.holds, rest.outages, rest.codes, rest.messages)
 	}
 	r.noteHealth(batch)
-	if batch.Len() == 0 {
-		return nil
-	}
-	if err := tx.SendBatch(ctx, batch).Close(); err != nil {
+	if err := pg.Leave(ctx, tx, batch); err != nil {
 		return fmt.Errorf("free keys: %w", err)
 	}
 	return r.noteProbes(ctx, tx)
