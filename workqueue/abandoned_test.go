@@ -128,7 +128,7 @@ func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 		}
 	}
 	wantStateError("is in progress")
-	release := b.HoldRows(`SELECT 1 FROM work_queue WHERE ordinal = 5 FOR UPDATE`)
+	release := b.HoldRows(`SELECT 1 FROM work_queue LIMIT 1 FOR UPDATE`)
 	gate <- broken
 	b.Until("the load is being taken back", func() bool {
 		return b.Number(`SELECT count(*) FROM batchrun WHERE state = 'cancelled'`) == 1 && b.Waiters() == 1
