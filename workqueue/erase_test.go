@@ -203,9 +203,8 @@ func (b *bench) collectorOfPerson() {
 func (b *bench) operation(id string) {
 	b.Helper()
 	op := collector.Op{ID: id, Key: person, Payload: []byte(`{"name":"` + secret + `"}`)}
-	if _, _, err := collector.New(b.Store).AddOps(b.Context(), "c", 0, [][]collector.Op{{op}}); err != nil {
-		b.Fatal(err)
-	}
+	_, _, err := collector.New(b.Store).AddOps(b.Context(), "c", 0, [][]collector.Op{{op}})
+	testenv.NoError(b, err)
 }
 
 // Nothing that is kept has anything of the person, in no table, and the books are right as they were.
@@ -268,9 +267,7 @@ func TestErase(t *testing.T) {
 		did.Erased.Items != 1 || would.Erased.Texts-did.Erased.Texts != 3 {
 		t.Errorf("would be erased: %+v; was: %+v", would, did)
 	}
-	if left := b.traces(); len(left) > 0 {
-		t.Errorf("left: %s", strings.Join(left, "\n"))
-	}
+	testenv.SameList(t, b.traces(), nil, "left")
 	all := b.everything()
 	for _, kept := range []string{"AHV-Zoë&756/12", "other", "called because of " + did.Marker, "article 17"} {
 		testenv.Has(t, all, kept, "what is left")
@@ -479,9 +476,7 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 	if state, ok := errors.AsType[*workqueue.StateError](err); !ok || state.Run != from {
 		t.Errorf("the run that carries on: %v", err)
 	}
-	if left := b.traces(); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	testenv.SameList(t, b.traces(), nil, "left")
 	req.FromVersion = testenv.Must(start.New(b.Store).Version(t.Context(), from))(t)
 	_, err = start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1"))
 	testenv.Same(t, err, nil, "started again")
@@ -507,9 +502,7 @@ func TestAKeyThatComesInWhileItIsErased(t *testing.T) {
 	}
 	b.Record(storetest.Whole(b.One(late)))
 	b.erase(erasure.Request{})
-	if left := b.traces(); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	testenv.SameList(t, b.traces(), nil, "left")
 }
 
 // A run that is not done and has the key in a parameter is left alone, and what has it as a name is told.
