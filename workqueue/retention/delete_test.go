@@ -1,7 +1,6 @@
 package retention_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -86,9 +85,7 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 				continue
 			}
 			_, err := b.deleteByHand(run, dry)
-			if refused, ok := errors.AsType[*workqueue.StateError](err); !ok || !strings.Contains(refused.Error(), says) {
-				t.Errorf("%v; want %q", err, says)
-			}
+			testenv.Says(t, testenv.As[*workqueue.StateError](t, err, "%q", says), says, "the refusal")
 		}
 		testenv.Same(t, fmt.Sprint(b.inTables(run)), fmt.Sprint(before), "%q: rows of the run", says)
 	}
