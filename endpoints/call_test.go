@@ -71,10 +71,8 @@ func TestCallGivesTheAnswer(t *testing.T) {
 		out := testenv.Must(Call[number, square](ctx, b.nc, "square", "k", number{7}, opts...))(t)
 		testenv.Same(t, out.Square, 49, "the square")
 		_, err := Call[number, square](b.ctx, b.nc, "square", "k", number{-1}, opts...)
-		var slot *wire.SlotError
-		if !errors.As(err, &slot) || *slot != (wire.SlotError{Code: "negative", Message: "-1 is below 0", Retry: false}) {
-			t.Errorf("%v", err)
-		}
+		slot := testenv.As[*wire.SlotError](t, err, "a number that is refused")
+		testenv.Same(t, *slot, wire.SlotError{Code: "negative", Message: "-1 is below 0"}, "the error")
 		_, err = Call[string, square](b.ctx, b.nc, "square", "k", "seven", opts...)
 		fails(t, err, wire.CodeBadPayload, false)
 		_, err = Call[number, string](ctx, b.nc, "square", "k", number{1}, opts...)
@@ -235,10 +233,7 @@ func TestCallThatTheStreamDoesNotTake(t *testing.T) {
 		ctx, cancel := context.WithTimeout(b.ctx, 2*time.Second)
 		_, err := Call[number, square](ctx, b.nc, "square", "k", number{1})
 		cancel()
-		var refused *RequestError
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), says) {
-			t.Errorf("%s: %v", says, err)
-		}
+		testenv.Says(t, testenv.As[*RequestError](t, err, "%s", says), says, "the call")
 	}
 }
 

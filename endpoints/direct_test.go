@@ -2,7 +2,6 @@ package endpoints
 
 import (
 	"context"
-	"errors"
 	"testing"
 
 	"github.com/google/uuid"
@@ -74,10 +73,8 @@ func TestDirectRequestsNotBegunAreAnsweredOnShutdown(t *testing.T) {
 	close(end)
 	testenv.Same(t, await(t, "answer", answered), nil, "what was begun")
 	check(t, await(t, "end", stopped))
-	var nobody *NoListenersError
-	if _, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct()); !errors.As(err, &nobody) {
-		t.Errorf("%v", err)
-	}
+	_, err := Call[number, square](b.ctx, b.nc, "slow", "k", number{1}, Direct())
+	_ = testenv.As[*NoListenersError](t, err, "a call after the end")
 }
 
 func TestGarbageOnTheDirectSubjectDoesNoHarm(t *testing.T) {

@@ -207,9 +207,7 @@ func TestLegsOfAJoinArriveTogether(t *testing.T) {
 				w.slots[i].Err)
 		}
 	}
-	if left := b.drainReplies(); len(left) > 0 {
-		t.Errorf("%d further replies", len(left))
-	}
+	testenv.Same(t, len(b.drainReplies()), 0, "further replies")
 }
 
 // spoil puts something else in the place of a part of a suspended chunk.

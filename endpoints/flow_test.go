@@ -502,9 +502,7 @@ func TestItemsThatOutliveTheirStage(t *testing.T) {
 	late.Wait()
 	w.holds(t, "late", "", map[int]string{0: `{"square":0}`, 1: `{"square":2}`, 2: `{"square":4}`, 3: `{"square":6}`,
 		4: `{"square":8}`})
-	if left := b.drainReplies(); len(left) > 0 {
-		t.Errorf("%d further replies", len(left))
-	}
+	testenv.Same(t, len(b.drainReplies()), 0, "further replies")
 }
 
 // waitsInTheEnd asks once, and then answers one item and outlasts its time.
@@ -543,7 +541,5 @@ func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	b.ask("flow", numbers(3))
 	testenv.Must(asked.NextMsg(patience))(t)
 	b.nothingLeft()
-	if replies := b.drainReplies(); len(replies) > 0 {
-		t.Errorf("%d replies", len(replies))
-	}
+	testenv.Same(t, len(b.drainReplies()), 0, "replies")
 }

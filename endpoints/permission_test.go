@@ -124,10 +124,8 @@ func TestDeniedPublishFailsAtOnce(t *testing.T) {
 	js := testenv.Must(jetstream.New(nc))(t)
 	w := testenv.NewWatch(t)
 	err := serve.NewOutbox(nc, js).Publish(b.ctx, &nats.Msg{Subject: "tranche.reply.x"})
-	var denied *stream.PermissionError
-	if !errors.As(err, &denied) || *denied != (stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}) {
-		t.Errorf("got %v", err)
-	}
+	denied := stream.PermissionError{Op: stream.OpPublish, Subject: "tranche.reply.x"}
+	testenv.Same(t, *testenv.As[*stream.PermissionError](t, err, "a reply"), denied, "what is denied")
 	// What is denied for a second fails. What is not known to be denied is tried for half a minute.
 	if took := w.Ran(); !errors.Is(err, nats.ErrPermissionViolation) || took > outlastsStalls {
 		t.Errorf("after %s: %v", took, err)

@@ -109,10 +109,7 @@ func TestHandlerThatIgnoresItsContextIsLeftBehind(t *testing.T) {
 	await(t, "handler", begun)
 	err := stop()
 	close(finish)
-	var left *DrainError
-	if !errors.As(err, &left) || left.Left["stuck"] != 1 {
-		t.Errorf("error %v", err)
-	}
+	testenv.Same(t, testenv.As[*DrainError](t, err, "the stop").Left["stuck"], 1, "requests that are left")
 	eventually(t, "the handler is gone", func() bool { return len(svc.endpoints[0].Work.Room.Deliveries()) == 0 })
 }
 

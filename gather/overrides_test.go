@@ -161,10 +161,8 @@ func TestSetOverrides(t *testing.T) {
 		"max_failed": "few", "fail_fast": "5",
 		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {
-		var wrong *gather.FieldError
-		if err := new(gather.Overrides).Set(field, text); !errors.As(err, &wrong) || wrong.Field != field {
-			t.Errorf("%s %q: %v", field, text, err)
-		}
+		wrong := testenv.As[*gather.FieldError](t, new(gather.Overrides).Set(field, text), "%s %q", field, text)
+		testenv.Same(t, wrong.Field, field, "%q", text)
 	}
 }
 

@@ -250,9 +250,7 @@ func FuzzParse(f *testing.F) {
 			}
 			return
 		}
-		if err := plan.Validate(); err != nil {
-			t.Fatalf("%q was taken, but: %v", text, err)
-		}
+		testenv.MustSame(t, plan.Validate(), nil, "%q was taken, but", text)
 		stored := testenv.Must(plan.MarshalJSON())(t)
 		again, err := gather.Parse("p", stored)
 		if err != nil || !reflect.DeepEqual(again, plan) {

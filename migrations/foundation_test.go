@@ -106,9 +106,7 @@ func TestTablesGuardTheirStates(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := inRollback(t.Context(), pool, c.statements)
-			if refused, ok := errors.AsType[*pgconn.PgError](err); !ok || refused.ConstraintName != c.refusedBy {
-				t.Errorf("got %v, want it refused by %s", err, c.refusedBy)
-			}
+			testenv.Same(t, testenv.As[*pgconn.PgError](t, err, "it").ConstraintName, c.refusedBy, "it is refused by")
 		})
 	}
 }

@@ -151,9 +151,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 		testenv.NoError(t, err)
 		return all
 	}
-	if all := drift(); len(all) > 0 {
-		t.Fatalf("a schema as it was made drifts: %q", all)
-	}
+	testenv.MustSame(t, len(drift()), 0, "drift of a schema as it was made: %q", drift())
 	exec := func(statements ...string) {
 		t.Helper()
 		for _, statement := range statements {
@@ -161,9 +159,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 		}
 	}
 	exec(`CREATE TABLE of_others (id integer)`, `CREATE INDEX by_hand ON batchrun (plan, created_at)`)
-	if all := drift(); len(all) > 0 {
-		t.Errorf("others' tables and indexes are drift: %q", all)
-	}
+	testenv.SameList(t, drift(), nil, "drift by others' tables and indexes")
 	exec(`ALTER TABLE plan ADD COLUMN note text`, `ALTER TABLE work_block DROP CONSTRAINT work_block_disjoint`,
 		`ALTER TABLE leader ALTER COLUMN epoch TYPE numeric`, `DROP INDEX work_block_ready`,
 		`CREATE OR REPLACE FUNCTION database_timeline() RETURNS bigint LANGUAGE sql AS 'SELECT 0::bigint'`)
@@ -176,9 +172,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 	}
 	// A process that ended between the migrations and their record has left that of the version before.
 	exec(`DELETE FROM schema_object WHERE object LIKE 'version %' OR object LIKE '%work_slice%'`)
-	if all := drift(); len(all) > 0 {
-		t.Errorf("a schema that is not recorded yet drifts: %q", all)
-	}
+	testenv.SameList(t, drift(), nil, "drift of a schema that is not recorded yet")
 	testenv.Must(migrations.Up(t.Context(), url, nil))(t)
 	exec(`ALTER TABLE work_slice ADD COLUMN note text`)
 	testenv.SameList(t, drift(), []string{"has the column work_slice.note text, which no migration made"},

@@ -2,7 +2,6 @@ package migrations_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -54,9 +53,7 @@ func TestUpByManyAtOnce(t *testing.T) {
 	for range 4 {
 		running.Go(func() {
 			applied, err := migrations.Up(t.Context(), url, nil)
-			if err != nil {
-				t.Error(err)
-			}
+			testenv.Same(t, err, nil, "a migration")
 			mu.Lock()
 			defer mu.Unlock()
 			all = append(all, applied...)
@@ -163,10 +160,8 @@ func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 		"up": up, "pending": pending, "ready": migrations.Ready(t.Context(), url),
 		"grant": migrations.Grant(t.Context(), url, "anybody"),
 	} {
-		former, ok := errors.AsType[*migrations.FormerSchemaError](err)
-		if !ok || former.Newest != 999 || !strings.Contains(err.Error(), "make the database again") {
-			t.Errorf("%s: %v", name, err)
-		}
+		testenv.Same(t, testenv.As[*migrations.FormerSchemaError](t, err, "%s", name).Newest, 999, "%s: the newest", name)
+		testenv.Says(t, err, "make the database again", "%s", name)
 	}
 }
 

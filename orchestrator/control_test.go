@@ -2,7 +2,6 @@ package orchestrator_test
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -40,10 +39,8 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	b.Await(t, "it is held",
 		`SELECT coalesce(hold = 'threshold' AND hold_detail LIKE '%the limit is 200%', false) FROM batchrun`)
 	wish := control.Control{Run: id, Actor: "ann"}
-	var state *workqueue.StateError
-	if _, err := b.Node.Runs().Resume(t.Context(), wish, nil); !errors.As(err, &state) {
-		t.Errorf("resume over the limit: %v", err)
-	}
+	_, err := b.Node.Runs().Resume(t.Context(), wish, nil)
+	_ = testenv.As[*workqueue.StateError](t, err, "resume over the limit")
 	b.Await(t, "no request is in flight", nothingOut)
 	n := b.Number(t, `SELECT sum(bit_count(failed)) FROM work_block WHERE run_id = $1`, id)
 	if n > 2_000 {

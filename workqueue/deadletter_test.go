@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"bytes"
-	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -67,9 +66,7 @@ func TestBuryOnce(t *testing.T) {
 	}
 	b.bury(letter("n", "accounts"))
 	_, err := deadletter.New(b.Store).DeadLetter(t.Context(), id.String()[:4])
-	if _, ok := errors.AsType[*workqueue.ConflictError](err); !ok || !strings.Contains(err.Error(), "more than one") {
-		t.Errorf("got %v; want a ConflictError", err)
-	}
+	testenv.Says(t, testenv.As[*workqueue.ConflictError](t, err, "half an id"), "more than one", "half an id")
 }
 
 // What a service sends may be anything.

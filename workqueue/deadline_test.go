@@ -1,7 +1,6 @@
 package workqueue_test
 
 import (
-	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -117,10 +116,8 @@ func TestATimeIsTakenAway(t *testing.T) {
 	testenv.Advance(t, b.Pool, 2*time.Hour)
 	testenv.Same(t, b.Load(req, 20), run, "the same start is another run")
 	req.IdempotencyKey = ""
-	var refused *workqueue.SettingError
-	if _, err := b.TryLoad(req, nil); !errors.As(err, &refused) || !strings.Contains(err.Error(), " has passed; ") {
-		t.Errorf("a start that is to be done in the past: %v", err)
-	}
+	_, err := b.TryLoad(req, nil)
+	testenv.Says(t, testenv.As[*workqueue.SettingError](t, err, "the start"), " has passed; ", "to be done in the past")
 }
 
 // What requests cost outlives the run that they were of.

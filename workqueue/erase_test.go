@@ -37,6 +37,13 @@ const (
 	secret = "Zgraggen"
 )
 
+// busy is the error of an erasure that has to wait.
+func (b *bench) busy(while string) *erasure.UnderWayError {
+	b.Helper()
+	_, err := erasure.New(b.Store).Erase(b.Context(), erasure.Request{Key: person, Actor: "ann"})
+	return testenv.As[*erasure.UnderWayError](b, err, "while %s", while)
+}
+
 func (b *bench) erase(req erasure.Request) erasure.Outcome {
 	b.Helper()
 	req.Key, req.Actor = person, "ann"
@@ -203,9 +210,8 @@ func (b *bench) collectorOfPerson() {
 func (b *bench) operation(id string) {
 	b.Helper()
 	op := collector.Op{ID: id, Key: person, Payload: []byte(`{"name":"` + secret + `"}`)}
-	if _, _, err := collector.New(b.Store).AddOps(b.Context(), "c", 0, [][]collector.Op{{op}}); err != nil {
-		b.Fatal(err)
-	}
+	_, _, err := collector.New(b.Store).AddOps(b.Context(), "c", 0, [][]collector.Op{{op}})
+	testenv.NoError(b, err)
 }
 
 // Nothing that is kept has anything of the person, in no table, and the books are right as they were.
@@ -216,24 +222,14 @@ func TestErase(t *testing.T) {
 	run, other := b.personal(), b.personal()
 	b.aside()
 	b.operation("o1")
-	var busy *erasure.UnderWayError
-	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
-	if !errors.As(err, &busy) || !strings.Contains(err.Error(), "tranche collector drop c o1 --waiting") {
-		t.Fatalf("while an operation waits: %v", err)
-	}
+	testenv.Says(t, b.busy("an operation waits"), "tranche collector drop c o1 --waiting", "the remedy")
 	// One that stands in a partition, and is folded by the person's key.
 	b.Exec(`UPDATE collector_op SET fold = key, key = '3/8', payload = '{}'`)
 	b.Exec(`UPDATE collector_key SET key = '3/8'`)
-	if _, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
-		&busy) {
-		t.Fatalf("while one waits that is folded by it: %v", err)
-	}
+	_ = b.busy("one waits that is folded by it")
 	// And one of which only the payload says so.
 	b.Exec(`UPDATE collector_op SET fold = NULL, payload = $1`, `{"customer":"`+ascii()+`","name":"`+secret+`"}`)
-	if _, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
-		&busy) {
-		t.Fatalf("while one waits in a partition: %v", err)
-	}
+	_ = b.busy("one waits in a partition")
 	b.operation("o2")
 	b.Exec(`UPDATE collector_op SET parked_at = tranche_now(), error_code = 'X', error_message = $1`, secret)
 	b.Exec(`UPDATE collector_key
@@ -268,9 +264,7 @@ func TestErase(t *testing.T) {
 		did.Erased.Items != 1 || would.Erased.Texts-did.Erased.Texts != 3 {
 		t.Errorf("would be erased: %+v; was: %+v", would, did)
 	}
-	if left := b.traces(); len(left) > 0 {
-		t.Errorf("left: %s", strings.Join(left, "\n"))
-	}
+	testenv.SameList(t, b.traces(), nil, "left")
 	all := b.everything()
 	for _, kept := range []string{"AHV-Zoë&756/12", "other", "called because of " + did.Marker, "article 17"} {
 		testenv.Has(t, all, kept, "what is left")
@@ -302,19 +296,13 @@ func TestEraseWhileRunsAreUnderWay(t *testing.T) {
 	done := b.personal()
 	run := b.LoadKeys(storetest.Chunked(1), person, "C1")
 	before := b.everything()
-	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
-	if busy, ok := errors.AsType[*erasure.UnderWayError](err); !ok || len(busy.Runs) != 1 || busy.Runs[0] != run {
-		t.Fatalf("while the run is in progress: %v", err)
-	}
+	testenv.SameList(t, b.busy("the run is in progress").Runs, []workqueue.RunID{run}, "runs in progress")
 	if after := b.everything(); after != before {
 		t.Error("something was erased")
 	}
 	// Of a run that is being loaded no view knows the items yet.
 	b.Exec(`UPDATE batchrun SET state = 'loading', items = 0 WHERE id = $1`, run)
-	if _, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"}); !errors.As(err,
-		new(*erasure.UnderWayError)) {
-		t.Errorf("while the run is being loaded: %v", err)
-	}
+	_ = b.busy("the run is being loaded")
 	b.Exec(`UPDATE batchrun SET state = 'running', items = 2 WHERE id = $1`, run)
 	b.Record(storetest.Whole(b.One(run)))
 	testenv.Same(t, len(b.erase(erasure.Request{}).Runs), 2, "runs erased, of %s and %s", done, run)
@@ -476,12 +464,8 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 		item.Key, item.Payload, taken = person, []byte(`{"name":"`+secret+`"}`), true
 		return nil
 	})
-	if state, ok := errors.AsType[*workqueue.StateError](err); !ok || state.Run != from {
-		t.Errorf("the run that carries on: %v", err)
-	}
-	if left := b.traces(); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	testenv.Same(t, testenv.As[*workqueue.StateError](t, err, "the run that carries on").Run, from, "it carries on")
+	testenv.SameList(t, b.traces(), nil, "left")
 	req.FromVersion = testenv.Must(start.New(b.Store).Version(t.Context(), from))(t)
 	_, err = start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1"))
 	testenv.Same(t, err, nil, "started again")
@@ -507,9 +491,7 @@ func TestAKeyThatComesInWhileItIsErased(t *testing.T) {
 	}
 	b.Record(storetest.Whole(b.One(late)))
 	b.erase(erasure.Request{})
-	if left := b.traces(); len(left) > 0 {
-		t.Errorf("left: %q", left)
-	}
+	testenv.SameList(t, b.traces(), nil, "left")
 }
 
 // A run that is not done and has the key in a parameter is left alone, and what has it as a name is told.
@@ -519,10 +501,7 @@ func TestEraseParametersAndNames(t *testing.T) {
 	run := b.LoadKeys(storetest.Chunked(1), "C1")
 	b.Exec(`UPDATE batchrun SET params = jsonb_build_object('of', $2::text), idempotency_key = $2 WHERE id = $1`, run,
 		"about "+person)
-	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
-	if busy, ok := errors.AsType[*erasure.UnderWayError](err); !ok || len(busy.Params) != 1 || busy.Params[0] != run {
-		t.Fatalf("while the run is in progress: %v", err)
-	}
+	testenv.SameList(t, b.busy("the run is in progress").Params, []workqueue.RunID{run}, "runs about the person")
 	b.Record(storetest.Whole(b.One(run)))
 	did := b.erase(erasure.Request{})
 	if len(did.Kept) != 1 || !strings.HasPrefix(did.Kept[0], "batchrun.idempotency_key, rows: 1: ") {
@@ -538,7 +517,7 @@ func TestEraseParametersAndNames(t *testing.T) {
 	req.Params = map[string]string{"of": "about " + person}
 	sealed, lost := b.LoadKeys(req, "C1"), b.LoadKeys(req, "C1")
 	b.Exec(`UPDATE batchrun SET params = '"~AAAA"' WHERE id = $1`, lost)
-	_, err = erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
+	_, err := erasure.New(b.Store).Erase(t.Context(), erasure.Request{Key: person, Actor: "ann"})
 	b.WantSaid(err, sealed.String())
 	for _, run := range []workqueue.RunID{sealed, lost} {
 		b.Record(storetest.Whole(b.One(run)))

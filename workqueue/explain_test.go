@@ -101,372 +101,318 @@ func TestExplain(t *testing.T) {
 		service, node, timer = health.OwnerService, health.OwnerNode, health.OwnerTimer
 		operator, nobody     = health.OwnerOperator, health.OwnerNobody
 	)
-	slow := storetest.Request()
-	slow.Steps[0].RetryBackoff = time.Hour
+	slow, once, few := storetest.Request(), storetest.Request(), storetest.Request()
+	slow.Steps[0].RetryBackoff, once.Steps[0].MaxAttempts, few.MaxFailed = time.Hour, 1, "1"
 	for name, c := range map[string]struct {
-		make func(b *bench) workqueue.RunID
-		want []told
-		says string // in the reason, the summary or an advice
+		before func(b *bench)
+		load   start.LoadRequest // without a plan: storetest.Request()
+		items  int
+		then   func(b *bench, run workqueue.RunID)
+		want   []told
+		says   string // in the reason, the summary or an advice
 	}{
 		"next": {
-			make: func(b *bench) workqueue.RunID { return b.Load(storetest.Request(), 10) },
-			want: []told{{state: "ready", reason: health.ReasonNext, owner: node, items: 10}}, says: "node test (pid 1)",
+			items: 10,
+			want:  []told{{state: "ready", reason: health.ReasonNext, owner: node, items: 10}}, says: "node test (pid 1)",
 		},
 		"done": {
-			make: func(b *bench) workqueue.RunID { run := b.Load(storetest.Request(), 10); b.Finish(run); return run },
+			items: 10, then: func(b *bench, run workqueue.RunID) { b.Finish(run) },
 			want: []told{}, says: "all 10 items are done",
 		},
 		"some failed": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Chunked(10), 10)
+			load: storetest.Chunked(10), items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.Record(storetest.Faulty(b.One(run), final))
-				return run
 			},
 			want: []told{}, says: "--failed",
 		},
 		"cancelled": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 10)
+			items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.Send(b.One(run))
 				testenv.Must(control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "bob"}))(b)
-				return run
 			},
 			want: []told{{state: "waiting", reason: health.ReasonCancelled, owner: nobody, items: 10}},
 			says: "--state cancelled",
 		},
 		"paused": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(limited(), 10)
+			load: limited(), items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.Send(b.One(run))
 				b.PauseRun(run)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.RunHeld, owner: operator, items: 6},
 				{state: "sent", reason: health.ReasonQueued, owner: service, items: 4}},
 			says: "tranche run resume",
 		},
 		"threshold": {
-			make: func(b *bench) workqueue.RunID {
-				req := storetest.Request()
-				req.MaxFailed = "1"
-				run := b.Load(req, 10)
+			load: few, items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.Exec(`UPDATE batchrun SET failed_limit = 1 WHERE id = $1`, run)
 				b.Record(storetest.Faulty(b.One(run), final))
 				if held, err := control.New(b.Store).CheckThreshold(b.Context(), run); err != nil || !held {
 					b.Fatal(held, err)
 				}
-				return run
 			},
 			want: []told{{state: "ready", reason: health.RunOverLimit, owner: operator,
 				items: 6}}, says: "4 of 10 items failed; the limit is 1",
 		},
 		"fail_fast": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(failFast(4, 4, 8), 10)
+			load: failFast(4, 4, 8), items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.Record(storetest.Faulty(b.One(run), final))
-				return run
 			},
 			want: []told{{state: "ready", reason: health.RunFailFast, owner: operator, items: 6}},
 			says: "4 of the first 4 outcomes of step only failed with BAD",
 		},
 		"gate": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveOther, storetest.Need("send", 0))),
-					10)
+			load:  storetest.Planned(storetest.Need("compose"), gate(workqueue.ApproveOther, storetest.Need("send", 0))),
+			items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.RecordStep(run, 0)
 				b.checkBarriers(run)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.RunGate, owner: operator, items: 10}},
 			says: "--step send",
 		},
 		"sampling": {
-			make: func(b *bench) workqueue.RunID { return b.sampled(8) },
+			load: storetest.Chunked(1), items: 8, then: (*bench).sample,
 			want: []told{{state: "held", reason: health.ReasonSampling, owner: node, items: 6},
 				{state: "ready", reason: health.ReasonNext, owner: node, items: 2}},
 			says: "waits for approval",
 		},
 		"canary waits": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.sampled(8)
+			load: storetest.Chunked(1), items: 8, then: func(b *bench, run workqueue.RunID) {
+				b.sample(run)
 				b.Finish(run)
 				testenv.Must(control.New(b.Store).CheckCanary(b.Context(), run))(b)
-				return run
 			},
 			want: []told{{state: "held", reason: health.RunApproval, owner: operator, items: 6}}, says: "tranche run approve",
 		},
 		"no node": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 10)
+			items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.One(run)
 				b.Expire(b.Session)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.ReasonNoNode, owner: operator, items: 6},
 				{state: "claimed", reason: health.ReasonClaimLost, owner: operator, items: 4}},
 			says: "tranche serve",
 		},
 		"step limit": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(limited(), 10)
+			load: limited(), items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.One(run)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.ReasonStepLimit, owner: service, items: 6},
 				{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 4}},
 			says: "--in-flight N",
 		},
 		"budget": {
-			make: func(b *bench) workqueue.RunID {
+			items: 10, before: func(b *bench) {
 				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, storetest.Endpoint)
 				b.One(b.Load(storetest.Request(), 4))
-				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are in flight",
 		},
 		"quota of a namespace": {
-			make: func(b *bench) workqueue.RunID {
+			items: 10, before: func(b *bench) {
 				b.Exec(`UPDATE namespace SET max_in_flight = 1`)
 				b.One(b.Load(storetest.Request(), 4))
-				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: health.ReasonQuota, owner: service, items: 10}},
 			says: "1 of 1 are in flight, which is the quota of namespace default",
 		},
 		"behind priority": {
-			make: func(b *bench) workqueue.RunID {
+			items: 10, before: func(b *bench) {
 				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, storetest.Endpoint)
 				urgent := storetest.Request()
 				urgent.Priority = 7
 				b.One(b.Load(urgent, 10))
-				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: health.ReasonPriority, owner: service, items: 10}}, says: "--priority 7",
 		},
 		"adaptive limit": {
-			make: func(b *bench) workqueue.RunID {
+			before: func(b *bench) {
 				b.Exec(`INSERT INTO endpoint_pace (endpoint, in_flight) VALUES ($1, 1)`, storetest.Endpoint)
 				b.Exec(`INSERT INTO endpoint_change (endpoint, what, reason) VALUES ($1, 'in_flight', 'it got slow')`,
 					storetest.Endpoint)
-				run := b.Load(storetest.Request(), 10)
+			},
+			items: 10, then: func(b *bench, run workqueue.RunID) {
 				b.Exec(`UPDATE run_step SET in_flight_auto = true`)
 				b.One(run)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.ReasonAdaptive, owner: service, items: 6},
 				{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 4}},
 			says: "it got slow",
 		},
 		"share": {
-			make: func(b *bench) workqueue.RunID {
+			items: 20, then: func(b *bench, run workqueue.RunID) {
 				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 4)`, storetest.Endpoint)
-				run := b.Load(storetest.Request(), 20)
 				b.One(run)
 				b.One(run)
 				b.Load(storetest.Request(), 20)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.ReasonShare, owner: service, items: 12},
 				{state: "claimed", reason: health.ReasonPublishing, owner: node, items: 8}},
 			says: "the run's share of the 4 that endpoint statement takes: another run has work",
 		},
 		"rate": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 10)
+			items: 10, then: func(b *bench, _ workqueue.RunID) {
 				b.Exec(`UPDATE run_step SET rate = 2, tokens = -100, tokens_at = tranche_now()`)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.ReasonRate, owner: timer, items: 10}}, says: "--rate N",
 		},
 		"breaker": {
-			make: func(b *bench) workqueue.RunID {
-				b.openBreaker()
-				return b.Load(storetest.Request(), 10)
-			},
+			before: (*bench).openBreaker, items: 10,
 			want: []told{{state: "ready", reason: health.BreakerOpen, owner: timer, items: 10}}, says: "9 of 10 failed",
 		},
 		"probe due": {
-			make: func(b *bench) workqueue.RunID {
+			items: 10, before: func(b *bench) {
 				b.openBreaker()
 				b.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
-				return b.Load(storetest.Request(), 10)
 			},
 			want: []told{{state: "ready", reason: health.BreakerOpen, owner: node,
 				items: 10}}, says: "sends one item as a probe",
 		},
 		"probe out": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 10)
+			items: 10, then: func(b *bench, run workqueue.RunID) {
 				probe := b.One(run)
 				b.Send(probe)
 				b.openBreaker()
 				b.Exec(`UPDATE endpoint_pace SET probe_slice = $1`, probe.ID)
-				return run
 			},
 			want: []told{{state: "ready", reason: health.ReasonProbing, owner: service, items: 6},
 				{state: "sent", reason: health.ReasonQueued, owner: service, items: 4}},
 			says: "a probe is in flight",
 		},
 		"backoff": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(slow, 4)
+			load: slow, items: 4, then: func(b *bench, run workqueue.RunID) {
 				b.Record(storetest.Faulty(b.One(run), retryable))
-				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonBackoff, owner: timer, items: 4}}, says: "BUSY: come again",
 		},
 		"backoff for two reasons": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(slow, 7)
+			load: slow, items: 7, then: func(b *bench, run workqueue.RunID) {
 				b.Record(storetest.Faulty(b.One(run), retryable))
 				b.Record(settle.Answer{Slice: b.One(run).ID, Endpoint: storetest.Endpoint, Service: "test", Failure: &retryable})
-				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonBackoff, owner: timer, items: 7}},
 			says: "(4 items); the service failed their entire request; that was failure 1 of at most 3 (3 items)",
 		},
 		"no NATS": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 7)
+			items: 7, then: func(b *bench, run workqueue.RunID) {
 				b.One(run)
 				rests := testenv.Must(session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
 					map[string]bool{"nats": false}))(b)
 				testenv.Same(b, rests, false, "during a run the installation does not rest")
-				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonNATSUnreachable, owner: node, items: 4},
 				{state: "ready", reason: health.ReasonNATSUnreachable, owner: node, items: 3}},
 			says: "node test (pid 1) cannot reach NATS, so it sends nothing",
 		},
 		"no quorum": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 7)
+			items: 7, then: func(b *bench, run workqueue.RunID) {
 				b.One(run)
 				testenv.Must(session.New(b.Store).Heartbeat(b.Context(), b.Session, time.Minute,
 					map[string]any{"nats": true, "stalled": map[string]any{"seconds": 60, "why": "stream X: no answer"}}))(b)
-				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonNATSStalled, owner: health.OwnerNATS, items: 4},
 				{state: "ready", reason: health.ReasonNATSStalled, owner: health.OwnerNATS, items: 3}},
 			says: "JetStream does not answer (stream X: no answer)",
 		},
 		"halves": {
-			make: func(b *bench) workqueue.RunID {
-				req := storetest.Request()
-				req.Steps[0].MaxAttempts = 1
-				run := b.Load(req, 4)
-				whole := b.One(run)
-				b.Record(settle.Answer{Slice: whole.ID, Endpoint: storetest.Endpoint, Service: "test", Answered: 0,
-					Failure: &retryable})
-				return run
+			load: once, items: 4, then: func(b *bench, run workqueue.RunID) {
+				b.Record(settle.Answer{Slice: b.One(run).ID, Endpoint: storetest.Endpoint, Service: "test", Failure: &retryable})
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node,
 				items: 4}}, says: "half of a request that failed entirely",
 		},
 		"handed back": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				b.One(run)
 				testenv.Must(settle.New(b.Store).EndSession(b.Context(), b.Session))(b)
 				b.Session = b.Open()
-				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonNext, owner: node, items: 4}}, says: "stopped cleanly",
 		},
 		"postponed": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				testenv.NoError(b, settle.New(b.Store).Postpone(b.Context(), b.Session, b.One(run).ID, time.Hour,
 					errors.New("nats: permission denied")))
-				return run
 			},
 			want: []told{{state: "scheduled", reason: health.ReasonPostponed, owner: timer, items: 4}},
 			says: "could not be published: nats: permission denied",
 		},
 		"claimed for too long": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				b.Pass(b.One(run).ID)
-				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}}, says: "did not publish",
 		},
 		"claimed by a dead node": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				b.One(run)
 				b.Expire(b.Session)
 				b.Open()
-				return run
 			},
 			want: []told{{state: "claimed", reason: health.ReasonClaimLost, owner: node, items: 4}},
 			says: "its session ended",
 		},
 		"with a service": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				b.hand(b.One(run))
-				return run
 			},
 			want: []told{{state: "sent", reason: health.ReasonWorking, owner: service,
 				items: 4}}, says: "a service has taken them",
 		},
 		"answered in part": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				s := b.One(run)
 				b.hand(s)
 				part := storetest.Answer(s, storetest.Ordinals(s)[:1]...)
 				part.Answered = -1
 				b.Record(part)
-				return run
 			},
 			want: []told{{state: "sent", reason: health.ReasonPartly, owner: service,
 				items: 3}}, says: "answered 1 item of the same requests",
 		},
 		"quarantined": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				s := b.One(run)
 				b.hand(s)
 				q := deadletter.Quarantined{Reason: "malformed", Run: uuid.UUID(run), Slice: uuid.UUID(s.ID)}
 				testenv.NoError(b, deadletter.New(b.Store).Quarantine(b.Context(), q))
-				return run
 			},
 			want: []told{{state: "sent", reason: health.ReasonQuarantine, owner: service, items: 4}}, says: "malformed",
 		},
 		"overdue": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				s := b.One(run)
 				b.hand(s)
 				b.Pass(s.ID)
-				return run
 			},
 			want: []told{{state: "sent", reason: health.ReasonOverdue, owner: node,
 				items: 4}}, says: "no reply came before the deadline",
 		},
 		"lost with a stream": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, run workqueue.RunID) {
 				b.Send(b.One(run))
 				b.Exec(`INSERT INTO stream_epoch (name, epoch, work_created, reply_created)
 					VALUES ('streams', 2, tranche_now(), tranche_now())`)
-				return run
 			},
 			want: []told{{state: "sent", reason: health.ReasonStreamLost, owner: node, items: 4}}, says: "streams",
 		},
 		"in no plane": {
-			make: func(b *bench) workqueue.RunID {
-				run := b.Load(storetest.Request(), 4)
+			items: 4, then: func(b *bench, _ workqueue.RunID) {
 				b.Exec(`UPDATE work_block SET ready = B'0'::bit(8192)`)
-				return run
 			},
 			want: []told{{state: "waiting", reason: health.ReasonStray, owner: operator, items: 4}}, says: "tranche doctor",
 		},
 	} {
 		subtest(t, name, func(b *bench) {
-			run := c.make(b)
+			if c.before != nil {
+				c.before(b)
+			}
+			if c.load.Plan == "" {
+				c.load = storetest.Request()
+			}
+			run := b.Load(c.load, c.items)
+			if c.then != nil {
+				c.then(b, run)
+			}
 			e := b.wantTold(run, c.want...)
 			testenv.Has(b, everything(e), c.says, "the explanation")
 			if e.Failed == 0 && strings.Contains(everything(e), "tranche run errors") {
@@ -522,13 +468,11 @@ func (b *bench) sameByKey(run workqueue.RunID, e *health.Explanation) {
 	}
 }
 
-// sampled loads a run of which two items are a sample and the rest is held back.
-func (b *bench) sampled(n int) workqueue.RunID {
+// sample makes two items of a run its sample, and holds the rest back.
+func (b *bench) sample(run workqueue.RunID) {
 	b.Helper()
-	run := b.Load(storetest.Chunked(1), n)
 	b.Exec(`UPDATE batchrun SET canary = 2, canary_state = 'sampling' WHERE id = $1`, run)
 	b.Exec(`UPDATE work_block SET held = ready & ~(B'11'::bit(8192)), ready = B'11'::bit(8192) WHERE run_id = $1`, run)
-	return run
 }
 
 func (b *bench) openBreaker() {

@@ -39,9 +39,8 @@ func TestFourEyes(t *testing.T) {
 	b.RecordStep(run, 0)
 	b.checkBarriers(run)
 	var eyes *control.FourEyesError
-	if _, err := b.approveSend(run, "Test"); !errors.As(err, &eyes) || eyes.Act.Actor != "test" {
-		t.Errorf("who started it approves: %v", err)
-	}
+	_, err := b.approveSend(run, "Test")
+	testenv.Same(t, testenv.As[*control.FourEyesError](t, err, "who started it approves").Act.Actor, "test", "who did")
 	b.ApplySchedule("night", `{}`) // ann wrote it, and eve had it started at once
 	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
 		VALUES ('night', tranche_now(), 'now', 1, 'started', 'eve', tranche_now(), $1, tranche_now())`, run)

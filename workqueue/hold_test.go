@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -153,10 +152,8 @@ func TestFailedLimit(t *testing.T) {
 	if limit, err := workqueue.FailedLimit("", 100); limit != nil || err != nil {
 		t.Errorf("without a threshold: %d, %v", *limit, err)
 	}
-	var setting *workqueue.SettingError // see TestParseMaxFailed
-	if _, err := workqueue.FailedLimit("3000000000", 100); !errors.As(err, &setting) {
-		t.Errorf("more than there can be: %v", err)
-	}
+	_, err := workqueue.FailedLimit("3000000000", 100) // see TestParseMaxFailed
+	_ = testenv.As[*workqueue.SettingError](t, err, "more than there can be")
 }
 
 func (b *bench) cancelRun(run workqueue.RunID) {
@@ -413,9 +410,8 @@ func TestFailFastIsExactAmongRecorders(t *testing.T) {
 					if a.Answered = -1; k+i*blocks < fail {
 						a.Slots[0].Result, a.Slots[0].Err = nil, &badPayload
 					}
-					if _, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{a}); err != nil {
-						t.Error(err)
-					}
+					_, err := settle.New(b.Store).Record(t.Context(), []settle.Answer{a})
+					testenv.Same(t, err, nil, "an answer")
 				}
 			})
 		}

@@ -39,10 +39,7 @@ func TestLoadNamesBothPlacesOfADuplicate(t *testing.T) {
 	} {
 		subtest(t, name, func(b *bench) {
 			_, err := b.TryLoad(storetest.Request(), storetest.Keys(tc.keys...))
-			var dup *workqueue.DuplicateKeyError
-			if !errors.As(err, &dup) {
-				b.Fatalf("error %v; want a DuplicateKeyError", err)
-			}
+			dup := testenv.As[*workqueue.DuplicateKeyError](b, err, "the load")
 			want := workqueue.DuplicateKeyError{Key: tc.keys[tc.second], First: workqueue.Ordinal(tc.first),
 				Second: workqueue.Ordinal(tc.second), FirstLine: tc.first + 2, SecondLine: tc.second + 2}
 			testenv.Same(b, *dup, want, "error")
@@ -218,10 +215,8 @@ func TestIdempotencyKeyWithOtherContent(t *testing.T) {
 			further = req
 			further.Content = &start.Content{Said: map[string]string{"on_duplicate": "skip"}, Items: true}
 			refused(`on_duplicate ("error" then, "skip" now)`, further, storetest.Keys(storetest.Names(n)...))
-			tried, err := start.New(b.Store).TryLoad(b.Context(), further, b.TempDir(), storetest.Keys(storetest.Names(n)...))
-			if _, refused := errors.AsType[*workqueue.ConflictError](err); !refused {
-				b.Errorf("tried: %+v, %v", tried, err)
-			}
+			_, err := start.New(b.Store).TryLoad(b.Context(), further, b.TempDir(), storetest.Keys(storetest.Names(n)...))
+			_ = testenv.As[*workqueue.ConflictError](b, err, "a trial")
 			b.Check()
 		})
 	}

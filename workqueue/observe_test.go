@@ -65,9 +65,7 @@ func TestObserveTellsWhatGoesOnAtAnEndpoint(t *testing.T) {
 		testenv.Same(t, got, want[got.Code], "%s", got.Code)
 		delete(want, got.Code)
 	}
-	if len(want) > 0 {
-		t.Errorf("%+v is missing", want)
-	}
+	testenv.Same(t, len(want), 0, "missing: %+v", want)
 	again, err := pacestore.New(b.Store).Observe(t.Context(), o.Until, nil)
 	if err != nil || len(again.Endpoints[0].Ended) > 0 || !again.Since.Equal(o.Until) {
 		t.Errorf("%+v, %v", again, err)

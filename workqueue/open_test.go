@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -87,9 +86,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 		`line 33001: key "C7" is on line 9 already; remov`: append(storetest.Names(32_999), "C7"),
 	} {
 		_, err := start.New(b.Store).Add(t.Context(), storetest.AddRequest(strict, "", items))
-		if _, ok := errors.AsType[*workqueue.DuplicateKeyError](err); !ok || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v; want %s", err, want)
-		}
+		testenv.Says(t, testenv.As[*workqueue.DuplicateKeyError](t, err, "%s", want), want, "the add")
 	}
 	if added := b.Add(strict, []string{"c"}); added.First != 2 || added.Total != 3 {
 		t.Errorf("after adds that were refused: %+v", added)
@@ -151,9 +148,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 		}, nil
 	}
 	_, err := start.New(b.Store).Add(t.Context(), endless)
-	if _, ok := errors.AsType[*workqueue.TooLargeError](err); !ok {
-		t.Errorf("an add without an end: %v", err)
-	}
+	_ = testenv.As[*workqueue.TooLargeError](t, err, "an add without an end")
 	testenv.Same(t, b.Add(run, storetest.Names(3)).Total, 3, "afterwards")
 	b.Check()
 }
@@ -173,9 +168,7 @@ func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 	b.Add(cancelled, storetest.Names(9000))
 	testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: cancelled, Actor: "ann"}))(t)
 	_, err := start.New(b.Store).Add(t.Context(), storetest.AddRequest(cancelled, "", []string{"x"}))
-	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
-		t.Errorf("an add to a cancelled run: %v", err)
-	}
+	_ = testenv.As[*workqueue.StateError](t, err, "an add to a cancelled run")
 	b.Expire(b.Session)
 	b.Session = b.Open()
 	if cleared, err := start.New(b.Store).ClearAbandonedLoads(t.Context(), b.Lead()); err != nil || len(cleared) > 0 {

@@ -2,7 +2,6 @@ package workqueue_test
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"reflect"
 	"slices"
@@ -100,9 +99,7 @@ func TestStreamSettings(t *testing.T) {
 	audits := func() int { return b.Number(`SELECT count(*) FROM audit_log WHERE action LIKE 'streams_%'`) }
 	first := session.StreamValues{WorkBytes: 64 << 20}
 	_, err := session.New(b.Store).ChangeStreams(t.Context(), session.StreamChanges{}, "ann")
-	if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
-		t.Errorf("a change before there is anything: %v", err)
-	}
+	_ = testenv.As[*workqueue.SettingError](t, err, "a change before there is anything")
 	set, err := session.New(b.Store).StreamSettings(t.Context(), first)
 	if err != nil || set.StreamValues != first || set.Revision != 1 {
 		t.Fatal(set, err)

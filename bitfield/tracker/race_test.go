@@ -223,13 +223,9 @@ func TestAcksInAnyOrderNeverDeadlock(t *testing.T) {
 			rand.Shuffle(len(acks), func(i, j int) { acks[i], acks[j] = acks[j], acks[i] })
 			calls = append(calls, acking(id, slices.Clone(acks)...))
 		}
-		if got := b.together(calls...); got != 1 {
-			t.Fatalf("round %d: completion was reported %d times; the batch is %+v", round, got, b.row(id))
-		}
+		testenv.MustSame(t, b.together(calls...), 1, "round %d: reports of completion", round)
 		b.inTurn(rearming(id, some(round%4, 1)))
-		if got := b.together(calls[1:]...); got != 1 {
-			t.Fatalf("round %d: the next was reported %d times; the batch is %+v", round, got, b.row(id))
-		}
+		testenv.MustSame(t, b.together(calls[1:]...), 1, "round %d: reports of the next", round)
 	}
 }
 

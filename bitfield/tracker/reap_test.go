@@ -3,7 +3,6 @@ package tracker_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"testing"
@@ -99,9 +98,8 @@ func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 	_, add := b.add(id, 1, "")
 	_, seal := b.trySeal(id)
 	for op, err := range map[string]error{"add": add, "seal": seal} {
-		if state, ok := errors.AsType[*tracker.StateError](err); !ok || state.State != tracker.StateExpired {
-			b.Errorf("%s: a late %s of an expired batch: %v", name, op, err)
-		}
+		late := testenv.As[*tracker.StateError](b, err, "%s: a late %s", name, op)
+		testenv.Same(b, late.State, tracker.StateExpired, "%s: the batch of a late %s", name, op)
 	}
 	if got := b.get(id); got.State != tracker.StateExpired || (got.WebhookState == tracker.WebhookDue) != hook {
 		b.Errorf("%s: a late ack left %+v", name, got)

@@ -23,9 +23,7 @@ func TestWhatIsCounted(t *testing.T) {
 	t.Parallel()
 	reader := metric.NewManualReader()
 	wrapper, err := telemetry.Metrics(metric.NewMeterProvider(metric.WithReader(reader)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, err)
 	kit := endpointstest.New(t, endpointstest.Timeout(time.Minute))
 	kit.Serve(func(svc *endpoints.Service) error {
 		return endpoints.HandleEach(svc, "each", func(_ context.Context, fails bool) (int, error) {
@@ -37,9 +35,7 @@ func TestWhatIsCounted(t *testing.T) {
 	})
 	kit.Send("each", endpointstest.Item("a", false), endpointstest.Item("b", true), endpointstest.Item("c", false))
 	var got metricdata.ResourceMetrics
-	if err := reader.Collect(t.Context(), &got); err != nil {
-		t.Fatal(err)
-	}
+	testenv.NoError(t, reader.Collect(t.Context(), &got))
 	items, requests := map[string]int64{}, uint64(0)
 	for _, m := range got.ScopeMetrics[0].Metrics {
 		switch data := m.Data.(type) {
@@ -47,9 +43,7 @@ func TestWhatIsCounted(t *testing.T) {
 			for _, p := range data.DataPoints {
 				outcome, _ := p.Attributes.Value(telemetry.KeyOutcome)
 				items[outcome.AsString()] += p.Value
-				if p.Attributes.Len() != 2 {
-					t.Errorf("attributes %v", p.Attributes)
-				}
+				testenv.Same(t, p.Attributes.Len(), 2, "attributes of %v", p.Attributes)
 			}
 		case metricdata.Histogram[float64]:
 			want := attribute.NewSet(telemetry.KeyEndpoint.String("each"))

@@ -54,9 +54,7 @@ func FuzzReadMeta(f *testing.F) {
 	f.Fuzz(func(t *testing.T, name, value string) {
 		m, err := ReadMeta(with(good, name, value))
 		if err != nil {
-			if _, ok := errors.AsType[*MalformedError](err); !ok {
-				t.Fatalf("%s %q: %v", name, value, err)
-			}
+			_ = testenv.As[*MalformedError](t, err, "%s %q", name, value)
 			return
 		}
 		if m.Step < 0 || m.Attempt < 1 || m.Generation < 1 || m.Deliveries < 1 || m.Deliveries > MaxDeliver ||

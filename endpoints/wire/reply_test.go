@@ -249,21 +249,20 @@ func TestCompressedBodies(t *testing.T) {
 	reply := testenv.Must(ParseReply("tranche.reply.x", h, small, Limits{}))(t)
 	testenv.Same(t, len(reply.Slots), benchChunk, "slots")
 	_, err := ParseReply("tranche.reply.x", h, small, Limits{MaxBody: len(body) - 1})
-	var bad *MalformedError
-	if !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
-		t.Errorf("error %v", err)
+	tooLarge := func(what string, err error) {
+		t.Helper()
+		testenv.Same(t, testenv.As[*MalformedError](t, err, "%s", what).Reason, ReasonTooLarge, "%s", what)
 	}
+	tooLarge("a byte less", err)
 	bomb := Compress(make([]byte, 100<<20))
 	for _, frames := range []int{1, 2, 1000} { // of which nothing may be left over
 		several := bytes.Repeat(Compress([]byte("0123456789")), frames)
 		testenv.Same(t, len(testenv.Must(decompress(several, 10*frames))(t)), 10*frames, "%d frames: bytes", frames)
-		if _, err := decompress(several, 10*frames-1); !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
-			t.Errorf("%d frames in a byte less: %v", frames, err)
-		}
+		_, err := decompress(several, 10*frames-1)
+		tooLarge(fmt.Sprint(frames, " frames in a byte less"), err)
 	}
-	if _, err = ParseReply("tranche.reply.x", h, bomb, Limits{}); !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
-		t.Errorf("the bomb: %v", err)
-	}
+	_, err = ParseReply("tranche.reply.x", h, bomb, Limits{})
+	tooLarge("the bomb", err)
 	r, err := ParseRequest(with(meta, HeaderEncoding, EncodingZstd), Compress([]byte(`{"items":[{"i":1,"k":"a","d":2}]}`)),
 		Limits{})
 	testenv.NoError(t, err)
@@ -328,10 +327,7 @@ func TestDecompressionIsBounded(t *testing.T) {
 	refused := func(body []byte, limits Limits) func() {
 		return func() {
 			_, err := ParseReply("tranche.reply.x", h, body, limits)
-			var bad *MalformedError
-			if !errors.As(err, &bad) || bad.Reason != ReasonTooLarge {
-				t.Errorf("error %v", err)
-			}
+			testenv.Same(t, testenv.As[*MalformedError](t, err, "it").Reason, ReasonTooLarge, "the reason")
 		}
 	}
 	bomb := Compress(make([]byte, 60<<20))

@@ -152,7 +152,5 @@ func TestARevokedTokenBeginsNoSession(t *testing.T) {
 	testenv.Must(gate.Token(t.Context(), netip.Addr{}, secret))(t) // it is remembered as good from now on
 	testenv.Must(identity.New(store).RevokeToken(t.Context(), "ann", "me"))(t)
 	_, _, err := gate.LogIn(context.WithoutCancel(t.Context()), netip.Addr{}, secret)
-	if refused, ok := errors.AsType[*access.RefusedError](err); !ok || refused.State != identity.TokenRevoked {
-		t.Errorf("the login got %v", err)
-	}
+	testenv.Same(t, testenv.As[*access.RefusedError](t, err, "the login").State, identity.TokenRevoked, "the token")
 }

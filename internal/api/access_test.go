@@ -3,7 +3,6 @@ package api_test
 import (
 	"bufio"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -292,9 +291,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 		`DELETE FROM audit_log`, `UPDATE audit_log SET actor = 'x'`, `TRUNCATE audit_log`, `DROP TABLE audit_log`,
 	} {
 		_, err := serving.Exec(t.Context(), statement)
-		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
-			t.Errorf("%s as the role that serves: %v", statement, err)
-		}
+		testenv.Same(t, testenv.As[*pgconn.PgError](t, err, "%s", statement).Code, "42501", "the role that serves gets")
 	}
 }
 

@@ -2,7 +2,6 @@ package embedded
 
 import (
 	"bufio"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -40,10 +39,7 @@ func TestPostgresSurvivesKillOfItsProcess(t *testing.T) {
 	run(t, at.url("tranche"), `CREATE TABLE t AS SELECT 'kept' AS v`)
 
 	_, err = tryStart(t, PostgresConfig{DataDir: dir})
-	var locked *LockedError
-	if !errors.As(err, &locked) || locked.PID != cmd.Process.Pid {
-		t.Fatalf("while the child lives: %v, want a LockedError of process %d", err, cmd.Process.Pid)
-	}
+	same(t, as[*LockedError](t, err).PID, cmd.Process.Pid, "the process that has the lock while the child lives")
 	noError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	if !servesCluster(t.Context(), orphan, l.cluster) {
@@ -54,9 +50,7 @@ func TestPostgresSurvivesKillOfItsProcess(t *testing.T) {
 	if servesCluster(t.Context(), orphan, l.cluster) {
 		t.Error("the server left running still runs")
 	}
-	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
-		t.Fatalf("after the kill the row is %q", got)
-	}
+	same(t, query(t, pg.URL(), `SELECT v FROM t`), "kept", "the row after the kill")
 }
 
 func TestPostgresIsStoppedByItsProcess(t *testing.T) {
@@ -99,9 +93,7 @@ func TestPostgresClearsAStalePidFile(t *testing.T) {
 		query(t, pg.URL(), `SELECT 'up'`)
 		stop(t, pg)
 	}
-	if err := syscall.Kill(sleeper.Process.Pid, 0); err != nil {
-		t.Errorf("the bystander was hit: %v", err)
-	}
+	same(t, syscall.Kill(sleeper.Process.Pid, 0), nil, "a signal to the bystander")
 }
 
 // halfMade returns a data directory in which initdb was interrupted. The cluster may be whole before its process is

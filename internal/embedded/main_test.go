@@ -65,9 +65,7 @@ func dataDir(t *testing.T) string {
 	dir, err := os.MkdirTemp("", "tranche-emb-") //nolint:usetesting // its path is too long for a socket
 	noError(t, err)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Error(err)
-		}
+		same(t, os.RemoveAll(dir), nil, "the end of the directory")
 	})
 	noError(t, os.Chmod(dir, 0o711))
 	return dir
@@ -97,9 +95,7 @@ func stop(t *testing.T, pg *Postgres) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := pg.Stop(ctx); err != nil {
-		t.Error(err)
-	}
+	same(t, pg.Stop(ctx), nil, "the stop")
 }
 
 // query returns the one value that the statement yields, as text.
@@ -150,7 +146,25 @@ func mustSay(t *testing.T, err error, words ...string) {
 	}
 }
 
-// noError ends the test with an error, if there is one; testenv has it, too, which imports this package.
+// as returns an error as one of a type, or ends the test.
+func as[E error](t *testing.T, err error) E {
+	t.Helper()
+	found, ok := errors.AsType[E](err)
+	if !ok {
+		t.Fatalf("got %v, want a %T", err, found)
+	}
+	return found
+}
+
+// same is that of testenv, which imports this package, as do those below.
+func same[T comparable](t *testing.T, got, want T, what string, args ...any) {
+	t.Helper()
+	if got != want {
+		t.Errorf("%s: got %v, want %v", fmt.Sprintf(what, args...), got, want)
+	}
+}
+
+// noError ends the test with an error, if there is one.
 func noError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -41,9 +41,7 @@ func stopNATS(t *testing.T, ns *NATS) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
 	defer cancel()
-	if err := ns.Stop(ctx); err != nil {
-		t.Error(err)
-	}
+	same(t, ns.Stop(ctx), nil, "the stop")
 }
 
 func dial(t *testing.T, url string) (*nats.Conn, jetstream.JetStream) {
@@ -90,21 +88,15 @@ func TestNATSServesJetStreamAndRestartsInPlace(t *testing.T) {
 	ns := startNATS(t, NATSConfig{MaxPayload: 2 << 20})
 	url := ns.URL()
 	nc, js := dial(t, url)
-	if nc.MaxPayload() != 2<<20 {
-		t.Errorf("max payload %d, want 2 MiB", nc.MaxPayload())
-	}
+	same(t, nc.MaxPayload(), 2<<20, "max payload")
 	setUpStream(t, js, "S")
 	restart(t, ns)
-	if ns.URL() != url {
-		t.Fatalf("moved from %s to %s", url, ns.URL())
-	}
+	same(t, ns.URL(), url, "the address after a restart")
 	// It may not have noticed yet that it was ever away.
 	eventually(t, limit, "the client is back", func() bool {
 		return nc.Stats().Reconnects > 0 && nc.IsConnected()
 	})
-	if got := messages(t, js, "S"); got != 1 {
-		t.Errorf("%d messages after a restart, want 1", got)
-	}
+	same(t, messages(t, js, "S"), 1, "messages after a restart")
 	stopNATS(t, ns)
 	stopNATS(t, ns) // safe twice
 	if err := ns.Restart(t.Context()); err == nil {
@@ -130,9 +122,7 @@ func TestNATSNamesATakenPort(t *testing.T) {
 	defer taken.Close()
 	store := filepath.Join(t.TempDir(), "nats")
 	_, err = StartNATS(t.Context(), NATSConfig{StoreDir: store, Listen: taken.Addr().String()})
-	if _, ok := errors.AsType[*ListenError](err); !ok {
-		t.Fatalf("got %v, want a ListenError", err)
-	}
+	_ = as[*ListenError](t, err)
 	mustSay(t, err, taken.Addr().String(), "--nats-listen", "address already in use")
 	startNATS(t, NATSConfig{StoreDir: store}) // its lock was given back
 }
@@ -143,9 +133,7 @@ func TestNATSStaysOnThisMachine(t *testing.T) {
 		"0.0.0.0:4222", ":4222", "192.0.2.1:4222", "example.com:4222", "127.0.0.1", "127.0.0.1:x",
 	} {
 		_, err := StartNATS(t.Context(), NATSConfig{StoreDir: t.TempDir(), Listen: addr})
-		if _, ok := errors.AsType[*ListenError](err); !ok {
-			t.Errorf("%q: got %v, want a ListenError", addr, err)
-		}
+		_ = as[*ListenError](t, err)
 	}
 }
 
@@ -154,9 +142,7 @@ func TestNATSLocksItsStore(t *testing.T) {
 	store := filepath.Join(t.TempDir(), "nats")
 	startNATS(t, NATSConfig{StoreDir: store})
 	_, err := StartNATS(t.Context(), NATSConfig{StoreDir: store, Listen: "127.0.0.1:0"})
-	if _, ok := errors.AsType[*LockedError](err); !ok {
-		t.Fatalf("got %v, want a LockedError", err)
-	}
+	_ = as[*LockedError](t, err)
 	mustSay(t, err, store)
 }
 
@@ -202,18 +188,13 @@ func TestNATSComesBackFromADeletedStore(t *testing.T) {
 				return takes(t.Context(), js, "S")
 			})
 			t.Logf("usable after %s", time.Since(begun).Round(time.Millisecond))
-			if got := messages(t, js, "S"); got != 1 {
-				t.Errorf("the stream has %d messages, want the new one only", got)
-			}
-			if _, err := os.Stat(streamDir(ns.config.StoreDir, "S")); err != nil {
-				t.Errorf("the stream is not on disk: %v", err)
-			}
+			same(t, messages(t, js, "S"), 1, "messages of the stream: the new one only")
+			_, err := os.Stat(streamDir(ns.config.StoreDir, "S"))
+			same(t, err, nil, "the stream on disk")
 			if name == "one stream" && messages(t, js, "OTHER") != 1 {
 				t.Error("the other stream was lost too")
 			}
-			if ns.URL() != url {
-				t.Errorf("moved to %s", ns.URL())
-			}
+			same(t, ns.URL(), url, "the address")
 		})
 	}
 }
@@ -230,9 +211,7 @@ func TestNATSComesBackWhenJetStreamWasDisabled(t *testing.T) {
 	eventually(t, revivalLimit, "the stream takes messages", func() bool {
 		return takes(t.Context(), js, "S")
 	})
-	if got := messages(t, js, "S"); got != 2 {
-		t.Errorf("the stream has %d messages, want the old one and the new", got)
-	}
+	same(t, messages(t, js, "S"), 2, "messages of the stream: the old one and the new")
 }
 
 func TestNATSLeavesStreamsAloneThatAClientDeletes(t *testing.T) {
@@ -253,9 +232,7 @@ func TestNATSLeavesStreamsAloneThatAClientDeletes(t *testing.T) {
 		noError(t, js.DeleteStream(t.Context(), "S"))
 		eventually(t, revivalLimit, "the stream is forgotten", known(false))
 	}
-	if n := logs.FilterMessage("restarting the NATS server").Len(); n != 0 {
-		t.Errorf("restarted %d times", n)
-	}
+	same(t, logs.FilterMessage("restarting the NATS server").Len(), 0, "restarts")
 }
 
 func TestNATSConfigIsChecked(t *testing.T) {
@@ -280,9 +257,7 @@ func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 	core, warned := observer.New(zap.WarnLevel)
 	config := NATSConfig{StoreDir: filepath.Join(dir, "nats"), URLFile: file, Log: zap.New(core)}
 	ns := startNATS(t, config)
-	if warned.Len() > 0 {
-		t.Errorf("it warns: %v", warned.All())
-	}
+	same(t, warned.Len(), 0, "warnings, %v", warned.All())
 	written := readURL(t, file)
 	for _, url := range []string{ns.URL(), strings.Replace(ns.URL(), "://", "://tranche:wrong@", 1)} {
 		if nc, err := nats.Connect(url, nats.Timeout(limit)); err == nil {
@@ -304,17 +279,13 @@ func TestNATSTakesThePasswordInTheFile(t *testing.T) {
 	stopNATS(t, ns)
 	config.Listen = strings.TrimPrefix(ns.URL(), "nats://")
 	startNATS(t, config)
-	if again := readURL(t, file); again != written {
-		t.Error("the next server has another address or password")
-	}
+	same(t, readURL(t, file), written, "the address and password of the next server")
 }
 
 func readURL(t *testing.T, file string) string {
 	t.Helper()
 	info := must(os.Stat(file))(t)
-	if info.Mode().Perm() != 0o600 {
-		t.Errorf("%s has mode %s", file, info.Mode())
-	}
+	same(t, info.Mode().Perm(), 0o600, "the mode of %s", file)
 	text := must(os.ReadFile(file))(t)
 	return strings.TrimSpace(string(text))
 }
@@ -363,9 +334,7 @@ func TestPortsAreFreeWhileProgramsStart(t *testing.T) {
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", address) // at once, as a server does
 		noError(t, err)
 		_ = listener.Close()
-		if err := checkFree(ctx, address); err != nil {
-			t.Fatalf("after it was closed: %v", err)
-		}
+		noError(t, checkFree(ctx, address)) // after it was closed
 		release()
 	}
 }
@@ -382,9 +351,7 @@ func TestStreamsAreEncrypted(t *testing.T) {
 		setUpStream(t, js, "S")
 		must(js.CreateOrUpdateConsumer(t.Context(), "S", jetstream.ConsumerConfig{Durable: "C"}))(t)
 		must(js.Publish(t.Context(), "S.x", []byte("canary"), jetstream.WithMsgID("canary")))(t)
-		if got := messages(t, js, "S"); got != 2 {
-			t.Errorf("with key %q there are %d messages, want 2", key, got)
-		}
+		same(t, messages(t, js, "S"), 2, "messages with key %q", key)
 		stopNATS(t, ns)
 		var seen bool
 		noError(t, filepath.WalkDir(dir, func(path string, entry fs.DirEntry, err error) error {
@@ -393,8 +360,6 @@ func TestStreamsAreEncrypted(t *testing.T) {
 			}
 			return err
 		}))
-		if seen != (key == "") {
-			t.Errorf("with key %q the message is in the files: %v", key, seen)
-		}
+		same(t, seen, key == "", "with key %q the message is in the files", key)
 	}
 }

@@ -33,34 +33,24 @@ func TestPostgresStartsStopsAndKeepsItsData(t *testing.T) {
 		{"fsync", "on"}, {"synchronous_commit", "on"}, {"full_page_writes", "on"}, {"jit", "off"},
 		{"listen_addresses", ""}, {"shared_buffers", "16MB"}, {"max_wal_size", "4GB"}, {"log_error_verbosity", "terse"},
 	} {
-		if got := query(t, pg.URL(), "SHOW "+want[0]); got != want[1] {
-			t.Errorf("%s is %q, want %q", want[0], got, want[1])
-		}
+		same(t, query(t, pg.URL(), "SHOW "+want[0]), want[1], "%s", want[0])
 	}
 	checkDatabases(t, pg)
 	checkOwners(t, pg, config.DataDir)
 	_, err = tryStart(t, config)
-	var locked *LockedError
-	if !errors.As(err, &locked) || locked.PID != os.Getpid() {
-		t.Fatalf("got %v, want a LockedError of process %d", err, os.Getpid())
-	}
+	same(t, as[*LockedError](t, err).PID, os.Getpid(), "the process that has the lock")
 	mustSay(t, err, config.DataDir, "--data-dir")
 	query(t, pg.URL(), `SELECT 'unharmed'`)
 	stop(t, pg)
 	stop(t, pg) // safe twice
 
 	l := newLayout(config.DataDir)
-	var access *AccessError
 	err = l.checkAccess(account{name: "mallory", uid: 54321, gid: 54321})
-	if !errors.As(err, &access) || access.At != l.cluster {
-		t.Fatalf("got %v, want an AccessError at %s", err, l.cluster)
-	}
+	same(t, as[*AccessError](t, err).At, l.cluster, "the place of the error")
 	mustSay(t, err, "mallory", "belongs to")
 	checkVersion(t, pg, config)
 	pg = start(t, config)
-	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
-		t.Fatalf("after a restart the row is %q", got)
-	}
+	same(t, query(t, pg.URL(), `SELECT v FROM t`), "kept", "the row after a restart")
 }
 
 // checkDatabases makes one twice, and one of an odd name.
@@ -69,9 +59,7 @@ func checkDatabases(t *testing.T, pg *Postgres) {
 	for _, name := range []string{"bank", "bank", `odd "name"/?`} {
 		noError(t, pg.CreateDatabase(t.Context(), name))
 	}
-	if got := query(t, pg.URLFor(`odd "name"/?`), `SELECT current_database()`); got != `odd "name"/?` {
-		t.Errorf("connected to %q", got)
-	}
+	same(t, query(t, pg.URLFor(`odd "name"/?`), `SELECT current_database()`), `odd "name"/?`, "connected to")
 	// libpq reads URLs with a parser of its own.
 	psql := exec.CommandContext(t.Context(), filepath.Join(pg.BinDir(), "psql"), "-X", "-Atc",
 		"SELECT current_database()", pg.URLFor("bank"))
@@ -107,10 +95,7 @@ func checkVersion(t *testing.T, pg *Postgres, config PostgresConfig) {
 	}
 	noError(t, err)
 	_, err = tryStart(t, config)
-	var wrong *VersionError
-	if !errors.As(err, &wrong) || wrong.Data != 9 {
-		t.Fatalf("got %v, want a VersionError about 9", err)
-	}
+	same(t, as[*VersionError](t, err).Data, 9, "the version of the data")
 	mustSay(t, err, pg.layout.cluster, "PostgreSQL 9", pg.BinDir(), "pg_upgrade", "--data-dir")
 	noError(t, os.WriteFile(file, was, 0o600))
 }
@@ -124,10 +109,8 @@ func TestPostgresRefusesADirectoryThatItsUserCannotEnter(t *testing.T) {
 	closed := filepath.Join(dataDir(t), "closed")
 	noError(t, os.Mkdir(closed, 0o700))
 	_, err := tryStart(t, PostgresConfig{DataDir: filepath.Join(closed, "pg")})
-	var access *AccessError
-	if !errors.As(err, &access) || access.At != closed {
-		t.Fatalf("got %v, want an AccessError at %s", err, closed)
-	}
+	access := as[*AccessError](t, err)
+	same(t, access.At, closed, "the place of the error")
 	mustSay(t, err, closed, access.User, "chmod o+x", "--data-dir")
 }
 
@@ -145,9 +128,7 @@ func TestPostgresFallsBackToTCPOnALongPath(t *testing.T) {
 	if err == nil || !refused(err) {
 		t.Fatalf("a wrong password got %v", err)
 	}
-	if got := query(t, pg.URL(), `SHOW listen_addresses`); got != "127.0.0.1" {
-		t.Errorf("listens on %q", got)
-	}
+	same(t, query(t, pg.URL(), `SHOW listen_addresses`), "127.0.0.1", "listens on")
 }
 
 func TestPostgresTakesAnotherPortWhenItsOwnIsGone(t *testing.T) {
@@ -175,12 +156,8 @@ func TestPostgresStartsAgainAfterItDied(t *testing.T) {
 	first := pg.PID()
 	noError(t, syscall.Kill(first, syscall.SIGKILL))
 	eventually(t, limit, "another server", func() bool { return pg.PID() != first })
-	if got := query(t, pg.URL(), `SELECT v FROM t`); got != "kept" {
-		t.Fatalf("after the crash the row is %q", got)
-	}
-	if logs.FilterMessage("PostgreSQL ended unexpectedly").Len() != 1 {
-		t.Error("the crash was not logged")
-	}
+	same(t, query(t, pg.URL(), `SELECT v FROM t`), "kept", "the row after the crash")
+	same(t, logs.FilterMessage("PostgreSQL ended unexpectedly").Len(), 1, "how often the crash was logged")
 }
 
 func TestPostgresStopIsImmediateWhenItsTimeIsUp(t *testing.T) {
@@ -203,9 +180,7 @@ func TestPostgresStartErrorCarriesTheLog(t *testing.T) {
 	t.Parallel()
 	dir := dataDir(t)
 	_, err := tryStart(t, PostgresConfig{DataDir: dir, Settings: map[string]string{"shared_buffers": "plenty"}})
-	if _, ok := errors.AsType[*ServerError](err); !ok {
-		t.Fatalf("got %v, want a ServerError", err)
-	}
+	_ = as[*ServerError](t, err)
 	mustSay(t, err, "shared_buffers", "plenty", "postgres.log")
 	// A bad setting of one start does not spoil the next, and the lock was given back.
 	query(t, start(t, PostgresConfig{DataDir: dir}).URL(), `SELECT 'up'`)

@@ -20,9 +20,8 @@ func TestCollectorsInTrouble(t *testing.T) {
 		text := collector.Text{Name: name, Spec: spec}
 		testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), text, "test"))(t)
 		ops := []collector.Op{{ID: "1", Key: "k", Payload: []byte("1")}, {ID: "2", Key: "k", Payload: []byte("2")}}
-		if _, _, err := collector.New(w.store).AddOps(t.Context(), name, 0, [][]collector.Op{ops}); err != nil {
-			t.Fatal(err)
-		}
+		_, _, err := collector.New(w.store).AddOps(t.Context(), name, 0, [][]collector.Op{ops})
+		testenv.NoError(t, err)
 	}
 	of := ` WHERE collector = (SELECT id FROM collector WHERE name = $1)`
 	w.exec(`UPDATE collector_op SET parked_at = tranche_now() - interval '2 h'`+of, "parks")
@@ -62,9 +61,8 @@ func TestFlushesThatHang(t *testing.T) {
 	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
 		"test"))(t)
 	ops := []collector.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}
-	if _, _, err := collector.New(w.store).AddOps(t.Context(), "c", 0, [][]collector.Op{ops}); err != nil {
-		t.Fatal(err)
-	}
+	_, _, err := collector.New(w.store).AddOps(t.Context(), "c", 0, [][]collector.Op{ops})
+	testenv.NoError(t, err)
 	session := testenv.Must(session.New(w.store).StartSession(t.Context(), session.NodeInfo{Host: "h"}, time.Hour))(t)
 	claimed, err := collector.New(w.store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: session, Collector: 1,
 		Max: 1})

@@ -77,9 +77,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 		t.Errorf("when one is taken: %s %+v", r.Status, r.Counts)
 	}
 	w.says(store.Muted, store.DeadLetters, "a", 0)
-	if r := w.stands(store.DeadLetters, "a", store.Muted); r.Counts.Warning != 1 {
-		t.Errorf("when one is muted: %+v", r.Counts)
-	}
+	testenv.Same(t, w.stands(store.DeadLetters, "a", store.Muted).Counts.Warning, 1, "warnings when one is muted")
 	w.letters("a", 2)
 	w.stands(store.DeadLetters, "a", store.Muted)
 	w.letters("a", 4)

@@ -262,9 +262,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	b.source(`ALTER TABLE customer RENAME TO moved`)
 	for range 2 {
 		_, err := b.add(one)
-		if _, ok := errors.AsType[*ingest.EnrichError](err); !ok {
-			t.Fatalf("the source has no such table: %v", err)
-		}
+		_ = testenv.As[*ingest.EnrichError](t, err, "the source has no such table")
 	}
 	why := refused()
 	if why == nil || !strings.Contains(why.Text, `relation "customer" does not exist`) ||
@@ -299,9 +297,7 @@ func TestTryingAddsNothing(t *testing.T) {
 		}
 	}
 	_, _, err := b.it.TryFrom(t.Context(), "e", strings.NewReader(text+`{"payload":{"customer":{"id":9999},"n":1}}`))
-	if bad, ok := errors.AsType[*ingest.OpError](err); !ok || bad.Number != 5 {
-		t.Errorf("an operation without a row: %v", err)
-	}
+	testenv.Same(t, testenv.As[*ingest.OpError](t, err, "an operation without a row").Number, 5, "its number")
 	_, _, err = b.it.TryFrom(t.Context(), "nobody", strings.NewReader(text))
 	testenv.Fails(t, err, "there is no such collector")
 	if keys := b.keys("e"); len(keys) != 1 || ingest.Held(b.it) != 0 || from.asked.Load() != 4 {

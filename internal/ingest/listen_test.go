@@ -129,9 +129,8 @@ func TestProducersAreToldTheLastReason(t *testing.T) {
 			cancel() // in the middle of the second
 			return
 		}
-		if err := msg.Respond([]byte(`{"error":{"code":"unavailable","message":"PostgreSQL is unavailable"}}`)); err != nil {
-			t.Error(err)
-		}
+		refusal := `{"error":{"code":"unavailable","message":"PostgreSQL is unavailable"}}`
+		testenv.Same(t, msg.Respond([]byte(refusal)), nil, "the answer")
 	})
 	testenv.NoError(t, err)
 	p := testenv.Must(endpoints.NewProducer(testenv.Conn(t, server), "c"))(t)

@@ -2,7 +2,6 @@ package ingest_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -205,15 +204,11 @@ func TestRoomIsBounded(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	_, err := b.it.AddFrom(t.Context(), "c", endless{})
-	if _, ok := errors.AsType[*ingest.TooManyError](err); !ok {
-		t.Errorf("a body without an end gives %v", err)
-	}
+	_ = testenv.As[*ingest.TooManyError](t, err, "a body without an end")
 	testenv.Same(t, ingest.Held(b.it), 0, "bytes are held after it")
 	ingest.Hold(b.it, ingest.MaxHeld)
 	_, err = b.it.AddFrom(t.Context(), "c", strings.NewReader(`{"key":"k","payload":1}`))
-	if _, ok := errors.AsType[*ingest.OverloadedError](err); !ok {
-		t.Errorf("without room: %v", err)
-	}
+	_ = testenv.As[*ingest.OverloadedError](t, err, "without room")
 }
 
 // endless is spaces indefinitely.

@@ -2,7 +2,6 @@ package systest
 
 import (
 	"encoding/json"
-	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -158,9 +157,7 @@ func refuse(t *testing.T, asApp, asOwner string) {
 func wantDenied(t *testing.T, pool *pgxpool.Pool, sql string) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), sql, pgx.QueryExecModeSimpleProtocol)
-	if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
-		t.Errorf("%s: %v; want it denied", sql, err)
-	}
+	testenv.Same(t, testenv.As[*pgconn.PgError](t, err, "%s", sql).Code, "42501", "%s is denied by", sql)
 }
 
 // Nodes and services reach NATS and PostgreSQL by TLS, and check whom they speak to; with the authority of someone else

@@ -55,9 +55,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 				wrong.Add(1)
 				return
 			}
-			if err != nil {
-				t.Errorf("caller %d: %v", i, err)
-			}
+			testenv.Same(t, err, nil, "caller %d", i)
 			newly.Add(acked.Newly)
 			told(acked.CompletedBatches)
 		})

@@ -106,9 +106,7 @@ func ackEach(t *testing.T, client *trackerclient.Client, ids []bitfield.ItemID) 
 	for _, id := range slices.Concat(ids, ids) {
 		all.Go(func() {
 			acked, err := client.Ack(t.Context(), id)
-			if err != nil {
-				t.Error(err)
-			}
+			testenv.Same(t, err, nil, "an acknowledgement")
 			newly.Add(acked.Newly)
 			if acked.Completed(id.Batch) {
 				told.Add(1)
@@ -181,9 +179,8 @@ func TestWithTheDocumentedPermissions(t *testing.T) {
 	for user, may := range map[string]bool{"web": true, "accounts": false} {
 		patience := map[bool]time.Duration{true: soon, false: 200 * time.Millisecond}[may]
 		client := testenv.Must(trackerclient.New(conn(user), trackerclient.Config{Timeout: patience}))(t)
-		if _, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: user}); (err == nil) != may {
-			t.Errorf("%s: %v", user, err)
-		}
+		_, err := client.Open(t.Context(), trackerclient.BatchSettings{Owner: user})
+		testenv.Same(t, err == nil, may, "%s may open a batch: %v", user, err)
 	}
 	testenv.Same(t, b.count(`SELECT count(*) FROM tracker_service`), 1, "batches were opened")
 }

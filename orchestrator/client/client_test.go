@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
-	"errors"
 	"io"
 	"net"
 	"net/http"
@@ -86,10 +85,8 @@ func TestASilentServerIsGivenUp(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			err := ask(t.Context())
-			silent, ok := errors.AsType[*client.NoResponseError](err)
-			if !ok || silent.URL != at || !strings.Contains(err.Error(), "wait longer") {
-				t.Errorf("got %v; want a NoResponseError of %s", err, at)
-			}
+			testenv.Same(t, testenv.As[*client.NoResponseError](t, err, "the call").URL, at, "the URL of the error")
+			testenv.Says(t, err, "wait longer", "the error")
 		})
 	}
 }
@@ -147,9 +144,7 @@ func TestADocumentThatStops(t *testing.T) {
 	defer server.Close()
 	defer close(gone)
 	_, err := dial(t, server.URL, short).ListRuns(t.Context(), client.ListRunsParams{Limit: 1})
-	if _, ok := errors.AsType[*client.NoResponseError](err); !ok {
-		t.Errorf("got %v; want a NoResponseError", err)
-	}
+	_ = testenv.As[*client.NoResponseError](t, err, "a server that does not answer")
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(short, cancel)
 	_, err = dial(t, server.URL, 0).ListRuns(ctx, client.ListRunsParams{Limit: 1})
@@ -165,9 +160,7 @@ func TestWrongAddresses(t *testing.T) {
 	_, err := client.New(client.DefaultURL, client.WithTimeout(-1))
 	testenv.Fails(t, err, "a negative timeout is taken")
 	_, err = dial(t, "http://127.0.0.1:1", 0).Info(t.Context())
-	if _, ok := errors.AsType[*client.UnreachableError](err); !ok {
-		t.Errorf("got %v; want an UnreachableError", err)
-	}
+	_ = testenv.As[*client.UnreachableError](t, err, "no server")
 }
 
 // What stands in a path arrives as it is, dots and slashes too.

@@ -1,7 +1,6 @@
 package client_test
 
 import (
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
@@ -50,9 +49,7 @@ func TestEventsGoOn(t *testing.T) {
 		}
 	}
 	testenv.SameList(t, got, []string{"run 7-1 {\"a\":\n1}", "message 7-2 2", "end 7-2 {}"}, "the events")
-	if no, ok := errors.AsType[*client.ProblemError](last); !ok || no.Status != http.StatusForbidden {
-		t.Errorf("it ended with %v; want the 403", last)
-	}
+	testenv.Same(t, testenv.As[*client.ProblemError](t, last, "its end").Status, http.StatusForbidden, "it ended with")
 	testenv.SameList(t, asked, []string{"", "7-2", "7-2", "7-2"}, "it asked from")
 }
 
@@ -62,9 +59,7 @@ func TestEventsOfNobodyEndAtOnce(t *testing.T) {
 	seen := 0
 	for _, err := range cl.Watch(t.Context(), client.WatchParams{}) {
 		seen++
-		if _, ok := errors.AsType[*client.UnreachableError](err); !ok {
-			t.Errorf("got %v; want an UnreachableError", err)
-		}
+		_ = testenv.As[*client.UnreachableError](t, err, "no server")
 	}
 	testenv.Same(t, seen, 1, "errors")
 }

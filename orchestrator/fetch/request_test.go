@@ -138,9 +138,7 @@ func TestDamagedItemsFailAlone(t *testing.T) {
 		b.Exec(t, `UPDATE batchrun SET params = $2 WHERE id = $1`, runs[4+i], params)
 	}
 	b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
-		if chunk.Param("year") != "2026" {
-			t.Errorf("the parameters are %v", chunk.Params())
-		}
+		testenv.Same(t, chunk.Param("year"), "2026", "the parameter")
 		return nodetest.Echo(ctx, chunk)
 	})
 	b.Node = b.StartNode(t)
@@ -232,9 +230,7 @@ func (b *bundle) directly(t *testing.T, answer func(asked []int) (final int, bod
 			}
 			reply := f.Reply(workqueue.SliceID(slice), n, text)
 			reply.Subject = msg.Header.Get(wire.HeaderReplyTo)
-			if err := b.NC.PublishMsg(reply); err != nil {
-				t.Error(err)
-			}
+			testenv.Same(t, b.NC.PublishMsg(reply), nil, "a reply")
 		}
 	})
 	if err == nil {

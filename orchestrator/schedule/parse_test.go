@@ -1,7 +1,6 @@
 package schedule_test
 
 import (
-	"errors"
 	"maps"
 	"net/url"
 	"slices"
@@ -143,10 +142,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		"every: 5m\nstart_attempts: 0":                     "start_attempts: want a whole number within 1 to 100",
 	} {
 		_, err := schedule.Parse("s", []byte(text+"\n"+rest))
-		bad, ok := errors.AsType[*strictyaml.Error](err)
-		if !ok || !strings.Contains(bad.Error(), want) {
-			t.Errorf("%s: %v; want …%s…", text, err, want)
-		}
+		testenv.Says(t, testenv.As[*strictyaml.Error](t, err, "%s", text), want, "%s", text)
 	}
 	for items, want := range map[string]string{
 		"{}":                          "items: give one of file, url and sql",
@@ -200,9 +196,7 @@ func tryExpression(t *testing.T, expression string) (valid bool) {
 		"'\nzone: America/Santiago\nendpoint: e\nitems: {file: f}\n"
 	s, err := schedule.Parse("s", []byte(text))
 	if err != nil {
-		if _, ok := errors.AsType[*strictyaml.Error](err); !ok {
-			t.Errorf("%q: %T %v", expression, err, err)
-		}
+		_ = testenv.As[*strictyaml.Error](t, err, "%q", expression)
 		return false
 	}
 	after := time.Date(2026, 9, 5, 3, 59, 59, 1, time.UTC)

@@ -35,9 +35,7 @@ func read(t *testing.T, from io.ReadCloser, err error) string {
 		return ""
 	}
 	text, err := io.ReadAll(from)
-	if err = errors.Join(err, from.Close()); err != nil {
-		t.Error(err)
-	}
+	testenv.Same(t, errors.Join(err, from.Close()), nil, "the source")
 	return string(text)
 }
 
@@ -171,9 +169,7 @@ func TestSlowURLsSayWhatTookTooLong(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begins" {
 			_, _ = io.WriteString(w, "id\n1\n")
-			if err := http.NewResponseController(w).Flush(); err != nil {
-				t.Error(err)
-			}
+			testenv.Same(t, http.NewResponseController(w).Flush(), nil, "what is sent at once")
 		}
 		select {
 		case <-over:

@@ -289,9 +289,7 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 				_, _ = first.task.Run(ctx, first.lease) // it is dead by then
 			}
 			first.task.Wait()
-			if !errors.Is(context.Cause(ctx), died) {
-				t.Fatal("the leader did not die")
-			}
+			testenv.MustSame(t, context.Cause(ctx), died, "the leader's end")
 			w.before, w.after = nil, nil
 			w.lead().settle()
 			w.want("s", "09:00 started/cancelled, 10:00 started/running")

@@ -307,12 +307,9 @@ func TestDocumentedPermissionsAreEnoughForBadRequests(t *testing.T) {
 	g := setupGuarded(t, documented(t))
 	nodetest.WantReady(t, g.Node)
 	web := g.conn(t, "web")
-	var slot *wire.SlotError
 	_, err := endpoints.Call[string, nodetest.Statement](t.Context(), web, "accounts", "C1", "no account",
 		endpoints.CallerName("web"))
-	if !errors.As(err, &slot) || slot.Code != "bad_payload" {
-		t.Errorf("the call ended with %v", err)
-	}
+	testenv.Same(t, testenv.As[*wire.SlotError](t, err, "the call").Code, "bad_payload", "the call ended with")
 	g.Buried(t, 1)
 	out := testenv.Must(g.Node.DeadLetters().Requeue(t.Context(), deadletter.DeadSelection{All: true}, "ann"))(t)
 	testenv.MustSame(t, out.Requeued, 1, "requeued: %+v", out)

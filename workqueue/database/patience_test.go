@@ -73,9 +73,7 @@ func TestAClosedConnectionIsMadeAnew(t *testing.T) {
 	other := testenv.Connect(t, url)
 	end := func(ctx context.Context, tx pgx.Tx) {
 		var pid int
-		if err := tx.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid); err != nil {
-			t.Error(err)
-		}
+		testenv.Same(t, tx.QueryRow(ctx, `SELECT pg_backend_pid()`).Scan(&pid), nil, "its process")
 		if _, err := other.Exec(ctx, `SELECT pg_terminate_backend($1, 60000)`, pid); err != nil {
 			t.Error(err)
 		}

@@ -120,9 +120,7 @@ func TestCanaryGetsAll(t *testing.T) {
 	claimed := b.wantClaim(run, 30, dispatch.BoundAuto)
 	b.Record(storetest.Faulty(claimed[0], workqueue.SlotError{Code: "flaky", Message: "again", Retry: true}))
 	for _, s := range append(claimed[1:], b.One(run)) {
-		if s.Endpoint != canary {
-			t.Fatalf("a slice went to %s", s.Endpoint)
-		}
+		testenv.MustSame(t, s.Endpoint, canary, "the endpoint of a slice")
 		b.Record(storetest.Whole(s))
 	}
 	seen := testenv.Must(pacestore.New(b.Store).Observe(t.Context(), time.Unix(1, 0), nil))(t)

@@ -2,8 +2,6 @@ package dispatch_test
 
 import (
 	"bytes"
-	"errors"
-	"strings"
 	"testing"
 	"time"
 
@@ -279,10 +277,7 @@ func TestOldNodesAndSteps(t *testing.T) {
 	req := storetest.Planned(storetest.Need("a"), storetest.Need("b", 0))
 	req.Session = b.Session
 	_, err := start.New(b.Store).Load(t.Context(), req, storetest.Keys("C0"))
-	var state *workqueue.StateError
-	if !errors.As(err, &state) || !strings.Contains(err.Error(), "web1 (pid 7, version v0.4)") {
-		t.Fatalf("beside an old node: %v; want a StateError that names it", err)
-	}
+	testenv.Says(t, testenv.As[*workqueue.StateError](t, err, "a load"), "web1 (pid 7, version v0.4)", "an old node")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 1, "runs")
 	b.Exec(`UPDATE node_session SET expires_at = tranche_now() WHERE host = 'web1'`)
 	run := b.Load(req, 4)

@@ -247,9 +247,7 @@ func TestALoadWithLinesIsTakenBack(t *testing.T) {
 		}
 		return err
 	})
-	if wrong, ok := errors.AsType[*start.ItemOrderError](err); !ok || wrong.Line != 32_902 {
-		t.Fatalf("an item without a value: %v", err)
-	}
+	testenv.Same(t, testenv.As[*start.ItemOrderError](t, err, "an item without a value").Line, 32_902, "its line")
 	b.WantNothing()
 	testenv.Same(t, b.Number(`SELECT count(*) FROM work_order`), 0, "rows of work_order are left")
 }

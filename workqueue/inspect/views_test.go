@@ -145,10 +145,8 @@ func TestGroupsAreBounded(t *testing.T) {
 		WHERE run_id = $1`, run)
 	store := inspect.New(b.Store)
 	for range 2 {
-		var bad *inspect.GroupingError
-		if _, err := store.GroupsBy(t.Context(), run, "id"); !errors.As(err, &bad) {
-			t.Errorf("by an id: %v", err)
-		}
+		_, err := store.GroupsBy(t.Context(), run, "id")
+		_ = testenv.As[*inspect.GroupingError](t, err, "by an id")
 	}
 	found, err := store.GroupsBy(t.Context(), run, "half")
 	if err != nil || found.Others.Values != 33_000-50 || found.Others.Items != 66_000-100 {
@@ -199,9 +197,8 @@ func TestLooksAtSingleRunsAreBounded(t *testing.T) {
 	var looks sync.WaitGroup
 	for _, run := range append(runs, runs...) {
 		looks.Go(func() {
-			if _, err := inspect.New(db).ForecastRun(t.Context(), run); err != nil {
-				t.Error(err)
-			}
+			_, err := inspect.New(db).ForecastRun(t.Context(), run)
+			testenv.Same(t, err, nil, "a forecast")
 		})
 	}
 	const each = 5 // statements of a look; the run itself is one more

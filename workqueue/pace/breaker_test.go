@@ -88,9 +88,8 @@ func TestJudge(t *testing.T) {
 			t.Parallel()
 			var s past
 			tc.tell(&s)
-			if o := judge(s.slices, tc.trusted); o.down != tc.down {
-				t.Errorf("down %v, %d of %d failed; want %v", o.down, o.failed, o.of, tc.down)
-			}
+			o := judge(s.slices, tc.trusted)
+			testenv.Same(t, o.down, tc.down, "down, %d of %d failed", o.failed, o.of)
 		})
 	}
 }

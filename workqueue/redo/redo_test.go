@@ -2,7 +2,6 @@ package redo_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -74,10 +73,7 @@ func TestSettingsOfStepsOfSeveralKinds(t *testing.T) {
 
 	refused := func(what string, err error, want ...string) {
 		t.Helper()
-		if _, ok := errors.AsType[*workqueue.SettingError](err); !ok {
-			t.Errorf("%s: %v; want it refused", what, err)
-			return
-		}
+		_ = testenv.As[*workqueue.SettingError](t, err, "%s", what)
 		for _, w := range want {
 			testenv.Says(t, err, w, "%s", what)
 		}

@@ -1,7 +1,6 @@
 package retention_test
 
 import (
-	"errors"
 	"testing"
 	"time"
 
@@ -53,9 +52,7 @@ func TestTheAuditLogIsDeletedByItsLimitsOnly(t *testing.T) {
 				n, err := retention.New(b.Store).DeleteOld(t.Context(), b.Lead(), retention.RetainAudit, time.Now().Add(time.Hour),
 					4)
 				if name == "not at all" {
-					if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "42501" {
-						t.Errorf("got %v, want it denied", err)
-					}
+					testenv.Same(t, testenv.As[*pgconn.PgError](t, err, "a deletion").Code, "42501", "it is denied by")
 					break
 				}
 				testenv.NoError(t, err)

@@ -1,7 +1,6 @@
 package retention_test
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -86,9 +85,7 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 				continue
 			}
 			_, err := b.deleteByHand(run, dry)
-			if refused, ok := errors.AsType[*workqueue.StateError](err); !ok || !strings.Contains(refused.Error(), says) {
-				t.Errorf("%v; want %q", err, says)
-			}
+			testenv.Says(t, testenv.As[*workqueue.StateError](t, err, "%q", says), says, "the refusal")
 		}
 		testenv.Same(t, fmt.Sprint(b.inTables(run)), fmt.Sprint(before), "%q: rows of the run", says)
 	}
@@ -181,9 +178,7 @@ func TestAPartitionIsEmptiedWhenNobodyElseIsInIt(t *testing.T) {
 		left := b.inTables(gone)
 		delete(left, "audit_log")
 		delete(left, "deleted_run")
-		if len(left) > 0 {
-			t.Errorf("there is left: %v", left)
-		}
+		testenv.Same(t, len(left), 0, "tables that have rows: %v", left)
 	}
 	testenv.Same(t, b.inTables(running)["work_queue"], 9, "items of the run in progress")
 	b.Check()

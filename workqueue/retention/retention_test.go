@@ -34,9 +34,7 @@ func (b *bench) wantGone(run workqueue.RunID, by string, other workqueue.RunID, 
 	left := b.inTables(run)
 	delete(left, "audit_log")
 	delete(left, "deleted_run")
-	if len(left) > 0 {
-		b.Errorf("there is left: %v", left)
-	}
+	testenv.Same(b, len(left), 0, "tables that have rows: %v", left)
 	testenv.Same(b, fmt.Sprint(b.inTables(other)), fmt.Sprint(before), "rows of the other run")
 	if last := b.Actions(run); last[len(last)-1] != "delete by "+by {
 		b.Errorf("actions: %v", last)

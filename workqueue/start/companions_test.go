@@ -122,9 +122,7 @@ func TestARefusedLoadLeavesOthersAlone(t *testing.T) {
 	g.begin(t.Context(), 2, "a", "b")
 	g.commit()
 	testenv.NoError(t, errors.Join(<-g.ends[0], <-g.ends[2]))
-	if _, duplicate := errors.AsType[*workqueue.DuplicateKeyError](<-g.ends[1]); !duplicate {
-		t.Error("the load with a key twice was not refused for it")
-	}
+	_ = testenv.As[*workqueue.DuplicateKeyError](t, <-g.ends[1], "the load with a key twice")
 	g.wantRuns(2, 2)
 }
 

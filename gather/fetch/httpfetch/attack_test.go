@@ -156,9 +156,7 @@ func TestRebinding(t *testing.T) {
 	c := client(t, httpfetch.Config{Resolver: resolver(t, &address)}, "http: {allow_private: [127.0.0.2]}")
 	ask := func() string {
 		slots, err := get(t, c, settings("http://rebind.example:"+port+"/{key}"), &fetch.Request{Items: items(1)})
-		if err != nil {
-			t.Error(err)
-		}
+		testenv.Same(t, err, nil, "the request")
 		return codeOf(slots[100].Err)
 	}
 	if got := ask(); got != "" || good.Load() != 1 {

@@ -254,9 +254,7 @@ func asked(t *testing.T, node, nc *nats.Conn, subject string) {
 		if !strings.HasPrefix(msg.Reply, "_R_.") {
 			t.Errorf("%s is to be answered at %s", subject, msg.Reply)
 		}
-		if err := msg.Respond([]byte("done")); err != nil {
-			t.Error(err)
-		}
+		testenv.Same(t, msg.Respond([]byte("done")), nil, "the answer")
 	})
 	if err == nil {
 		err = node.Flush()

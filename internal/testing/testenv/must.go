@@ -81,6 +81,16 @@ func Has(t testing.TB, text, part, what string, args ...any) {
 	}
 }
 
+// As returns an error as one of a type, or ends the test; what and args say of which thing it is.
+func As[E error](t testing.TB, err error, what string, args ...any) E {
+	t.Helper()
+	found, ok := errors.AsType[E](err)
+	if !ok {
+		t.Fatalf("%s: got %v, want a %T", fmt.Sprintf(what, args...), err, found)
+	}
+	return found
+}
+
 func SameList[S ~[]E, E comparable](t testing.TB, got, want S, what string, args ...any) {
 	t.Helper()
 	if !slices.Equal(got, want) {
