@@ -33,8 +33,8 @@ func (l *loading) wait() (startstore.Loaded, error) {
 	return l.run, l.err
 }
 
-// gated holds items back, from the i-th on, until the gate is open; then it goes on, or fails with an error. It tells the
-// gate that it has come there: all batches are written by then, but for two that may be on their way.
+// gated holds items back, from the i-th on, until the gate is open; then it goes on, or fails with an error. It tells
+// the gate that it has come there: all batches are written by then, but for two that may be on their way.
 func gated(next func(*startstore.LoadItem) error, i int, gate chan error) func(*startstore.LoadItem) error {
 	return func(item *startstore.LoadItem) error {
 		if i--; i == -1 {
@@ -64,7 +64,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 		req := storetest.Request()
 		req.Name, req.Session = name, b.Open()
 		l := b.goLoad(req, gated(heavy(items), items, gate))
-		<-gate
+		testenv.NoError(b, <-gate)
 		b.Until("all is written", func() bool { return b.rowsOf(name) == items })
 		return req.Session, l
 	}
@@ -119,7 +119,7 @@ func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 	broken := errors.New("the upload broke")
 	gate := make(chan error)
 	failing := b.goLoad(req, gated(heavy(20), 19, gate))
-	<-gate
+	testenv.NoError(b, <-gate)
 	wantStateError := func(when string) {
 		t.Helper()
 		loaded, err := b.TryLoad(req, few(4))

@@ -490,7 +490,7 @@ func TestExplainARunThatLoads(t *testing.T) {
 	req.Session = b.Session
 	gate := make(chan error)
 	l := b.goLoad(req, gated(heavy(20), 20, gate))
-	<-gate
+	testenv.NoError(b, <-gate)
 	run := testenv.Must(inspect.New(b.Store).Resolve(t.Context(), inspect.LastRun))(t)
 	e := b.wantTold(run)
 	if !strings.Contains(e.Summary, "still loading") || e.State != "loading" || !e.Unsealed {

@@ -257,7 +257,7 @@ func (b *bench) abandoned(name string) {
 	gate := make(chan error)
 	l := b.goLoad(req, gated(heavy(20), 20, gate))
 	b.Cleanup(func() { close(gate); _, _ = l.wait() })
-	<-gate
+	testenv.NoError(b, <-gate)
 	b.Expire(req.Session)
 }
 

@@ -54,8 +54,8 @@ type Meta struct {
 	Requeued int
 }
 
-// IdempotencyKey is the same for every attempt at an item in one generation of its run. It includes a hash of the item's
-// key, since after a failover that loses commits another item may get the same ordinal.
+// IdempotencyKey is the same for every attempt at an item in one generation of its run. It includes a hash of the
+// item's key, since after a failover that loses commits another item may get the same ordinal.
 func (m Meta) IdempotencyKey(ordinal int, key string) string {
 	hash := sha256.Sum256([]byte(key))
 	id := fmt.Sprintf("%s/%d/%d/%d/%x", m.Run, m.Step, ordinal, m.Generation, hash[:8])

@@ -149,8 +149,8 @@ func TestTokensNeedFourEyes(t *testing.T) {
 	}
 	ctx, _ := identity.Confirming(t.Context(), &done.Act, "bob", nil) // as if another request had confirmed it since
 	_, err := identity.New(b.Store).CreateToken(ctx, identity.NewToken{Name: "dora", Role: "admin"}, "ann")
-	if _, settled := errors.AsType[*workqueue.ConflictError](err); !settled || b.Number(`SELECT count(*) FROM api_token WHERE
-		name = 'dora'`) > 0 {
+	_, settled := errors.AsType[*workqueue.ConflictError](err)
+	if !settled || b.Number(`SELECT count(*) FROM api_token WHERE name = 'dora'`) > 0 {
 		t.Errorf("an act is done twice: %v", err)
 	}
 	b.JSON(http.MethodPost, "/tokens/carl/rotate", `{}`, http.StatusAccepted, &act, ann...)

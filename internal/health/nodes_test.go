@@ -20,7 +20,8 @@ func TestNodesThatAreSilent(t *testing.T) {
 	testenv.Must(sessionstore.New(w.store).Lead(t.Context(), session, time.Hour))(t)
 	w.goes(store.LeaderMissing, "leader")
 
-	w.exec(`UPDATE node_session SET heartbeat_at = tranche_now() - interval '4 min', expires_at = tranche_now() + interval '1 min'`)
+	w.exec(`UPDATE node_session
+		SET heartbeat_at = tranche_now() - interval '4 min', expires_at = tranche_now() + interval '1 min'`)
 	w.appears(store.NodeLate, session.String(), store.Warning, "node there (pid 7)", "2 requests with 20 items")
 	w.exec(`UPDATE node_session SET expires_at = tranche_now() - interval '10 seconds'`)
 	w.exec(`UPDATE leader SET expires_at = tranche_now() - interval '10 seconds'`)

@@ -7312,4 +7312,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of ef6e9f2318e91d0ae683836326d1326e, is 33c1829f3a0882b3cf73ce95f32602f55343d35cfbb90ee9e1113020e667fca3.
+// Of 064d4fadf71e4844010b1f5874a1af2a, is 33c1829f3a0882b3cf73ce95f32602f55343d35cfbb90ee9e1113020e667fca3.

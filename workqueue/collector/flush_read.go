@@ -34,7 +34,8 @@ CROSS JOIN LATERAL (
            sum(octet_length(w.payload) + octet_length(w.op_id) + 64) OVER line AS bytes,
            bool_or(w.not_before > $7) OVER line AS held
     FROM (
-        SELECT q.seq, q.op_id, q.payload, q.attempts, q.requeues, q.retry_alone, q.not_before, q.priority FROM collector_op q
+        SELECT q.seq, q.op_id, q.payload, q.attempts, q.requeues, q.retry_alone, q.not_before, q.priority
+        FROM collector_op q
         WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
           AND ($6 OR q.not_before IS NULL OR q.not_before <= $7)
         ORDER BY q.priority DESC, q.seq LIMIT k.size) w
@@ -58,7 +59,8 @@ CROSS JOIN LATERAL (
             SELECT q.*, q.fold IS NULL OR row_number() OVER own = 1 AS first,
                    CASE WHEN q.fold IS NULL THEN q.not_before > $7 ELSE bool_or(q.not_before > $7) OVER own END AS held
             FROM (
-                SELECT q.seq, q.op_id, q.payload, q.attempts, q.requeues, q.retry_alone, q.not_before, q.priority, q.fold
+                SELECT q.seq, q.op_id, q.payload, q.attempts, q.requeues, q.retry_alone, q.not_before, q.priority,
+                    q.fold
                 FROM collector_op q
                 WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
                 ORDER BY q.priority DESC, q.seq LIMIT $6) q

@@ -55,7 +55,7 @@ FROM batchrun WHERE id = $1`
 	setTimes = `UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = $4 WHERE id = $1`
 
 	// What a schedule does with its run that is late goes by the run's time.
-	setOccurrence = `UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL`
+	setOccurrence = `UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL AND $3`
 
 	// ClearPace goes with a run whose time is taken away, once its steps are locked.
 	ClearPace = `
@@ -218,10 +218,8 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 			return err
 		}
 	}
-	if c.DoneBy != nil {
-		if _, err := tx.Exec(ctx, setOccurrence, r.id, next); err != nil {
-			return fmt.Errorf("set when it is to be done: %w", err)
-		}
+	if _, err := tx.Exec(ctx, setOccurrence, r.id, next, c.DoneBy != nil); err != nil {
+		return fmt.Errorf("set when it is to be done: %w", err)
 	}
 	d.Add("done_by", timeText(by), timeText(next))
 	d.Add("gentle", gentle, gently)

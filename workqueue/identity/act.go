@@ -214,8 +214,8 @@ RETURNING coalesce(token_id::text, ''), EXISTS (SELECT FROM api_token t WHERE t.
     OR EXISTS (SELECT FROM web_session s WHERE s.token_id IS NULL AND s.subject = a.subject AND s.role = 'admin'
         AND least(s.expires_at, ` + vouchedFor + ` + $3::interval) > tranche_now())`
 
-// BeginAct begins to carry out an act. It returns a [*workqueue.ConflictError] if that was settled, or the credential of
-// who asked is no longer valid. An erasure is running then.
+// BeginAct begins to carry out an act. It returns a [*workqueue.ConflictError] if that was settled, or the credential
+// of who asked is no longer valid. An erasure is running then.
 func (s Store) BeginAct(ctx context.Context, act *Act) error {
 	act.attempt = uuid.New()
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {

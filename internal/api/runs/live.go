@@ -236,8 +236,9 @@ func (s *Routes) registerPlanes(api huma.API) {
 	op.Description = "One byte for each item, in the order of their ordinals, from that of the first block on; a block " +
 		"has 8192 items, and the last one of a run ends with its items. Blocks behind the last item are left out, so " +
 		"the answer may be empty.\n\n" +
-		"- state: 0 waiting for a step before, or to be loaded; 1 held by a canary, or behind another item of its lane; 2 ready; 3 to be retried " +
-		"later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are being recomputed.\n" +
+		"- state: 0 waiting for a step before, or to be loaded; 1 held by a canary, or behind another item of its " +
+		"lane; 2 ready; 3 to be retried later; 4 in flight; 5 done; 6 failed; 7 left out; 8 done, and its inputs are " +
+		"being recomputed.\n" +
 		"- attempts: how often the item was sent since it was last ready, up to 255.\n" +
 		"- latency: of the request that brought its outcome: 0 for none, else 1+12·log2(1+milliseconds), rounded, up to " +
 		"255.\n" +
