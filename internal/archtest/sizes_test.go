@@ -32,8 +32,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    633, // without tests and generated code, as are lines
-	lines:    151950,
-	tests:    79949, // lines of them
+	lines:    151858,
+	tests:    79799, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
