@@ -146,9 +146,9 @@ authorization { users: [
     { user: all, password: p }
 ] }`
 
-// NATS takes no events of one kind, and others are larger than a message may be. However many these are, and although
-// they are the older ones, those of other kinds are published; with the permission, these are as well.
-func TestEventsThatAreNotTakenKeepNoOthers(t *testing.T) {
+// Events that NATS refuses, for their kind or size, do not delay others, however many and old they are. With the
+// permission those of the kind are published, too.
+func TestRefusedEventsDelayNoOthers(t *testing.T) {
 	t.Parallel()
 	pool, server := testenv.Pool(t), testenv.NATSByConfig(t, allButSchedules)
 	add := func(kind string, n, size int) { // older than all before

@@ -215,10 +215,9 @@ func TestAGoodItemProbesForThoseThatFailedBefore(t *testing.T) {
 	b.Check()
 }
 
-// Replies that an outage cut short leave items to be retried. That they are not answered again proves nothing against
-// them, unless they are few of their chunk or the service has worked for others since. Items that never get an answer
-// do not hold the run either.
-func TestWhatAnOutageCutsShortIsNoCulprit(t *testing.T) {
+// Items that a reply left to be retried are not blamed for a failure without an answer, unless they are few of their
+// chunk or the service has since worked for others. Items that are never answered do not keep the run from its end.
+func TestItemsCutOffByAnOutageAreNotBlamed(t *testing.T) {
 	t.Parallel()
 	away := func(s workqueue.Slice) settle.Answer {
 		return storetest.Faulty(s, workqueue.SlotError{Code: "unavailable", Message: "no database", Retry: true})

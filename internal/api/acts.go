@@ -33,8 +33,8 @@ func (s *actRoutes) Register(api huma.API) {
 	list := apicore.Get("list-acts", "/acts", "List administrators' acts that another one confirms")
 	apicore.Register(s.Core, api, apicore.ByAdmin(list), s.listActs)
 	confirm := apicore.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
-		"Requester and confirmer must be two people: neither made the other's token, nor one person both tokens. A "+
-			"refused act stays pending; an interrupted erasure stays running: confirm it again.")
+		"Requester and confirmer must be two people. Neither may have made the other's token, and no one person both. "+
+			"A refused act stays pending. An interrupted erasure stays running: confirm it again.")
 	apicore.Register(s.Core, api, apicore.Unstored(apicore.ByAdmin(confirm)), s.confirmAct)
 	reject := apicore.Post("reject-act", "/acts/{id}/reject", "Reject an act, or withdraw it", "")
 	apicore.Register(s.Core, api, apicore.ByAdmin(reject), s.rejectAct)

@@ -68,7 +68,7 @@ type RetentionDue struct {
 const (
 	setRetentionText = `Replaces all limits: an absent one is removed; to remove all, send "keep_all": true. The leader
 deletes what exceeds them within ten minutes, in small pieces.`
-	runRetentionText = `The leader starts at once; the answer says what it deletes, without waiting for it. Each run
+	runRetentionText = `The leader starts immediately; the answer says what will be deleted and does not wait. Each run
 leaves the lists first; its rows are then deleted in small pieces.`
 )
 
@@ -83,7 +83,7 @@ func (s *adminRoutes) registerRetention(api huma.API) {
 		"Apply the limits now", runRetentionText)), s.runRetention)
 	apicore.Register(s.Core, api, apicore.FourEyes("erase", apicore.ByAdmin(apicore.Post("erase", "/erase",
 		"Erase a key's data",
-		"Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, "+
+		"Payloads, results, error messages, dead letters, quarantined messages and parked operations are deleted, "+
 			"and a marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while "+
 			"work with the key is in progress. Repeat an interrupted erasure to finish it."))), s.erase)
 }

@@ -156,7 +156,7 @@ func as[E error](t *testing.T, err error) E {
 	return found
 }
 
-// same is that of testenv, which imports this package, as do those below.
+// same, noError and must are copies from testenv, which imports this package.
 func same[T comparable](t *testing.T, got, want T, what string, args ...any) {
 	t.Helper()
 	if got != want {

@@ -523,7 +523,7 @@ type AuditEntry struct {
 	// At by the clock of the database
 	At time.Time `json:"at"`
 
-	// Actor who did it; tranche: a node, on its own
+	// Actor who did it; tranche for a node
 	Actor string `json:"actor"`
 
 	// Action what, like start, rerun, pause or endpoint_set
@@ -1103,7 +1103,7 @@ type Controlled struct {
 	// Slices paused: requests in flight; cancelled: requests withdrawn
 	Slices int64 `json:"slices"`
 
-	// Paused resumed after a cancel: it waits for approval of its canary, with this verdict
+	// Paused why the run is paused, and stays so
 	Paused string `json:"paused,omitempty"`
 }
 
@@ -5738,8 +5738,8 @@ func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, 
 
 // ConfirmAct: Confirm and carry out an act.
 //
-// Requester and confirmer must be two people: neither made the other's token, nor one person both tokens. A refused
-// act stays pending; an interrupted erasure stays running: confirm it again.
+// Requester and confirmer must be two people. Neither may have made the other's token, and no one person both. A
+// refused act stays pending. An interrupted erasure stays running: confirm it again.
 //
 // It is POST /acts/{id}/confirm, for role admin.
 func (c *Client) ConfirmAct(ctx context.Context, id string, options ...CallOption) (ConfirmedAct, error) {
@@ -6115,7 +6115,7 @@ func (c *Client) SetEndpoint(ctx context.Context, name string, body EndpointChan
 
 // Erase: Erase a key's data.
 //
-// Payloads, results, messages of errors, letters, quarantined messages and parked operations are deleted, and a
+// Payloads, results, error messages, dead letters, quarantined messages and parked operations are deleted, and a
 // marker replaces the key, in all runs or one. Counts, states and codes stay. Refused while work with the key is in
 // progress. Repeat an interrupted erasure to finish it.
 //
@@ -6357,7 +6357,7 @@ func (c *Client) ShowRetention(ctx context.Context, options ...CallOption) (Rete
 
 // RunRetention: Apply the limits now.
 //
-// The leader starts at once; the answer says what it deletes, without waiting for it. Each run leaves the lists
+// The leader starts immediately; the answer says what will be deleted and does not wait. Each run leaves the lists
 // first; its rows are then deleted in small pieces.
 //
 // It is POST /retention/run, for role admin.
@@ -6410,9 +6410,9 @@ func (c *Client) AllRuns(ctx context.Context, params ListRunsParams, options ...
 //
 // The body is the items: CSV, NDJSON or Parquet, plain, gzip or zstd. The query has the settings. Or it is
 // multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a plan in YAML, and
-// plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may have too are
-// laid over it, for this run. Either way items stream in. After an error there is no run. With dry_run=true all is
-// read and checked the same way, and nothing is stored.
+// plan_name), and items. Give one of endpoint, plan and plan_ref; other settings replace the plan's for this run.
+// Items are streamed. An error leaves no run. With dry_run=true everything is read and checked the same way, and
+// nothing is stored.
 //
 // It is POST /runs, for role operator.
 func (c *Client) StartRun(ctx context.Context, params StartRunParams, contentType string, body io.Reader, options ...CallOption) (*Stream, error) {
@@ -6489,8 +6489,8 @@ func (c *Client) CancelAllRuns(ctx context.Context, body ControlAll, options ...
 
 // OpenRun: Open a run for items over time.
 //
-// Work begins while items are added: every full group of 8192 starts at once, the rest when the run is sealed. A
-// canary is refused. Percentages, like max_failed=1%, apply once the run is sealed and its size is known.
+// Work begins while items are added: each full group of 8192 immediately, the rest when the run is sealed. A canary
+// is refused. Percentages, like max_failed=1%, apply once the run is sealed and its size is known.
 //
 // It is POST /runs/open, for role operator.
 func (c *Client) OpenRun(ctx context.Context, body OpenSettings, options ...CallOption) (Opened, error) {
@@ -7312,4 +7312,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 064d4fadf71e4844010b1f5874a1af2a, is 33c1829f3a0882b3cf73ce95f32602f55343d35cfbb90ee9e1113020e667fca3.
+// Of 9b07c3c5f5997a7f6c399f79abce2cce, is 39ac0a9504019adbea9ab6fbc4bbcf819a2512cf1c1e16a4ba2eea3d208b484e.

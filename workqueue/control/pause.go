@@ -35,7 +35,7 @@ type Controlled struct {
 	Skipped []SkippedRun      `json:"skipped" doc:"of all runs, those that could not change"` // one returns an error
 	Items   int64             `json:"items" doc:"paused: in flight; approved: released; cancelled, resumed: no outcome"`
 	Slices  int64             `json:"slices" doc:"paused: requests in flight; cancelled: requests withdrawn"`
-	Paused  string            `json:"paused,omitempty" doc:"resumed after a cancel: it waits for approval of its canary, with this verdict"`
+	Paused  string            `json:"paused,omitempty" doc:"why the run is paused, and stays so"`
 }
 
 // SkippedRun is a run that an operation on all runs skipped.

@@ -214,8 +214,8 @@ RETURNING coalesce(token_id::text, ''), EXISTS (SELECT FROM api_token t WHERE t.
     OR EXISTS (SELECT FROM web_session s WHERE s.token_id IS NULL AND s.subject = a.subject AND s.role = 'admin'
         AND least(s.expires_at, ` + vouchedFor + ` + $3::interval) > tranche_now())`
 
-// BeginAct begins to carry out an act. It returns a [*workqueue.ConflictError] if that was settled, or the credential
-// of who asked is no longer valid. An erasure is running then.
+// BeginAct begins to carry out an act; an erasure becomes running. It returns a [*workqueue.ConflictError] if the act
+// is settled, or the requester's credential is no longer valid.
 func (s Store) BeginAct(ctx context.Context, act *Act) error {
 	act.attempt = uuid.New()
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
@@ -226,11 +226,11 @@ func (s Store) BeginAct(ctx context.Context, act *Act) error {
 		case errors.Is(err, pgx.ErrNoRows):
 			return workqueue.Conflict("act %s: it was settled meanwhile, or has expired", act.ID)
 		case err == nil && !valid && token == "":
-			return workqueue.Conflict("act %s: %s asked for it, and is no longer logged in as an admin; after they log in, "+
-				"confirm it again", act.ID, act.AskedBy)
+			return workqueue.Conflict("act %s: %s, who requested it, is no longer logged in as an admin; confirm it again "+
+				"after they log in", act.ID, act.AskedBy)
 		case err == nil && !valid:
-			return workqueue.Conflict("act %s: %s asked for it with token %s, which was revoked or has expired; reject it, "+
-				"and ask again with a valid one", act.ID, act.AskedBy, token)
+			return workqueue.Conflict("act %s: %s requested it with token %s, which was revoked or has expired; reject it, "+
+				"and request it again with a valid one", act.ID, act.AskedBy, token)
 		}
 		return err
 	})

@@ -27,7 +27,7 @@ func New(db *database.DB) Store { return Store{db: db} }
 type AuditEntry struct {
 	ID      int64            `json:"id" doc:"the newer the greater"`
 	At      time.Time        `json:"at" doc:"by the clock of the database"`
-	Actor   string           `json:"actor" doc:"who did it; tranche: a node, on its own"`
+	Actor   string           `json:"actor" doc:"who did it; tranche for a node"`
 	Action  string           `json:"action" doc:"what, like start, rerun, pause or endpoint_set"`
 	Run     *workqueue.RunID `json:"run,omitempty" doc:"absent when it is about no single run"`
 	Subject string           `json:"subject,omitempty" doc:"what else it is about, like an endpoint or a plan"`

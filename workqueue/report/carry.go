@@ -245,9 +245,9 @@ WITH planes AS (
 ), taken AS (
     SELECT count(*) AS items, coalesce(sum(a.done), 0) AS done, coalesce(sum(a.failed), 0) AS failed
     FROM (SELECT b.n, get_bit(p.done, q.ordinal & 8191) AS done, get_bit(p.failed, q.ordinal & 8191) AS failed,
-            row_number() OVER (PARTITION BY b.item_key ORDER BY get_bit(p.done, q.ordinal & 8191),
+            row_number() OVER (PARTITION BY b.item_key ORDER BY coalesce(get_bit(p.done, q.ordinal & 8191), 0),
                 CASE c.from_outcome WHEN 'failed' THEN -1 WHEN 'missing' THEN 1 END
-                    * get_bit(p.failed, q.ordinal & 8191), q.key_ordinal) AS nth
+                    * coalesce(get_bit(p.failed, q.ordinal & 8191), 0), q.key_ordinal) AS nth
         FROM (SELECT item_key, count(*) AS n FROM work_queue WHERE run_id = $2 GROUP BY item_key) b
         JOIN work_queue q ON q.run_id = $1 AND q.item_key = b.item_key
         JOIN batchrun c ON c.id = $2

@@ -97,15 +97,14 @@ const (
 	versionUntilCommit = version + ` FOR SHARE`
 )
 
-// Version is how many times items of a run were erased, or it was set going again. A run that continues it reads it
-// before the items.
+// Version counts the erasures and later generations of a run. It is read before items are taken over from the run.
 func (s Store) Version(ctx context.Context, run workqueue.RunID) (int, error) {
 	n, err := pg.One(ctx, s.db.Pool, pgx.RowTo[int], version, run)
 	return n, pg.Wrap(err, "read the version of run %s", run)
 }
 
-// refuseOutdated refuses items that were erased in the run that this one continues, or may be done there, since they
-// were read.
+// refuseOutdated refuses a start if the run that it continues had an erasure or a new generation since its items were
+// read.
 func (l *loader) refuseOutdated(ctx context.Context, tx pgx.Tx) error {
 	if l.req.FromRun == (workqueue.RunID{}) {
 		return nil

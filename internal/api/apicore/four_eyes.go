@@ -56,7 +56,7 @@ func unchanged(ctx context.Context, op *huma.Operation, in any) error {
 	}
 	seen, err := look(ctx, in)
 	if err == nil && !bytes.Equal(seen, act.Preview) {
-		err = workqueue.Conflict("act %s: what it would change was changed since, and is %s; reject it, and ask again",
+		err = workqueue.Conflict("act %s: its subject was changed since, and is %s; reject it, and request it again",
 			act.ID, seen)
 	}
 	return err

@@ -278,7 +278,8 @@ func (c carrying) plan(ctx context.Context, set *RunSettings,
 	return id, plan, view.Version, nil
 }
 
-// repeated returns the run that the start made before, if it did. What is the last run by now may be that one.
+// repeated returns the run that an earlier request with this key started, or none. The last run may now be that run, so
+// it also sets FromRun.
 func (c carrying) repeated(ctx context.Context, set *RunSettings) (start.Keyed, error) {
 	known, err := start.New(c.s.Store).Keyed(ctx, set.IdempotencyKey)
 	if errors.Is(err, workqueue.ErrNotFound) {

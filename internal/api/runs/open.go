@@ -59,7 +59,7 @@ type SealSettings struct {
 // SealedRun is a run closed to new items.
 type SealedRun struct{ start.Sealed }
 
-const openDescription = `Work begins while items are added: every full group of 8192 starts at once, the rest when the
+const openDescription = `Work begins while items are added: each full group of 8192 immediately, the rest when the
 run is sealed. A canary is refused. Percentages, like max_failed=1%, apply once the run is sealed and its size is
 known.`
 

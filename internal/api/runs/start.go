@@ -97,9 +97,9 @@ func queryNames(input reflect.Type) (names []string) {
 
 const startDescription = `The body is the items: CSV, NDJSON or Parquet, plain, gzip or zstd. The query has the
 settings. Or it is multipart/form-data with two parts in this order: run, the settings as JSON (also plan, a plan in
-YAML, and plan_name), and items. What is run is one of endpoint, plan and plan_ref; settings that a plan may have too
-are laid over it, for this run. Either way items stream in. After an error there is no run. With dry_run=true all is
-read and checked the same way, and nothing is stored.`
+YAML, and plan_name), and items. Give one of endpoint, plan and plan_ref; other settings replace the plan's for this
+run. Items are streamed. An error leaves no run. With dry_run=true everything is read and checked the same way, and
+nothing is stored.`
 
 // Starts starts runs and takes their items.
 type Starts struct {

@@ -275,7 +275,7 @@ type runOpen struct {
 	IdempotencyKey string        `help:"Repeating an open with this key returns the same run." placeholder:"K"`
 	OnDuplicate    string        `enum:"error,skip,allow" default:"error" help:"For duplicate keys: error, skip or allow." placeholder:"WHAT"`
 	SealWithin     time.Duration `default:"24h" within:"1s," help:"The run is overdue when it is not sealed by then (${default})." placeholder:"TIME"`
-	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"Then, besides reporting it: report (nothing; cancelled after 7 idle days), seal or cancel." placeholder:"WHAT"`
+	OnOverdue      string        `enum:"report,seal,cancel" default:"report" help:"Handle an overdue run: report it, or also seal or cancel it. A reported run is cancelled after 7 idle days." placeholder:"WHAT"`
 	runSettings
 }
 
