@@ -151,7 +151,7 @@ CREATE TABLE IF NOT EXISTS tranche_inbox (
     code         text,
     message      text,
     at           timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (run, place, generation, ordinal),
+    PRIMARY KEY (run, place, generation, ordinal, item_key),
     CHECK (result IS NULL OR code IS NULL),
     CHECK ((code IS NULL) = (message IS NULL)),
     CHECK (content_type IS NULL OR result IS NOT NULL)
@@ -161,34 +161,34 @@ CREATE TABLE IF NOT EXISTS tranche_inbox (
 const lockCreation = `SELECT pg_advisory_xact_lock(hashtext('tranche_inbox'), hashtext($1))`
 
 // claim inserts rows for unclaimed items. It waits for concurrent claims on the primary key; ORDER BY prevents
-// deadlocks between overlapping chunks. It takes over the row of another item, whose ordinal the node's database gave
-// again after it had lost commits.
+// deadlocks between overlapping chunks. A node's database that lost commits may give an ordinal to another item.
 const claim = `
 INSERT INTO tranche_inbox (run, place, generation, ordinal, item_key)
 SELECT $1, $2, $3, asked.ordinal, asked.key FROM unnest($4::int[], $5::text[]) AS asked (ordinal, key)
 ORDER BY asked.ordinal
-ON CONFLICT (run, place, generation, ordinal) DO UPDATE SET item_key = excluded.item_key, result = NULL,
-    content_type = NULL, code = NULL, message = NULL, at = excluded.at
-WHERE tranche_inbox.item_key <> excluded.item_key
+ON CONFLICT DO NOTHING
 RETURNING ordinal`
 
-// recall reads stored items by primary key. The claim has locked the rows, which are final.
+// recall reads stored items by primary key. It locks nothing: an existing row is final.
 const recall = `
-SELECT ordinal, result, content_type, code, message FROM tranche_inbox
-WHERE run = $1 AND place = $2 AND generation = $3 AND ordinal = ANY($4::int[])`
+SELECT ordinal, result, content_type, code, message
+FROM tranche_inbox JOIN unnest($4::int[], $5::text[]) AS asked (ordinal, item_key) USING (ordinal, item_key)
+WHERE run = $1 AND place = $2 AND generation = $3`
 
 // remember stores answers. The claims have locked the rows.
 const remember = `
 UPDATE tranche_inbox AS inbox
 SET result = answer.result, content_type = answer.content_type, code = answer.code, message = answer.message
-FROM unnest($4::int[], $5::bytea[], $6::text[], $7::text[], $8::text[])
-    AS answer (ordinal, result, content_type, code, message)
-WHERE inbox.run = $1 AND inbox.place = $2 AND inbox.generation = $3 AND inbox.ordinal = answer.ordinal`
+FROM unnest($4::int[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::text[])
+    AS answer (ordinal, item_key, result, content_type, code, message)
+WHERE inbox.run = $1 AND inbox.place = $2 AND inbox.generation = $3 AND inbox.ordinal = answer.ordinal
+    AND inbox.item_key = answer.item_key`
 
 // forget removes the claims of items to be retried. They are locked already.
 const forget = `
-DELETE FROM tranche_inbox
-WHERE run = $1 AND place = $2 AND generation = $3 AND ordinal = ANY($4::int[])`
+DELETE FROM tranche_inbox AS inbox USING unnest($4::int[], $5::text[]) AS item (ordinal, item_key)
+WHERE inbox.run = $1 AND inbox.place = $2 AND inbox.generation = $3 AND inbox.ordinal = item.ordinal
+    AND inbox.item_key = item.item_key`
 
 // selectOldRuns scans the table; it is too rare to need an index.
 const selectOldRuns = `SELECT DISTINCT run FROM tranche_inbox WHERE at < now() - $1::interval`

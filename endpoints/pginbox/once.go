@@ -170,12 +170,17 @@ func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {
 	return nil, errors.New("what is remembered of them keeps vanishing")
 }
 
-func (c *chunk) insert(ctx context.Context, ordinals []int32) ([]int32, error) {
+// args identify the rows of items, in a statement.
+func (c *chunk) args(ordinals []int32) []any {
 	keys := make([]string, len(ordinals))
 	for n, ordinal := range ordinals {
 		keys[n] = c.keys[ordinal]
 	}
-	rows, err := c.tx.Query(ctx, c.sql.claim, c.key.run, c.key.place, c.key.generation, ordinals, keys)
+	return []any{c.key.run, c.key.place, c.key.generation, ordinals, keys}
+}
+
+func (c *chunk) insert(ctx context.Context, ordinals []int32) ([]int32, error) {
+	rows, err := c.tx.Query(ctx, c.sql.claim, c.args(ordinals)...)
 	if err != nil {
 		return nil, err
 	}
@@ -208,7 +213,7 @@ func (c *chunk) unknown(ordinals []int32, known []wire.Slot) []int32 {
 
 // recall returns the stored answers and adds items sent on to done.
 func (c *chunk) recall(ctx context.Context, ordinals []int32) ([]wire.Slot, error) {
-	rows, err := c.tx.Query(ctx, c.sql.recall, c.key.run, c.key.place, c.key.generation, ordinals)
+	rows, err := c.tx.Query(ctx, c.sql.recall, c.args(ordinals)...)
 	if err != nil {
 		return nil, err
 	}
@@ -243,8 +248,8 @@ func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) 
 		delete(c.claimed, int32(ordinal))
 	}
 	if len(final.ordinals) > 0 {
-		if _, err := c.tx.Exec(ctx, c.sql.remember, c.key.run, c.key.place, c.key.generation, final.ordinals, final.results,
-			final.types, final.codes, final.messages); err != nil {
+		args := append(c.args(final.ordinals), final.results, final.types, final.codes, final.messages)
+		if _, err := c.tx.Exec(ctx, c.sql.remember, args...); err != nil {
 			return err
 		}
 	}
@@ -255,7 +260,7 @@ func (c *chunk) remember(ctx context.Context, slots []wire.Slot, goingOn []int) 
 	for ordinal := range c.claimed {
 		rest = append(rest, ordinal)
 	}
-	_, err := c.tx.Exec(ctx, c.sql.forget, c.key.run, c.key.place, c.key.generation, rest)
+	_, err := c.tx.Exec(ctx, c.sql.forget, c.args(rest)...)
 	return err
 }
 

@@ -70,6 +70,7 @@ func TestOtherItemsAreNotConfused(t *testing.T) {
 		n += 2
 		testenv.Same(t, len(reply.Slots), 2, "another %s: %+v", what, reply)
 	}
+	same(t, first, b.kit.Redeliver(first.Request))
 	testenv.Same(t, b.written(), n, "effects")
 }
 

@@ -297,18 +297,38 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 	return keyVersion, !foreign, nil
 }
 
-func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) ([]KeyFlush, error) {
+// take claims keys until nothing more is free or due. With a rate, a flush has at most half a second's worth, as a chunk,
+// or min_size, and a claim takes no key after the last token.
+func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) (all []KeyFlush, err error) {
 	l := &c.load
-	hold, most := l.timeout+c.TTL, l.maxSize
-	if l.items.Rate > 0 { // half a second's worth, as a chunk
-		most = min(most, max(1, int(l.items.Rate/2)))
-		c.free = min(c.free, max(1, int(math.Ceil(l.items.Tokens/float64(most)))))
+	most := l.maxSize
+	if l.items.Rate > 0 {
+		most = min(most, max(l.spec.MinSize, int(l.items.Rate/2), 1))
 	}
 	if l.down {
 		most = 1
 	}
-	rows := pg.Rows(ctx, c.tx, takeKeys, c.Collector, keyVersion, l.now, c.free, c.Session, hold, most,
-		MaxOpPriority, unfailed)
+	for n := 0; len(all) < c.free; {
+		n = c.free - len(all)
+		if l.items.Rate > 0 {
+			n = min(n, int(math.Ceil(l.items.Tokens/float64(most))))
+		}
+		if n <= 0 {
+			break
+		}
+		taken, err := c.takeKeys(ctx, keyVersion, unfailed, n, most)
+		all = append(all, taken...)
+		if err != nil || len(taken) < n {
+			return all, err
+		}
+	}
+	return all, nil
+}
+
+func (c *flushClaim) takeKeys(ctx context.Context, keyVersion int, unfailed bool, n, most int) ([]KeyFlush, error) {
+	l := &c.load
+	rows := pg.Rows(ctx, c.tx, takeKeys, c.Collector, keyVersion, l.now, n, c.Session, l.timeout+c.TTL,
+		most, MaxOpPriority, unfailed)
 	taken, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (KeyFlush, error) {
 		f := KeyFlush{Collector: c.Collector, KeyVersion: keyVersion, Claimed: l.now}
 		waiting := 0

@@ -161,10 +161,11 @@ ORDER BY p.ops DESC, c.name LIMIT $2`
 SELECT c.name AS subject, c.endpoint, c.state AS case, CASE c.state WHEN 'paused' THEN 'info' END AS severity,
     c.paused_by AS by, d.oldest + c.max_age AS since, ` + failedFlush + `
 FROM collector c CROSS JOIN LATERAL (
-    SELECT min(CASE WHEN first.due_at < tranche_now() THEN least(first.due_at, first.oldest_at) END) AS oldest
+    SELECT min(CASE WHEN first.due_at < tranche_now() THEN greatest(
+        least(first.due_at, first.oldest_at), first.retry_at - c.max_age) END) AS oldest
     FROM generate_series(c.drained_key_version, c.key_version) AS n CROSS JOIN generate_series(0, c.levels) AS p
     CROSS JOIN LATERAL (
-        SELECT due_at, oldest_at FROM collector_key k
+        SELECT due_at, oldest_at, retry_at FROM collector_key k
         WHERE k.collector = c.id AND k.key_version = n AND k.priority = p AND flush IS NULL AND due_at IS NOT NULL
         ORDER BY due_at LIMIT 1) first) d
 WHERE c.state <> 'deleting' AND d.oldest < tranche_now() - c.max_age - $1::interval
