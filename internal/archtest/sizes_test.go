@@ -32,7 +32,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    633, // without tests and generated code, as are lines
-	lines:    151858,
+	lines:    151845,
 	tests:    79799, // lines of them
 }
 

@@ -297,8 +297,8 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 	return keyVersion, !foreign, nil
 }
 
-// take claims keys until nothing more is free or due. With a rate, a flush has at most half a second's worth, as a chunk,
-// or min_size, and a claim takes no key after the last token.
+// take claims keys until nothing more is free or due. With a rate, a flush has at most half a second's worth, as a
+// chunk, or min_size, and a claim takes no key after the last token.
 func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) (all []KeyFlush, err error) {
 	l := &c.load
 	most := l.maxSize
@@ -308,13 +308,13 @@ func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) (a
 	if l.down {
 		most = 1
 	}
-	for n := 0; len(all) < c.free; {
-		n = c.free - len(all)
+	for {
+		n := c.free - len(all)
 		if l.items.Rate > 0 {
 			n = min(n, int(math.Ceil(l.items.Tokens/float64(most))))
 		}
 		if n <= 0 {
-			break
+			return all, nil
 		}
 		taken, err := c.takeKeys(ctx, keyVersion, unfailed, n, most)
 		all = append(all, taken...)
@@ -322,7 +322,6 @@ func (c *flushClaim) take(ctx context.Context, keyVersion int, unfailed bool) (a
 			return all, err
 		}
 	}
-	return all, nil
 }
 
 func (c *flushClaim) takeKeys(ctx context.Context, keyVersion int, unfailed bool, n, most int) ([]KeyFlush, error) {
