@@ -180,8 +180,8 @@ func TestRefusedEventsDelayNoOthers(t *testing.T) {
 	add("paused", large, 1<<20)
 	add("schedule.missed", refused, 0)
 	for range 2 {
-		testenv.Is(t, publish("some", 0, refused, large), nats.ErrPermissionViolation, "who may not publish some is told")
+		testenv.Is(t, publish("some", 0, refused, large), nats.ErrPermissionViolation, "the refusal of a kind")
 		add("completed", 1, 0)
 	}
-	testenv.Is(t, publish("all", 0, 0, large), nats.ErrMaxPayload, "who may publish all is told")
+	testenv.Is(t, publish("all", 0, 0, large), nats.ErrMaxPayload, "the refusal of a size")
 }

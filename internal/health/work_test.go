@@ -78,7 +78,7 @@ func TestRunsThatStand(t *testing.T) {
 	// A list does not wait long for a look; on a busy machine a later one finds it done, and has heard all services.
 	var got map[workqueue.RunID]string
 	defer func() { t.Logf("runs stand: %q; want %q", got, want) }()
-	testenv.Until(t, soon, "it is told why runs stand", func() bool {
+	testenv.Until(t, soon, "the reason for each run is known", func() bool {
 		runs, err := inspect.New(w.store).Runs(t.Context(), inspect.RunFilter{})
 		for i := range runs {
 			runs[i].Forecast = &forecast.Forecast{P50: new(time.Time)} // of what was answered before

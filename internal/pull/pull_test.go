@@ -36,7 +36,7 @@ func play(t *testing.T) *played {
 	t.Helper()
 	ns := testenv.NATS(t)
 	p := &played{t: t, nc: testenv.Conn(t, ns), asked: make(chan *nats.Msg, 16),
-		told: make(chan struct{}, 64)}
+		told: make(chan struct{}, 1)}
 	testenv.Must(p.nc.ChanSubscribe("played.CONSUMER.MSG.NEXT.S.C", p.asked))(t)
 	testenv.NoError(t, p.nc.Flush())
 	js := testenv.Must(jetstream.NewWithAPIPrefix(testenv.Conn(t, ns), "played"))(t)
@@ -50,7 +50,15 @@ func (p *played) take(jetstream.Msg, time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.taken++
-	p.told <- struct{}{}
+	p.tell()
+}
+
+// tell never waits: one signal is enough to look at the state again.
+func (p *played) tell() {
+	select {
+	case p.told <- struct{}{}:
+	default:
+	}
 }
 
 func (p *played) owe(messages, bytes int) {
@@ -59,7 +67,7 @@ func (p *played) owe(messages, bytes int) {
 	p.late.messages += messages
 	p.late.bytes += bytes
 	p.most.messages = max(p.most.messages, p.late.messages)
-	p.told <- struct{}{}
+	p.tell()
 }
 
 func (p *played) state() (taken int, late amount) {
@@ -107,17 +115,26 @@ func (p *played) status(inbox, code, description string, left int) {
 	testenv.NoError(p.t, p.nc.Flush())
 }
 
-// until waits for so many to be taken, and to be late.
+func (p *played) wait(what string, done <-chan struct{}) {
+	p.t.Helper()
+	select {
+	case <-done:
+	case <-time.After(patience):
+		p.t.Fatalf("%s: it did not come", what)
+	}
+}
+
+// until waits until taken and late have these values.
 func (p *played) until(taken, late int) {
 	for t, l := p.state(); t != taken || l.messages != late; t, l = p.state() {
-		<-p.told
+		p.wait("what is taken and late", p.told)
 	}
 }
 
 // closed waits for the end of the only pull, by when so many were taken.
 func (p *played) closed(one *Pull, want int) {
 	p.t.Helper()
-	<-one.unsubscribed
+	p.wait("the end of the subscription", one.unsubscribed)
 	if taken, late := p.state(); taken != want || late != (amount{}) || p.listening() != 0 {
 		p.t.Errorf("taken %d, late %+v; want %d and none", taken, late, want)
 	}
@@ -125,13 +142,8 @@ func (p *played) closed(one *Pull, want int) {
 
 func (p *played) over(one *Pull) error {
 	p.t.Helper()
-	select {
-	case <-one.Over():
-		return one.Err()
-	case <-time.After(patience):
-		p.t.Fatal("the pull did not end")
-		return nil
-	}
+	p.wait("the end of the pull", one.Over())
+	return one.Err()
 }
 
 func (p *played) listening() int {
@@ -166,7 +178,7 @@ func TestWhatNeverComesDoesNotCountForEver(t *testing.T) {
 	began := time.Now()
 	p.status(inbox, "409", "Batch Completed", 0)
 	testenv.NoError(t, p.over(one))
-	<-one.counted
+	p.wait("the count of what is late", one.counted)
 	if took := time.Since(began); took < lateTimeout || p.most.messages != 2 {
 		t.Errorf("%d messages counted for %s", p.most.messages, took)
 	}
@@ -221,7 +233,7 @@ func TestCloseTakesWhatIsOnItsWay(t *testing.T) {
 		p.puller.Close()
 	}()
 	p.send(inbox, 5)
-	<-closed
+	p.wait("the end of Close", closed)
 	p.closed(one, 5)
 }
 

@@ -169,7 +169,7 @@ func TestSlowURLsSayWhatTookTooLong(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.URL.Path == "/begins" {
 			_, _ = io.WriteString(w, "id\n1\n")
-			testenv.Same(t, http.NewResponseController(w).Flush(), nil, "what is sent at once")
+			testenv.Same(t, http.NewResponseController(w).Flush(), nil, "the flush")
 		}
 		select {
 		case <-over:

@@ -41,11 +41,11 @@ func OpenDir(path, name string, now time.Time, leaves ...string) (*Dir, error) {
 	}
 	d, err := lockDir(path, leaves)
 	if _, busy := errors.AsType[*BusyError](err); fresh && busy { // started in the same second
-		beside, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+"-")
+		other, err := os.MkdirTemp(filepath.Dir(path), filepath.Base(path)+"-")
 		if err != nil {
 			return nil, fmt.Errorf("working directory: %w", err)
 		}
-		return lockDir(beside, leaves)
+		return lockDir(other, leaves)
 	}
 	return d, err
 }

@@ -197,7 +197,7 @@ func (s Store) revive(
 	if _, err := s.db.SealAgain(ctx, tx, c.Run, "resume"); err != nil {
 		return false, err
 	}
-	// Against the order, but whoever locks its blocks has its steps. A run that continues it has committed then.
+	// Against the order of locks, but its blocks are locked only with its steps. A run that continues it has committed.
 	if _, err := tx.Exec(ctx, lockRun, c.Run); err != nil {
 		return false, fmt.Errorf("lock the run: %w", err)
 	}
