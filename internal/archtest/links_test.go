@@ -87,7 +87,7 @@ func TestEveryConditionIsInTheRunbook(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	kinds, _, _ = bytes.Cut(kinds, []byte("\n// What items wait for.")) // operations.md has those
+	kinds, _, _ = bytes.Cut(kinds, []byte("\n// What items wait for.")) // explain has a sentence for each
 	_, conditions, _ := strings.Cut(string(runbook), "\n## Conditions\n")
 	found := regexp.MustCompile(`(?m)^\t\w+ +Kind = "(\w+)"`).FindAllSubmatch(kinds, -1)
 	if len(found) < 30 {
