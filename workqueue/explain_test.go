@@ -528,11 +528,9 @@ func TestExplainAnEndpoint(t *testing.T) {
 	first, second := b.Load(limited(), 10), b.Load(limited(), 20)
 	b.Send(b.One(first), b.One(second))
 	b.Finish(b.Load(storetest.Request(), 5))
-	b.Load(func() start.LoadRequest {
-		req := storetest.Request()
-		req.Steps[0].Endpoint = "other"
-		return req
-	}(), 5)
+	other := storetest.Request()
+	other.Steps[0].Endpoint = "other"
+	b.Load(other, 5)
 	e := testenv.Must(health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint))(t)
 	complete(t, e.Groups)
 	want := []told{{state: "sent", reason: health.ReasonQueued, owner: health.OwnerService, items: 8},
