@@ -159,7 +159,7 @@ CREATE TABLE collector_op (
     payload       text        NOT NULL,
     priority      smallint    NOT NULL DEFAULT 0 CHECK (priority BETWEEN 0 AND 9),
     attempts      integer     NOT NULL DEFAULT 0 CHECK (attempts >= 0),
-    requeues      integer     NOT NULL DEFAULT 0,
+    refusals      integer     NOT NULL DEFAULT 0,
     added_at      timestamptz NOT NULL DEFAULT tranche_now(),
     not_before    timestamptz,
     retry_alone   boolean     NOT NULL DEFAULT false,
@@ -185,7 +185,7 @@ COMMENT ON COLUMN collector_op.op_id IS 'Its ID; an operation with the same ID i
 COMMENT ON COLUMN collector_op.payload IS 'Its data as JSON.';
 COMMENT ON COLUMN collector_op.priority IS '9 is the most urgent, 0 the least.';
 COMMENT ON COLUMN collector_op.attempts IS 'Number of attempts.';
-COMMENT ON COLUMN collector_op.requeues IS 'How often an operator retried it; a part of its idempotency key.';
+COMMENT ON COLUMN collector_op.refusals IS 'How often a permanent error parked it; a part of its idempotency key.';
 COMMENT ON COLUMN collector_op.added_at IS 'When it was added.';
 COMMENT ON COLUMN collector_op.not_before IS 'When a failed operation is retried; null: untried.';
 COMMENT ON COLUMN collector_op.retry_alone IS 'Whether it is retried alone, because its flush failed as a whole.';

@@ -168,6 +168,11 @@ func TestEncryptedRunsAreUnreadable(t *testing.T) {
 	other := database.New(b.Pool)
 	testenv.NoError(t, other.SetKeys([][]byte{old}))
 	b.WantSaid(other.CheckKeys(t.Context()), "does not have")
+	left := deadletter.New(other) // without a body; else its message would come again forever
+	testenv.Must(left.Add(t.Context(), deadletter.DeadLetter{MsgID: "1", Endpoint: "e", Run: &run, Body: []byte(canary)}))(t)
+	testenv.NoError(t, left.Quarantine(t.Context(), deadletter.Quarantined{Run: [16]byte(run), Body: []byte(canary)}))
+	places()
+	testenv.Same(t, found, "", "where values of an encrypted run are")
 	_, err = redo.New(other).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: again})
 	b.WantSaid(err, "does not have")
 	_, err = redo.New(other).Reset(t.Context(), redo.ResetRequest{Run: run, Select: again, Reason: "r"})

@@ -202,8 +202,9 @@ func TestExplain(t *testing.T) {
 		},
 		"budget": {
 			items: 10, before: func(b *bench) {
-				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight) VALUES ($1, 1)`, storetest.Endpoint)
-				b.One(b.Load(storetest.Request(), 4))
+				b.Exec(`INSERT INTO endpoint_setting (endpoint, max_in_flight, canary, canary_share, canary_has_listeners,
+					canary_since) VALUES ($1, 1, 'canary', 99.9999, true, tranche_now())`, storetest.Endpoint)
+				b.One(b.Load(storetest.Request(), 4)) // goes to the canary
 			},
 			want: []told{{state: "ready", reason: health.ReasonBudget, owner: service, items: 10}}, says: "1 of 1 are in flight",
 		},
@@ -262,7 +263,9 @@ func TestExplain(t *testing.T) {
 		"probe due": {
 			items: 10, before: func(b *bench) {
 				b.openBreaker()
-				b.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now()`)
+				b.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now(), endpoint = 'canary'`)
+				b.Exec(`INSERT INTO endpoint_setting (endpoint, canary, canary_share, canary_since)
+					VALUES ($1, 'canary', 100, tranche_now())`, storetest.Endpoint)
 			},
 			want: []told{{state: "ready", reason: health.BreakerOpen, owner: node,
 				items: 10}}, says: "sends one item as a probe",
@@ -525,11 +528,9 @@ func TestExplainAnEndpoint(t *testing.T) {
 	first, second := b.Load(limited(), 10), b.Load(limited(), 20)
 	b.Send(b.One(first), b.One(second))
 	b.Finish(b.Load(storetest.Request(), 5))
-	b.Load(func() start.LoadRequest {
-		req := storetest.Request()
-		req.Steps[0].Endpoint = "other"
-		return req
-	}(), 5)
+	other := storetest.Request()
+	other.Steps[0].Endpoint = "other"
+	b.Load(other, 5)
 	e := testenv.Must(health.New(b.Store).ExplainEndpoint(t.Context(), storetest.Endpoint))(t)
 	complete(t, e.Groups)
 	want := []told{{state: "sent", reason: health.ReasonQueued, owner: health.OwnerService, items: 8},

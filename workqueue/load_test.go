@@ -18,6 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
+	"github.com/tranchehq/tranche/workqueue/settle"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -309,6 +310,13 @@ func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	b.WantCounts(loaded.Run, 0, storetest.Several)
 	b.WantCompletions(loaded.Run, 1)
 	testenv.Same(t, len(loaded.Completions), 1, "completions")
+	for i, lost := range []string{"", ", started_at = tranche_now()"} { // the completion; the start, too
+		b.Exec(`DELETE FROM run_event WHERE kind = 'completed'; UPDATE batchrun SET state = 'running'` + lost)
+		tx := testenv.Must(b.Pool.Begin(t.Context()))(t)
+		again := testenv.Must(settle.Complete(t.Context(), tx, loaded.Run))(t)
+		testenv.NoError(t, tx.Commit(t.Context()))
+		testenv.Same(t, again[0].Event.ID == loaded.Completions[0].Event.ID, i == 0, "%d: the event is the lost one", i)
+	}
 	b.Check()
 }
 

@@ -28,8 +28,8 @@
 // a final answer. As permanent errors are stored, retry_codes of a plan or collector do not run the handler again.
 //
 // The key consists of the endpoint, the stage, and the parts of [endpoints.ItemInfo.IdempotencyKey]: run, step,
-// ordinal, generation, the item's key and stack. A rerun has another generation and does the work again; if that is
-// wrong, use a key in the service's own tables.
+// ordinal, generation, a hash of the item's key, and stack. A rerun has another generation and does the work again; if
+// that is wrong, use a key in the service's own tables.
 //
 // Each stage of a flow is stored separately. An item sent to the next stage has no answer to store: when the stage is
 // repeated its handler sees the item again, and [Done] reports that its earlier writes are committed.
@@ -145,13 +145,13 @@ CREATE TABLE IF NOT EXISTS tranche_inbox (
     place        text NOT NULL,
     generation   int NOT NULL,
     ordinal      int NOT NULL,
-    item_key     text NOT NULL,
+    key_hash     bigint NOT NULL,
     result       bytea,
     content_type text,
     code         text,
     message      text,
     at           timestamptz NOT NULL DEFAULT now(),
-    PRIMARY KEY (run, place, generation, ordinal, item_key),
+    PRIMARY KEY (run, place, generation, ordinal, key_hash),
     CHECK (result IS NULL OR code IS NULL),
     CHECK ((code IS NULL) = (message IS NULL)),
     CHECK (content_type IS NULL OR result IS NOT NULL)
@@ -163,8 +163,8 @@ const lockCreation = `SELECT pg_advisory_xact_lock(hashtext('tranche_inbox'), ha
 // claim inserts rows for unclaimed items. It waits for concurrent claims on the primary key; ORDER BY prevents
 // deadlocks between overlapping chunks. A node's database that lost commits may give an ordinal to another item.
 const claim = `
-INSERT INTO tranche_inbox (run, place, generation, ordinal, item_key)
-SELECT $1, $2, $3, asked.ordinal, asked.key FROM unnest($4::int[], $5::text[]) AS asked (ordinal, key)
+INSERT INTO tranche_inbox (run, place, generation, ordinal, key_hash)
+SELECT $1, $2, $3, asked.ordinal, asked.hash FROM unnest($4::int[], $5::bigint[]) AS asked (ordinal, hash)
 ORDER BY asked.ordinal
 ON CONFLICT DO NOTHING
 RETURNING ordinal`
@@ -172,23 +172,23 @@ RETURNING ordinal`
 // recall reads stored items by primary key. It locks nothing: an existing row is final.
 const recall = `
 SELECT ordinal, result, content_type, code, message
-FROM tranche_inbox JOIN unnest($4::int[], $5::text[]) AS asked (ordinal, item_key) USING (ordinal, item_key)
+FROM tranche_inbox JOIN unnest($4::int[], $5::bigint[]) AS asked (ordinal, key_hash) USING (ordinal, key_hash)
 WHERE run = $1 AND place = $2 AND generation = $3`
 
 // remember stores answers. The claims have locked the rows.
 const remember = `
 UPDATE tranche_inbox AS inbox
 SET result = answer.result, content_type = answer.content_type, code = answer.code, message = answer.message
-FROM unnest($4::int[], $5::text[], $6::bytea[], $7::text[], $8::text[], $9::text[])
-    AS answer (ordinal, item_key, result, content_type, code, message)
+FROM unnest($4::int[], $5::bigint[], $6::bytea[], $7::text[], $8::text[], $9::text[])
+    AS answer (ordinal, key_hash, result, content_type, code, message)
 WHERE inbox.run = $1 AND inbox.place = $2 AND inbox.generation = $3 AND inbox.ordinal = answer.ordinal
-    AND inbox.item_key = answer.item_key`
+    AND inbox.key_hash = answer.key_hash`
 
 // forget removes the claims of items to be retried. They are locked already.
 const forget = `
-DELETE FROM tranche_inbox AS inbox USING unnest($4::int[], $5::text[]) AS item (ordinal, item_key)
+DELETE FROM tranche_inbox AS inbox USING unnest($4::int[], $5::bigint[]) AS item (ordinal, key_hash)
 WHERE inbox.run = $1 AND inbox.place = $2 AND inbox.generation = $3 AND inbox.ordinal = item.ordinal
-    AND inbox.item_key = item.item_key`
+    AND inbox.key_hash = item.key_hash`
 
 // selectOldRuns scans the table; it is too rare to need an index.
 const selectOldRuns = `SELECT DISTINCT run FROM tranche_inbox WHERE at < now() - $1::interval`

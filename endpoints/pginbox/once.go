@@ -2,6 +2,8 @@ package pginbox
 
 import (
 	"context"
+	"crypto/sha256"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"time"
@@ -44,10 +46,11 @@ func (i *Inbox) once(ctx context.Context, w *endpoints.Work, next func(context.C
 		return broken(ctx, "begin", err)
 	}
 	defer rollback(ctx, tx) // no effect after a commit
-	chunk := &chunk{sql: &i.sql, tx: tx, key: keyOf(w, items[0]), keys: map[int32]string{}, claimed: map[int32]bool{}}
+	chunk := &chunk{sql: &i.sql, tx: tx, key: keyOf(w, items[0]), hashes: map[int32]int64{}, claimed: map[int32]bool{}}
 	for _, item := range items {
 		chunk.ordinals = append(chunk.ordinals, int32(item.Ordinal))
-		chunk.keys[int32(item.Ordinal)] = item.Key
+		hash := sha256.Sum256([]byte(item.Key))
+		chunk.hashes[int32(item.Ordinal)] = int64(binary.BigEndian.Uint64(hash[:8]))
 	}
 	known, err := chunk.claim(ctx)
 	if err != nil {
@@ -139,9 +142,9 @@ type chunk struct {
 	tx       pgx.Tx
 	key      key
 	ordinals []int32
-	keys     map[int32]string // of the items
-	claimed  map[int32]bool   // items to process
-	done     map[int]bool     // items that an earlier transaction sent on
+	hashes   map[int32]int64 // of the items' keys
+	claimed  map[int32]bool  // items to process
+	done     map[int]bool    // items that an earlier transaction sent on
 }
 
 func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {
@@ -172,11 +175,11 @@ func (c *chunk) claim(ctx context.Context) (known []wire.Slot, err error) {
 
 // args identify the rows of items, in a statement.
 func (c *chunk) args(ordinals []int32) []any {
-	keys := make([]string, len(ordinals))
+	hashes := make([]int64, len(ordinals))
 	for n, ordinal := range ordinals {
-		keys[n] = c.keys[ordinal]
+		hashes[n] = c.hashes[ordinal]
 	}
-	return []any{c.key.run, c.key.place, c.key.generation, ordinals, keys}
+	return []any{c.key.run, c.key.place, c.key.generation, ordinals, hashes}
 }
 
 func (c *chunk) insert(ctx context.Context, ordinals []int32) ([]int32, error) {

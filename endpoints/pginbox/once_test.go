@@ -3,6 +3,7 @@ package pginbox_test
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -65,7 +66,7 @@ func TestOtherItemsAreNotConfused(t *testing.T) {
 		"run":        b.kit.Send("book", items(2)...),
 		"endpoint":   b.kit.Send("other", with(func(*wire.Meta) {})...),
 		"item key": b.kit.Send("book", append(with(func(*wire.Meta) {})[2:], endpointstest.Item("L0", "in 0"),
-			endpointstest.Item("L1", "in 1"))...),
+			endpointstest.Item("longer than an index takes:"+fmt.Sprint(rand.Perm(2000)), "in 1"))...),
 	} {
 		n += 2
 		testenv.Same(t, len(reply.Slots), 2, "another %s: %+v", what, reply)

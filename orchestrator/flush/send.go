@@ -22,9 +22,10 @@ import (
 // ordinalBits is the part of an operation's number used as its item's ordinal.
 const ordinalBits = 31
 
-// generationOf is the generation of an operation's item: the rest of its number, and how often it was requeued, which
-// is new work. With its ID, ordinal and the collector's id as the run, it makes the idempotency key.
-func generationOf(op *collectorstore.FlushOp) int { return 1 + int(op.Seq>>ordinalBits) + op.Requeues }
+// generationOf is the generation of an operation's item: the rest of its number, and how often the service refused it.
+// Requeued after that, it is new work; otherwise the service may have executed it. With its ID, ordinal and the
+// collector's id as the run, it makes the idempotency key.
+func generationOf(op *collectorstore.FlushOp) int { return 1 + int(op.Seq>>ordinalBits) + op.Refusals }
 
 // codeIncomplete marks a reply with lost messages.
 const codeIncomplete = "incomplete"

@@ -46,16 +46,16 @@ func TestAPartOfTheSweepKeepsNoOtherFromItsTurn(t *testing.T) {
 	})
 }
 
-// broker is JetStream with requests in the work stream, by their places, replies, and chunks of flows.
+// broker is JetStream with requests in the work stream, by their places, and replies. No endpoint is a flow.
 type broker struct {
 	jetstream.JetStream
 
-	silent    bool
-	requests  map[uint64]workqueue.SliceID
-	first     uint64 // place of the work stream
-	replies   uint64 // the last place of the reply stream
-	recorded  uint64 // replies up to there are recorded
-	suspended map[string]bool
+	silent   bool
+	requests map[uint64]workqueue.SliceID
+	first    uint64        // place of the work stream
+	replies  uint64        // the last place of the reply stream
+	recorded uint64        // replies up to there are recorded
+	slow     time.Duration // how long it looks for a request
 }
 
 type brokerStream struct {
@@ -78,13 +78,13 @@ func (b *broker) Stream(_ context.Context, name string) (jetstream.Stream, error
 	return &brokerStream{of: b, name: name}, nil
 }
 
-func (b *broker) Consumer(_ context.Context, stream, _ string) (jetstream.Consumer, error) {
-	if stream == wire.StreamStage && b.suspended == nil {
+func (b *broker) Consumer(ctx context.Context, stream, _ string) (jetstream.Consumer, error) {
+	if stream == wire.StreamStage {
 		return nil, jetstream.ErrConsumerNotFound
 	}
 	info := jetstream.ConsumerInfo{NumAckPending: 1}
 	info.AckFloor.Stream = b.recorded
-	return &brokerConsumer{info: info}, nil
+	return &brokerConsumer{info: info}, ctx.Err()
 }
 
 func (c *brokerConsumer) CachedInfo() *jetstream.ConsumerInfo { return &c.info }
@@ -101,20 +101,18 @@ func (s *brokerStream) Info(context.Context, ...jetstream.StreamInfoOpt) (*jetst
 	return &jetstream.StreamInfo{}, nil // no chunk is suspended
 }
 
-func (s *brokerStream) GetMsg(_ context.Context, place uint64, _ ...jetstream.GetMsgOpt,
+func (s *brokerStream) GetMsg(ctx context.Context, place uint64, _ ...jetstream.GetMsgOpt,
 ) (*jetstream.RawStreamMsg, error) {
+	select {
+	case <-time.After(s.of.slow):
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
 	id, there := s.of.requests[place]
 	if !there {
 		return nil, jetstream.ErrMsgNotFound
 	}
 	return &jetstream.RawStreamMsg{Header: nats.Header{wire.HeaderMsgID: {id.String()}}}, nil
-}
-
-func (s *brokerStream) GetLastMsgForSubject(_ context.Context, subject string) (*jetstream.RawStreamMsg, error) {
-	if !s.of.suspended[subject] {
-		return nil, jetstream.ErrMsgNotFound
-	}
-	return &jetstream.RawStreamMsg{}, nil
 }
 
 // sentSlices are slices without an answer, in the order of their requests' places.
@@ -205,29 +203,38 @@ func TestOverdueSlicesAreSorted(t *testing.T) {
 		{settle.Overdue{StreamSeq: 2, Handed: true}, true, false, "lost"}, // purged
 	} {
 		tc.of.ID, tc.of.Endpoint = workqueue.NewSliceID(), "statement"
-		js := &broker{silent: tc.silent, first: 3, requests: map[uint64]workqueue.SliceID{9: workqueue.NewSliceID()}}
-		if tc.there {
-			js.requests[uint64(tc.of.StreamSeq)] = tc.of.ID
-		}
-		w := &Sweeper{node: &core.Core{Log: zap.NewNop(), JS: js}, streams: well(10 * time.Minute)}
-		if tc.want == "lost" || tc.want == "spent" { // but only when what had come by then is recorded
-			js.replies, js.recorded = 5, 4
-			s := w.sortOverdue(t.Context(), []settle.Overdue{tc.of})
-			testenv.Same(t, len(s.lost)+len(s.spent), 0, "%+v is reissued, though a reply is in a node's hands", tc.of)
-			js.replies, js.recorded = 6, 5
-		}
-		s := w.sortOverdue(t.Context(), []settle.Overdue{tc.of})
-		got := ""
-		for name, of := range map[string][]workqueue.SliceID{"gone": s.gone, "waiting": s.waiting, "lost": s.lost,
-			"spent": s.spent, "silent": s.silent} {
-			if len(of) > 0 {
-				got += name
+		synctest.Test(t, func(t *testing.T) {
+			const lease = 4 * time.Second
+			js := &broker{silent: tc.silent, first: 3, requests: map[uint64]workqueue.SliceID{9: workqueue.NewSliceID()},
+				slow: lease * 3 / 8} // there is no time for the second look-up
+			if tc.there {
+				js.requests[uint64(tc.of.StreamSeq)] = tc.of.ID
 			}
-		}
-		if s.doubted[tc.of.ID] {
-			got += " doubted"
-		}
-		testenv.Same(t, got, tc.want, "%+v, there %t, silent %t: it is", tc.of, tc.there, tc.silent)
+			w := &Sweeper{node: &core.Core{Log: zap.NewNop(), JS: js}, streams: well(10 * time.Minute),
+				cfg: Config{LeaseTTL: lease}}
+			if tc.want == "lost" || tc.want == "spent" { // but only when what had come by then is recorded, or after a while
+				js.replies, js.recorded = 5, 4
+				s := w.sortOverdue(t.Context(), []settle.Overdue{tc.of})
+				testenv.Same(t, len(s.lost)+len(s.spent), 0, "%+v is reissued, though a reply is in a node's hands", tc.of)
+				if js.replies++; tc.want == "spent" {
+					<-time.After(recordTimeout)
+				} else {
+					js.recorded = 5
+				}
+			}
+			s := w.sortOverdue(t.Context(), []settle.Overdue{tc.of, tc.of})
+			got := ""
+			for name, of := range map[string][]workqueue.SliceID{"gone": s.gone, "waiting": s.waiting, "lost": s.lost,
+				"spent": s.spent, "silent": s.silent} {
+				if len(of) > 0 {
+					got += name
+				}
+			}
+			if s.doubted[tc.of.ID] {
+				got += " doubted"
+			}
+			testenv.Same(t, got, tc.want, "%+v, there %t, silent %t: it is", tc.of, tc.there, tc.silent)
+		})
 	}
 }
 

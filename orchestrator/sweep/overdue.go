@@ -16,7 +16,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/settle"
 )
 
-const overdueBatch = 500
+const (
+	overdueBatch = 500
+	// recordTimeout is how long a lost reply may wait for a recorder. Then its slice is reissued all the same.
+	recordTimeout = 10 * time.Minute
+)
 
 // sweepOverdue handles slices past their deadline, which counts from the delivery to a service. An undelivered
 // request gets a new deadline, or is rerouted if requests go elsewhere now. An acknowledged one has lost its reply,
@@ -28,9 +32,7 @@ func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 	if err != nil || len(overdue) == 0 {
 		return 0, err
 	}
-	asking, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL/2) // the rest is for what needs no JetStream
-	s := w.sortOverdue(asking, overdue)
-	cancel()
+	s := w.sortOverdue(ctx, overdue)
 	w.node.Stats.Extended.Add(int64(len(s.waiting)))
 	extended := w.node.Settling.Extend(ctx, lease, s.waiting)
 	reissued, unsent := w.node.Settling.ReleaseUnsent(ctx, lease, s.gone)
@@ -150,7 +152,9 @@ type sorted struct {
 
 func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sorted {
 	s := sorted{doubted: map[workqueue.SliceID]bool{}, rerouted: map[string][]workqueue.Sent{}}
-	looking := core.NewRequestLook(ctx, w.node)
+	asking, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL/2)
+	defer cancel()
+	looking := core.NewRequestLook(asking, w.node)
 	well := w.streams.WellFor()
 	for _, o := range overdue {
 		if o.StreamSeq == 0 {
@@ -161,7 +165,7 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 			s.rerouted[o.Endpoint] = append(s.rerouted[o.Endpoint], o.Sent())
 			continue
 		}
-		switch found := looking.Request(ctx, o); {
+		switch found := looking.Request(asking, o); {
 		case found == core.RequestUnknown && o.Handed && looking.Stream == nil:
 			// It has timed out regardless of its outcome; its items are not to blame while JetStream is silent.
 			s.silent = append(s.silent, o.ID)
@@ -187,13 +191,15 @@ func (w *Sweeper) sortOverdue(ctx context.Context, overdue []settle.Overdue) sor
 
 // leaveUnrecorded removes acknowledged requests whose replies may wait for a recorder, as after an outage of
 // PostgreSQL. A reply is stored before its request is acknowledged, so the recorders only have to pass what was the end
-// of the reply stream when the request was found to be gone.
+// of the reply stream when the request was found to be gone. Its time is its own: look-ups may use up theirs each time.
 func (w *Sweeper) leaveUnrecorded(ctx context.Context, s *sorted) {
 	before := w.unrecorded
-	w.unrecorded = map[workqueue.SliceID]uint64{}
+	w.unrecorded = map[workqueue.SliceID]*lostMark{}
 	if len(s.lost)+len(s.spent) == 0 {
 		return
 	}
+	ctx, cancel := context.WithTimeout(ctx, w.cfg.LeaseTTL/4) // the rest is for what needs no JetStream
+	defer cancel()
 	recorder, err := w.node.JS.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
 	var replies jetstream.Stream
 	if err == nil {
@@ -205,15 +211,12 @@ func (w *Sweeper) leaveUnrecorded(ctx context.Context, s *sorted) {
 		return
 	}
 	waits := func(id workqueue.SliceID) bool {
-		end, known := before[id]
-		if !known {
-			end = replies.CachedInfo().State.LastSeq
+		mark := before[id]
+		if mark == nil {
+			mark = &lostMark{since: time.Now(), replies: replies.CachedInfo().State.LastSeq}
 		}
-		if recordedUpTo(recorder.CachedInfo(), end) {
-			return false
-		}
-		w.unrecorded[id] = end
-		return true
+		w.unrecorded[id] = mark
+		return time.Since(mark.since) < recordTimeout && !recordedUpTo(recorder.CachedInfo(), mark.replies)
 	}
 	s.lost, s.spent = slices.DeleteFunc(s.lost, waits), slices.DeleteFunc(s.spent, waits)
 }

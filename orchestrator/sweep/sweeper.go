@@ -67,7 +67,7 @@ type Sweeper struct {
 	healed    time.Time // when lanes were last repaired; for sweepLines
 	unmoved   time.Time // when no service of many endpoints had progressed; for noteHandedOut
 
-	unrecorded map[workqueue.SliceID]uint64 // up to where replies must be recorded; for leaveUnrecorded
+	unrecorded map[workqueue.SliceID]*lostMark // for leaveUnrecorded
 }
 
 // New returns a sweeper.

@@ -57,9 +57,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	since := time.Now()
 	c.failKeys(6, retried(collector.CodeNoListeners))
 	c.Stretch("collector", "backoff_until", since, time.Second)
-	if !c.isOpen() {
-		t.Fatal("six keys found no one, and the breaker is closed")
-	}
+	testenv.MustSame(t, c.isOpen(), true, "six keys found no one: the breaker is open")
 	c.Exec(`UPDATE endpoint_pace SET probe_at = tranche_now() + interval '1 hour'`)
 	run := c.Load(storetest.Chunked(1), 4)
 	testenv.Same(t, len(c.Claim(run, 4)), 0, "slices that a run claimed before the first probe is due")
@@ -83,8 +81,7 @@ func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	c.Exec(`UPDATE collector SET backoff_until = tranche_now() + interval '1 hour'`)
 	c.none("the collector rests")
 	c.Exec(`UPDATE endpoint_pace SET breaker = 'closed', breaker_since = tranche_now(), probe_at = NULL`)
-	flushes = c.claimAll()
-	testenv.Same(t, len(flushes), 6, "flushes after the outage")
+	testenv.Same(t, len(c.claimAll()), 6, "flushes after the outage")
 	testenv.Same(t, c.Number(`SELECT sum(attempts) FROM collector_op`), 0, "attempts were spent")
 }
 
@@ -226,13 +223,9 @@ func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 					c.fail(f, retried(code))
 				}
 			}
-			if !c.isOpen() {
-				t.Fatal("five keys failed, and the breaker is closed")
-			}
-			if c.Number(`SELECT count(*) FROM endpoint_pace WHERE position($1 in breaker_reason) > 0`,
-				"the last one with "+tc.rest+": not now") != 1 {
-				t.Errorf("the reason does not name %s", tc.rest)
-			}
+			testenv.MustSame(t, c.isOpen(), true, "five keys failed: the breaker is open")
+			testenv.Same(t, c.Number(`SELECT count(*) FROM endpoint_pace WHERE position($1 in breaker_reason) > 0`,
+				"the last one with "+tc.rest+": not now"), 1, "reasons that name %s", tc.rest)
 		})
 	}
 }
@@ -256,8 +249,7 @@ func TestFailuresAreForgottenByWhatBeganLater(t *testing.T) {
 	failures(1, "of which others began later")
 	ends := make([]collector.FlushEnd, 0, len(early))
 	for _, f := range append(early[1:], late) {
-		e := retried("crash")
-		f.end.Failure = &e
+		f.end.Failure = new(retried("crash"))
 		ends = append(ends, f.end)
 	}
 	testenv.Must(collector.New(c.Store).RecordFlushes(t.Context(), ends))(t)
@@ -303,10 +295,8 @@ func (c *opsBench) otherWorks() {
 	spec.MinSize = 1
 	testenv.Must(collector.New(c.Store).ApplyCollector(c.Context(), collector.Text{Name: "d", Spec: spec, Source: "d"},
 		"ann"))(c)
-	if _, _, err := collector.New(c.Store).AddOps(c.Context(), "d", 0,
-		[][]collector.Op{{{ID: "x", Key: "x"}}}); err != nil {
-		c.Fatal(err)
-	}
+	_, _, err := collector.New(c.Store).AddOps(c.Context(), "d", 0, [][]collector.Op{{{ID: "x", Key: "x"}}})
+	testenv.NoError(c, err)
 	was := c.id
 	c.id = int32(c.Number(`SELECT id FROM collector WHERE name = 'd'`))
 	c.record(c.one("x"), nil)

@@ -109,7 +109,7 @@ func (c *opsBench) one1(key string) *flushOf {
 func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()
-	spec.OrderBy = &collector.OpKeying{Field: "user", Partitions: 2}
+	spec.OrderBy, spec.NoRetryCodes = &collector.OpKeying{Field: "user", Partitions: 2}, []string{"deadline"}
 	c := collect(t, spec)
 	c.add("0/2", "a")
 	c.add("1/2", "b")
@@ -133,10 +133,15 @@ func TestKeysMadeOtherwiseWaitForThoseBefore(t *testing.T) {
 	c.record(c.one("c", "d"), nil)
 	testenv.Same(t, c.Number(`SELECT drained_key_version FROM collector`), 2, "drained_key_version is")
 	c.add("0/3", "e", "f")
-	testenv.Must(collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true},
-		"ann"))(t)
-	again := c.one(old[0].end.Ops[0].ID)
-	testenv.Same(t, again.end.Ops[0].Requeues, 1, "a service must take it for new work: requeues")
+	requeue := func() *flushOf {
+		testenv.Must(collector.New(c.Store).RequeueOps(t.Context(), "c", collector.OpsSelection{All: true}, "ann"))(t)
+		return c.one(old[0].end.Ops[0].ID)
+	}
+	again := requeue()
+	testenv.Same(t, again.end.Ops[0].Refusals, 1, "a service must take it for new work: refusals")
+	c.fail(again, retried("deadline"))
+	again = requeue()
+	testenv.Same(t, again.end.Ops[0].Refusals, 1, "the service may have executed it: refusals")
 	c.record(again, nil)
 	c.record(c.one("e", "f"), nil)
 }
@@ -158,34 +163,30 @@ func TestUrgentOperationsGoFirst(t *testing.T) {
 func TestPausedAndDeletedCollectors(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
-	ctx := t.Context()
+	ctx, of := t.Context(), collector.New(c.Store)
 	c.add("k", "a", "b")
-	if out, err := collector.New(c.Store).SetCollector(ctx,
-		"c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
+	if out, err := of.SetCollector(ctx, "c", workqueue.DocumentPaused, false, "ann"); err != nil || out.Unchanged {
 		t.Fatal(out, err)
 	}
 	c.none("it is paused")
-	testenv.Same(t, len(testenv.Must(collector.New(c.Store).DueCollectors(ctx))(t)), 0, "due")
+	testenv.Same(t, len(testenv.Must(of.DueCollectors(ctx))(t)), 0, "due")
 	c.add("k", "c")
-	if out, err := collector.New(c.Store).SetCollector(ctx, "c", workqueue.DocumentActive, false, "ann"); err != nil ||
-		out.Unchanged {
+	if out, err := of.SetCollector(ctx, "c", workqueue.DocumentActive, false, "ann"); err != nil || out.Unchanged {
 		t.Fatal(out, err)
 	}
 	late := c.one("a", "b", "c")
-	if out, err := collector.New(c.Store).SetCollector(ctx,
-		"c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
+	if out, err := of.SetCollector(ctx, "c", workqueue.DocumentDeleted, true, "ann"); err != nil || out.Waiting != 3 {
 		t.Fatalf("deleted %+v, %v", out, err)
 	}
-	_, _, err := collector.New(c.Store).AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}})
+	_, _, err := of.AddOps(ctx, "c", 0, [][]collector.Op{{{Key: "k"}}})
 	testenv.Is(t, err, workqueue.ErrNotFound, "added to a collector that was deleted")
 	lease := c.Lead()
 	for more := true; more; {
-		swept := testenv.Must(collector.New(c.Store).SweepCollectors(ctx, lease))(t)
-		more = swept.More
+		more = testenv.Must(of.SweepCollectors(ctx, lease))(t).More
 	}
 	testenv.Same(t, c.Number(`SELECT (SELECT count(*) FROM collector) + (SELECT count(*) FROM collector_key)
 		+ (SELECT count(*) FROM collector_op) + (SELECT count(*) FROM collector_seen)`), 0, "rows are left")
-	if out, err := collector.New(c.Store).RecordFlushes(ctx, []collector.FlushEnd{late.end}); err != nil || !out[0].Stale {
+	if out, err := of.RecordFlushes(ctx, []collector.FlushEnd{late.end}); err != nil || !out[0].Stale {
 		t.Errorf("recorded %+v, %v", out, err)
 	}
 }

@@ -18,7 +18,7 @@ type FlushOp struct {
 	ID       string
 	Payload  []byte
 	Attempts int     // failed attempts that count; of folded operations, the most
-	Requeues int     // how often an operator retried it
+	Refusals int     // how often the service parked it by a permanent error
 	Alone    bool    // it may have caused a flush to fail: it is sent alone
 	Folded   []int64 // numbers of the earlier operations folded into it
 }
@@ -27,14 +27,14 @@ const (
 	// flushOps reads the operations of each key that may go now, in order, up to its limit and a number of bytes, or the
 	// first if larger. By collector_op_queue. In a strict collector nothing overtakes an operation in backoff.
 	flushOps = `
-SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.requeues, o.retry_alone, ''
+SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.refusals, o.retry_alone, ''
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
 CROSS JOIN LATERAL (
     SELECT w.*, row_number() OVER line AS n,
            sum(octet_length(w.payload) + octet_length(w.op_id) + 64) OVER line AS bytes,
            bool_or(w.not_before > $7) OVER line AS held
     FROM (
-        SELECT q.seq, q.op_id, q.payload, q.attempts, q.requeues, q.retry_alone, q.not_before, q.priority
+        SELECT q.seq, q.op_id, q.payload, q.attempts, q.refusals, q.retry_alone, q.not_before, q.priority
         FROM collector_op q
         WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
           AND ($6 OR q.not_before IS NULL OR q.not_before <= $7)
@@ -48,7 +48,7 @@ ORDER BY k.place, o.priority DESC, o.seq`
 	// once stood for others, and may have been executed, must never be followed by an older one. One in backoff
 	// holds back later ones of its value; if it is the first of its key, the key is not due (held_until).
 	foldedOps = `
-SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.requeues, o.retry_alone, coalesce(o.fold, '')
+SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.refusals, o.retry_alone, coalesce(o.fold, '')
 FROM unnest($2::int[], $3::text[], $4::int[]) WITH ORDINALITY AS k (key_version, key, size, place)
 CROSS JOIN LATERAL (
     SELECT v.*, min(v.nth) OVER (PARTITION BY v.fold, CASE WHEN v.fold IS NULL THEN v.seq END) AS rank
@@ -59,7 +59,7 @@ CROSS JOIN LATERAL (
             SELECT q.*, q.fold IS NULL OR row_number() OVER own = 1 AS first,
                    CASE WHEN q.fold IS NULL THEN q.not_before > $7 ELSE bool_or(q.not_before > $7) OVER own END AS held
             FROM (
-                SELECT q.seq, q.op_id, q.payload, q.attempts, q.requeues, q.retry_alone, q.not_before, q.priority,
+                SELECT q.seq, q.op_id, q.payload, q.attempts, q.refusals, q.retry_alone, q.not_before, q.priority,
                     q.fold
                 FROM collector_op q
                 WHERE q.collector = $1 AND q.key_version = k.key_version AND q.key = k.key AND q.parked_at IS NULL
@@ -110,7 +110,7 @@ func (s Store) ReadFlushes(ctx context.Context, claimed *ClaimedFlushes, bytes i
 	var place int
 	var op FlushOp
 	var by string
-	_, err := pgx.ForEachRow(rows, []any{&place, &op.Seq, &op.ID, &op.Payload, &op.Attempts, &op.Requeues, &op.Alone, &by},
+	_, err := pgx.ForEachRow(rows, []any{&place, &op.Seq, &op.ID, &op.Payload, &op.Attempts, &op.Refusals, &op.Alone, &by},
 		func() error {
 			err := read[place-1].take(&op, by)
 			op.Payload = nil

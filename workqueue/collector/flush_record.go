@@ -38,9 +38,9 @@ UPDATE collector_op o
 SET attempts = f.attempts, error_code = f.code, error_message = f.message, failed_last = t.now,
     failed_first = coalesce(o.failed_first, t.now), not_before = t.now + f.pause,
     parked_at = CASE WHEN f.parked THEN t.now END, retry_alone = o.retry_alone OR f.alone,
-    folded_into = nullif(f.head, '')
-FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[], $8::text[])
-    AS f (seq, attempts, code, message, pause, parked, alone, head)
+    refusals = o.refusals + f.refused::int, folded_into = nullif(f.head, '')
+FROM unnest($1::bigint[], $2::int[], $3::text[], $4::text[], $5::interval[], $6::bool[], $7::bool[], $8::bool[],
+    $9::text[]) AS f (seq, attempts, code, message, pause, parked, refused, alone, head)
 JOIN collector_op old ON old.seq = f.seq, (SELECT tranche_now() AS now) t
 WHERE o.seq = f.seq
 RETURNING o.seq, old.not_before IS NULL, f.parked`
@@ -168,7 +168,7 @@ func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 	}
 	if len(failed.seqs) > 0 {
 		batch.Queue(failOps, failed.seqs, failed.attempts, failed.codes, failed.messages, failed.pauses, failed.parked,
-			failed.alone, failed.into).
+			failed.refused, failed.alone, failed.into).
 			Query(r.seeFailed)
 	}
 	if batch.Len() == 0 {
@@ -179,20 +179,19 @@ func (r *flushRecording) ops(ctx context.Context, tx pgx.Tx) error {
 }
 
 type failedOps struct {
-	seqs     []int64
-	attempts []int32
-	codes    []string
-	messages []string
-	pauses   []time.Duration
-	parked   []bool
-	alone    []bool
-	into     []string // ID that they were folded into
+	seqs                   []int64
+	attempts               []int32
+	codes                  []string
+	messages               []string
+	pauses                 []time.Duration
+	parked, refused, alone []bool
+	into                   []string // ID that they were folded into
 }
 
 func (f *failedOps) add(seq int64, o *opFailure, into string) {
 	f.seqs, f.attempts, f.codes = append(f.seqs, seq), append(f.attempts, int32(o.attempts)), append(f.codes, o.code)
 	f.messages, f.pauses, f.parked = append(f.messages, o.message), append(f.pauses, o.pause), append(f.parked, o.parked)
-	f.alone, f.into = append(f.alone, o.alone), append(f.into, into)
+	f.refused, f.alone, f.into = append(f.refused, o.refused), append(f.alone, o.alone), append(f.into, into)
 }
 
 func (r *flushRecording) seeDone(rows pgx.Rows) error {

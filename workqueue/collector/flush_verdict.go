@@ -56,6 +56,7 @@ type opFailure struct {
 	seq      int64
 	attempts int
 	parked   bool
+	refused  bool // parked by a permanent error of the service: a requeue is new work to it
 	alone    bool // its flush failed entirely
 	pause    time.Duration
 	code     string
@@ -181,6 +182,7 @@ func (j *flushJudge) fail(op *FlushOp, e workqueue.SlotError, before int) opFail
 	default:
 		f.pause = j.Pause(f.attempts)
 	}
+	f.refused = f.parked && !e.Retry
 	return f
 }
 

@@ -87,7 +87,7 @@ func (f *folding) join(o *foldedOp, op *FlushOp) (joined bool, err error) {
 		o.Payload = op.Payload
 	}
 	o.Folded = append(o.Folded, o.Seq)
-	o.Seq, o.ID, o.Requeues = op.Seq, op.ID, op.Requeues
+	o.Seq, o.ID, o.Refusals = op.Seq, op.ID, op.Refusals
 	o.Attempts, o.Alone = max(o.Attempts, op.Attempts), o.Alone || op.Alone
 	return true, nil
 }

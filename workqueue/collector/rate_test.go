@@ -28,8 +28,7 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	var at []time.Duration
 	for len(at) < calls {
 		claimed := testenv.Must(collector.New(c.Store).ClaimFlushes(t.Context(), collector.FlushRequest{Session: c.Session,
-			Collector: c.id,
-			Max:       10}))(t)
+			Collector: c.id, Max: 10}))(t)
 		for _, f := range claimed.Flushes { // by the clock of the database, as rates are
 			if begun.IsZero() {
 				begun = f.Claimed

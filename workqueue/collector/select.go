@@ -47,8 +47,7 @@ WITH old AS (
     SELECT seq, parked_at IS NOT NULL AS parked FROM collector_op
     WHERE seq = ANY ($2) AND (parked_at IS NOT NULL OR not_before > tranche_now())),
 again AS (
-    UPDATE collector_op o SET parked_at = NULL, not_before = NULL, attempts = 0, retry_alone = false,
-        requeues = o.requeues + 1
+    UPDATE collector_op o SET parked_at = NULL, not_before = NULL, attempts = 0, retry_alone = false
     FROM old WHERE o.seq = old.seq
     RETURNING o.key_version, o.key, o.added_at, o.priority, old.parked),
 keys AS (

@@ -15,21 +15,13 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// whyOf returns what keeps operations of a collector waiting, by its code.
-func (c *opsBench) whyOf(name string) map[string]collector.CollectorReason {
-	c.Helper()
-	v := testenv.Must(collector.New(c.Store).Collector(c.Context(), name))(c)
-	all := map[string]collector.CollectorReason{}
-	for _, why := range v.Why {
-		all[why.Code] = why
-	}
-	return all
-}
-
 // wantWhy fails the test unless exactly these reasons are given.
 func (c *opsBench) wantWhy(when string, codes ...string) map[string]collector.CollectorReason {
 	c.Helper()
-	all := c.whyOf("c")
+	all := map[string]collector.CollectorReason{}
+	for _, why := range testenv.Must(collector.New(c.Store).Collector(c.Context(), "c"))(c).Why {
+		all[why.Code] = why
+	}
 	for _, code := range codes {
 		if _, told := all[code]; !told {
 			c.Errorf("%s, %s is not told", when, code)
@@ -95,30 +87,18 @@ func TestDoctorChecksCollectors(t *testing.T) {
 		t.Fatalf("it found %v in what is whole", report.Violations)
 	}
 	for _, way := range []struct{ says, breaks, mends string }{
-		{
-			"count what is not there", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
-			`UPDATE collector_key SET parked = parked - 1 WHERE key = 'a'`,
-		},
-		{
-			"count what is not there", `UPDATE collector_op SET key = 'c' WHERE op_id = '4'`,
-			`UPDATE collector_op SET key = 'b' WHERE op_id = '4'`,
-		},
-		{
-			"without an operation", `INSERT INTO collector_key (collector, key_version, key, untried)
-				SELECT id, 1, 'd', 0 FROM collector`, `DELETE FROM collector_key WHERE key = 'd'`,
-		},
-		{
-			"wait for no time", `UPDATE collector_key SET due_at = NULL WHERE key = 'b'`,
-			`UPDATE collector_key SET due_at = oldest_at + interval '1 hour' WHERE key = 'b'`,
-		},
-		{
-			"counts as done", `UPDATE collector SET key_version = 2, drained_key_version = 2`,
-			`UPDATE collector SET key_version = 1, drained_key_version = 1`,
-		},
-		{
-			"of no collector", `UPDATE collector_op SET collector = collector + 100 WHERE op_id = '4'`,
-			`UPDATE collector_op SET collector = collector - 100 WHERE op_id = '4'`,
-		},
+		{"count what is not there", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
+			`UPDATE collector_key SET parked = parked - 1 WHERE key = 'a'`},
+		{"count what is not there", `UPDATE collector_op SET key = 'c' WHERE op_id = '4'`,
+			`UPDATE collector_op SET key = 'b' WHERE op_id = '4'`},
+		{"without an operation", `INSERT INTO collector_key (collector, key_version, key, untried)
+				SELECT id, 1, 'd', 0 FROM collector`, `DELETE FROM collector_key WHERE key = 'd'`},
+		{"wait for no time", `UPDATE collector_key SET due_at = NULL WHERE key = 'b'`,
+			`UPDATE collector_key SET due_at = oldest_at + interval '1 hour' WHERE key = 'b'`},
+		{"counts as done", `UPDATE collector SET key_version = 2, drained_key_version = 2`,
+			`UPDATE collector SET key_version = 1, drained_key_version = 1`},
+		{"of no collector", `UPDATE collector_op SET collector = collector + 100 WHERE op_id = '4'`,
+			`UPDATE collector_op SET collector = collector - 100 WHERE op_id = '4'`},
 	} {
 		c.Exec(way.breaks)
 		report := diagnose()

@@ -215,6 +215,12 @@ func (s *DB) Seal(ctx context.Context, from pg.Querier, run workqueue.RunID) (*S
 // ErrRunGone is about a message of a deleted run: its key is gone, too.
 var ErrRunGone = errors.New("its run was deleted")
 
+// Unreadable reports whether an error means that the keys do not open a value, or that its run was deleted.
+func Unreadable(err error) bool {
+	_, noKey := errors.AsType[*workqueue.StateError](err)
+	return noKey || errors.Is(err, ErrDamaged) || errors.Is(err, ErrRunGone) || errors.Is(err, workqueue.ErrNotFound)
+}
+
 const runOfMessage = `
 SELECT EXISTS (SELECT FROM batchrun WHERE id = $1), EXISTS (SELECT FROM deleted_run WHERE run_id = $1)`
 

@@ -82,7 +82,7 @@ func (s Store) Add(ctx context.Context, letter DeadLetter) (isNew bool, err erro
 	}
 	letter.State = cmp.Or(letter.State, LetterWaiting)
 	seal, err := s.db.SealOfMessage(ctx, letter.Run)
-	if errors.Is(err, database.ErrRunGone) {
+	if database.Unreadable(err) { // kept without its body, or its message would come again forever
 		letter.NoBody, err = true, nil
 	}
 	if err != nil {

@@ -35,7 +35,7 @@ func (s Store) Quarantine(ctx context.Context, q Quarantined) error {
 	// An empty message is not the same as none.
 	body := append([]byte{}, q.Body[:min(len(q.Body), maxQuarantinedBody)]...)
 	seal, err := s.db.SealOfMessage(ctx, (*workqueue.RunID)(&q.Run))
-	if errors.Is(err, database.ErrRunGone) {
+	if database.Unreadable(err) { // as for dead letters
 		body, err = []byte{}, nil
 	}
 	if err != nil {

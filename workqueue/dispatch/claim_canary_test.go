@@ -163,6 +163,7 @@ func TestCanaryLetsWorkBeFound(t *testing.T) {
 	b := setup(t)
 	req := storetest.Chunked(4)
 	req.Steps[0].InFlight = 2
+	b.One(b.Load(req, 4)) // stays at the old version
 	run := b.Load(req, 40)
 	req.Steps[0].Endpoint = canary
 	named := b.Load(req, 40)
@@ -173,6 +174,7 @@ func TestCanaryLetsWorkBeFound(t *testing.T) {
 		if share == 100 { // what the old version does no longer matters
 			b.Exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_since = tranche_now(),
 				probe_at = tranche_now() + interval '1 h' WHERE endpoint = $1`, storetest.Endpoint)
+			b.Exec(`UPDATE endpoint_setting SET max_in_flight = 1 WHERE endpoint = $1`, storetest.Endpoint)
 		}
 		var found []workqueue.RunID
 		for _, step := range b.runnable() {

@@ -68,9 +68,9 @@ AND (st.kind = 'endpoint' OR NOT st.endpoint COLLATE "C" = ANY($7::text[]))
 AND (r.id, st.step) NOT IN (SELECT * FROM unnest($3::uuid[], $4::smallint[]))
 AND NOT r.namespace = ANY(ARRAY(SELECT name FROM spent))`
 
-	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those with
-	// exhausted budgets, those down without a due probe unless all requests go to a canary, and those of other nodes
-	// unless $11 names them or the node itself must do the work. full are those that take no more of automatic steps,
+	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those of
+	// other nodes unless $11 names them or the node itself must do the work, and, unless all requests go to a canary,
+	// those with exhausted budgets and those down without a due probe. full are those that take no more of automatic steps,
 	// counted by step only if necessary. Slices in flight of a step moved elsewhere may count, too.
 	placesOfWork = `
 spent AS MATERIALIZED (
@@ -132,7 +132,8 @@ spent AS MATERIALIZED (
         SELECT count(*) AS n FROM work_slice s
         WHERE s.endpoint = n.endpoint AND ` + plane.SliceInFlight + `) l
     CROSS JOIN LATERAL (SELECT n.endpoint) at
-    WHERE CASE WHEN t.max_in_flight > 0 THEN ` + plane.BusyAt + ` < t.max_in_flight ELSE true END
+    WHERE CASE WHEN t.max_in_flight > 0 AND t.canary_share IS DISTINCT FROM 100
+          THEN ` + plane.BusyAt + ` < t.max_in_flight ELSE true END
       AND (p.breaker IS DISTINCT FROM 'open' OR t.canary_share = 100 OR p.probe_at <= tranche_now()
            AND NOT coalesce((SELECT s.state IN ('claimed', 'sent') FROM work_slice s WHERE s.id = p.probe_slice),
                             false))

@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
 )
 
@@ -171,7 +172,7 @@ func (e *erasure) searchSealed(ctx context.Context, page []sealedParams, busy *U
 	opened := make([]string, len(page))
 	for i, of := range page {
 		object, err := e.db.OpenParams(ctx, e.db.Pool, of.Run, of.Params)
-		if err != nil && !unreadable(err) {
+		if err != nil && !database.Unreadable(err) {
 			return err
 		}
 		if err != nil && !errors.Is(err, workqueue.ErrNotFound) {

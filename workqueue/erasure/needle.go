@@ -196,13 +196,6 @@ ORDER BY id LIMIT 200`
 	eraseQuarantine = `UPDATE quarantine SET ` + emptyQuarantined + ` WHERE id = ANY ($1::bigint[])`
 )
 
-// unreadable reports whether an error means that the keys do not open a value, or that its run was deleted.
-func unreadable(err error) bool {
-	_, noKey := errors.AsType[*workqueue.StateError](err)
-	return noKey || errors.Is(err, database.ErrDamaged) || errors.Is(err, database.ErrRunGone) ||
-		errors.Is(err, workqueue.ErrNotFound)
-}
-
 type message struct {
 	ID, Said      string
 	Headers, Body []byte
@@ -261,7 +254,7 @@ func (e *erasure) inMessage(ctx context.Context, m *message) (bool, error) {
 	if err == nil {
 		m.Body, err = seal.OpenBytes(place(m.ID), m.Body)
 	}
-	if err != nil && unreadable(err) {
+	if err != nil && database.Unreadable(err) {
 		return true, nil
 	}
 	return err == nil && n.in(m.Body, maxNested), err

@@ -14,6 +14,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/control"
 	"github.com/tranchehq/tranche/workqueue/dispatch"
 	"github.com/tranchehq/tranche/workqueue/internal/pg"
+	"github.com/tranchehq/tranche/workqueue/internal/plane"
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
@@ -37,7 +38,7 @@ const maxExplainedRuns = 2000
 const explainedRuns = `
 SELECT r.id FROM batchrun r
 WHERE r.state = 'running' AND (
-    EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND st.endpoint = $1)
+    EXISTS (SELECT 1 FROM run_step st WHERE st.run_id = r.id AND ` + servedBy + ` = $1)
     OR EXISTS (SELECT 1 FROM work_slice s WHERE s.run_id = r.id AND s.state IN ('scheduled', 'claimed', 'sent')
                  AND s.endpoint = $1))
 ORDER BY r.priority DESC, r.id LIMIT $2`
@@ -107,6 +108,7 @@ type endpointFacts struct {
 	name          string
 	live          int     // slices in flight, of all runs
 	liveAuto      int     // those of automatic steps
+	busy          int     // what counts against maxInFlight
 	maxInFlight   int     // budget; 0: none
 	rate          float64 // budget; 0: none
 	requestRate   float64 // budget, in requests
@@ -158,28 +160,27 @@ WITH live AS MATERIALIZED (
     SELECT coalesce(s.endpoint, st.endpoint) AS endpoint, count(*) AS slices,
         count(*) FILTER (WHERE st.in_flight_auto) AS auto
     FROM work_slice s JOIN run_step st USING (run_id, step) WHERE s.state IN ('claimed', 'sent') GROUP BY 1)
-SELECT n.name, coalesce(live.slices, 0), coalesce(live.auto, 0), coalesce(t.max_in_flight, 0), coalesce(t.rate, 0),
-    p.endpoint IS NOT NULL,
-    coalesce(p.in_flight, 0), p.rate, coalesce(p.tokens, 0), p.tokens_at,
-    coalesce(p.breaker = 'open', false), coalesce(p.breaker_reason, ''), p.breaker_since,
-    coalesce(p.probes, 0), p.probe_at,
-    coalesce(probe.state, ''),
-    coalesce((SELECT c.reason FROM endpoint_change c WHERE c.endpoint = n.name AND c.what = 'in_flight'
+SELECT at.endpoint, coalesce(live.slices, 0), coalesce(live.auto, 0),
+    CASE WHEN t.max_in_flight > 0 THEN ` + plane.BusyAt + ` ELSE 0 END,
+    coalesce(t.max_in_flight, 0), coalesce(t.rate, 0), p.endpoint IS NOT NULL, coalesce(p.in_flight, 0), p.rate,
+    coalesce(p.tokens, 0), p.tokens_at, coalesce(p.breaker = 'open', false), coalesce(p.breaker_reason, ''),
+    p.breaker_since, coalesce(p.probes, 0), p.probe_at, coalesce(probe.state, ''),
+    coalesce((SELECT c.reason FROM endpoint_change c WHERE c.endpoint = at.endpoint AND c.what = 'in_flight'
               ORDER BY c.id DESC LIMIT 1), ''),
     coalesce(t.request_rate, 0), coalesce(p.call_tokens, 0) - 1, p.call_tokens_at
-FROM unnest($1::text[]) AS n (name)
-LEFT JOIN live ON live.endpoint = n.name
-LEFT JOIN endpoint_setting t ON t.endpoint = n.name
-LEFT JOIN endpoint_pace p ON p.endpoint = n.name
+FROM unnest($1::text[]) AS at (endpoint)
+LEFT JOIN live ON live.endpoint = at.endpoint
+LEFT JOIN endpoint_setting t ON t.endpoint = at.endpoint
+LEFT JOIN endpoint_pace p ON p.endpoint = at.endpoint
 LEFT JOIN work_slice probe ON probe.id = p.probe_slice AND probe.state IN ('scheduled', 'claimed', 'sent')`
 
 func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 	rows := pg.Rows(ctx, tx, explainEndpoints, f.endpointNames())
 	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (*endpointFacts, error) {
 		e := &endpointFacts{}
-		return e, row.Scan(&e.name, &e.live, &e.liveAuto, &e.maxInFlight, &e.rate, &e.paced, &e.inFlight,
-			&e.learnedRate, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason, &e.breakerSince, &e.probes, &e.probeAt,
-			&e.probeState, &e.change, &e.requestRate, &e.callTokens, &e.callTokensAt)
+		return e, row.Scan(&e.name, &e.live, &e.liveAuto, &e.busy, &e.maxInFlight, &e.rate, &e.paced,
+			&e.inFlight, &e.learnedRate, &e.tokens, &e.tokensAt, &e.open, &e.breakerReason, &e.breakerSince, &e.probes,
+			&e.probeAt, &e.probeState, &e.change, &e.requestRate, &e.callTokens, &e.callTokensAt)
 	})
 	if err != nil {
 		return fmt.Errorf("read the endpoints: %w", err)
@@ -194,9 +195,9 @@ func (f *facts) readEndpoints(ctx context.Context, tx pgx.Tx) error {
 
 // The runs, by endpoint, priority and namespace, that a node's search for work would find below their limit.
 const explainRivals = `
-SELECT st.endpoint, r.priority, r.namespace, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
+SELECT ` + servedBy + `, r.priority, r.namespace, count(*), sum(st.share), (array_agg(r.id ORDER BY r.id))[1:3]
 FROM batchrun r JOIN run_step st ON st.run_id = r.id
-WHERE r.state = 'running' AND r.hold IS NULL AND st.endpoint = ANY ($1)
+WHERE r.state = 'running' AND r.hold IS NULL AND ` + servedBy + ` = ANY ($1)
     AND (NOT st.barrier OR st.barrier_passed)
     AND (SELECT count(*) FROM work_slice s
          WHERE s.run_id = r.id AND s.step = st.step AND s.state IN ('claimed', 'sent'))

@@ -94,7 +94,7 @@ type stepFacts struct {
 	run          workqueue.RunID
 	step         workqueue.Step
 	name         string
-	endpoint     string
+	endpoint     string // that gets its requests
 	inFlight     int
 	inFlightCap  int // of a gentle run; 0: none
 	inFlightAuto bool
@@ -128,7 +128,7 @@ func (s share) plus(o share) share { return share{s.items + o.items, s.counted +
 
 // work_slice_live counts the slices in flight.
 const explainSteps = explainPlanes + `
-SELECT st.run_id, st.step, st.name, st.endpoint, least(st.in_flight, st.in_flight_cap),
+SELECT st.run_id, st.step, st.name, ` + servedBy + `, least(st.in_flight, st.in_flight_cap),
     coalesce(st.in_flight_cap, 0), st.in_flight_auto, st.share, st.rate, st.tokens, st.tokens_at,
     st.max_attempts,
     (SELECT count(*) FROM work_slice s
@@ -214,7 +214,8 @@ type sliceFacts struct {
 // Slices are grouped as far as explanations distinguish them. A scheduled slice goes to its step's current endpoint.
 // work_slice_live finds the slices, quarantine_run the rejected messages.
 const explainSlices = explainPlanes + `
-SELECT s.run_id, s.step, CASE s.state WHEN 'scheduled' THEN st.endpoint ELSE coalesce(s.endpoint, st.endpoint) END,
+SELECT s.run_id, s.step,
+    CASE s.state WHEN 'scheduled' THEN ` + servedBy + ` ELSE coalesce(s.endpoint, st.endpoint) END,
     s.state, CASE s.state WHEN 'scheduled' THEN s.cause ELSE '' END,
     coalesce(s.session_id, '00000000-0000-0000-0000-000000000000'),
     s.due, s.unsent, s.delivered_at IS NOT NULL, s.lost, s.late, s.remaining <> s.mask, coalesce(q.reason, ''),

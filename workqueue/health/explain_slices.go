@@ -35,8 +35,8 @@ func (f *facts) claimable(r *runFacts, st *stepFacts, g *MissingGroup) {
 		limited(g, ReasonStepLimit, stepLimit(r, st))
 	case r.maxInFlight > 0 && r.inFlight >= r.maxInFlight:
 		limited(g, ReasonQuota, Row{"live": r.inFlight, "limit": r.maxInFlight, "namespace": r.namespace})
-	case e.maxInFlight > 0 && e.live >= e.maxInFlight:
-		limited(g, ReasonBudget, Row{"live": e.live, "limit": e.maxInFlight})
+	case e.maxInFlight > 0 && e.busy >= e.maxInFlight:
+		limited(g, ReasonBudget, Row{"live": e.busy, "limit": e.maxInFlight})
 		behind(r, e, g)
 	case st.inFlightAuto && e.paced && e.liveAuto >= e.inFlight:
 		limited(g, ReasonAdaptive, Row{"live": e.liveAuto, "limit": e.inFlight, "change": e.change})
@@ -123,7 +123,7 @@ func (f *facts) breakerGroup(st *stepFacts, e *endpointFacts, g *MissingGroup) {
 		delete(row, "owner")
 		f.say(g, ReasonProbing, row)
 		return
-	case st.live >= st.inFlight || e.maxInFlight > 0 && e.live >= e.maxInFlight:
+	case st.live >= st.inFlight || e.maxInFlight > 0 && e.busy >= e.maxInFlight:
 		row["case"], row["owner"] = "full", string(OwnerService)
 	case e.probeAt != nil && !e.probeAt.After(f.at):
 		row["case"], row["owner"] = "due", string(OwnerNode)

@@ -258,7 +258,7 @@ FROM (SELECT r.id, o.* FROM (
           WHERE (SELECT b.state FROM tracker_batch b WHERE b.id = u.id) = 'completed' LIMIT cardinality($1::uuid[])) r
       CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
-RETURNING r.id, r.generation, r.done, r.failed, r.accepted, r.finished_at`
+RETURNING r.id, r.generation, r.started_at, r.done, r.failed, r.accepted, r.finished_at`
 )
 
 // Complete completes the generation of runs, in ascending order, in the transaction of their last acknowledgement.
@@ -275,10 +275,13 @@ func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) (complete
 }
 
 // queueCompletions completes those of some runs, in ascending order, that the transaction's acknowledgements complete.
+// A database that lost recent commits may complete the same start or rerun again: readers must recognize that event.
 func queueCompletions(batch *pgx.Batch, runs []workqueue.RunID, completed *[]Completion) {
 	batch.Queue(completeRuns, runs).Query(func(rows pgx.Rows) (err error) {
 		*completed, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Completion, err error) {
-			err = row.Scan(&c.Run, &c.Generation, &c.Done, &c.Failed, &c.Accepted, &c.Event.At)
+			var started time.Time
+			err = row.Scan(&c.Run, &c.Generation, &started, &c.Done, &c.Failed, &c.Accepted, &c.Event.At)
+			c.Event.ID = uuid.NewSHA1(uuid.UUID(c.Run), fmt.Appendf(nil, "%d.%d", c.Generation, started.UnixMicro()))
 			return c, err
 		})
 		return err
@@ -292,7 +295,8 @@ func addCompleted(ctx context.Context, tx pgx.Tx, completed []Completion, runs [
 	}
 	for i := range completed {
 		c := &completed[i]
-		c.Event, err = ledger.AddEventAt(ctx, tx, c.Run, c.Generation, workqueue.EventCompleted, c.Event.At,
+		c.Event.Run, c.Event.Generation, c.Event.Kind = c.Run, c.Generation, workqueue.EventCompleted
+		c.Event, err = ledger.AddEventAs(ctx, tx, c.Event,
 			map[string]any{"done": c.Done, "failed": c.Failed, "accepted": c.Accepted})
 		if err != nil {
 			return err

@@ -204,32 +204,18 @@ FROM unnest($1::uuid[], $2::uuid[], $3::integer[], $4::text[], $5::jsonb[], $6::
 func AddEvent(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind,
 	payload map[string]any,
 ) error {
-	_, err := AddEventAt(ctx, tx, run, gen, kind, time.Time{}, payload)
+	_, err := AddEventAs(ctx, tx, workqueue.Event{ID: uuid.Must(uuid.NewV7()), Run: run, Generation: gen, Kind: kind},
+		payload)
 	return err
 }
 
-// AddEventAt adds an event with a time given by PostgreSQL, and returns it. The zero time means that of the insert.
-func AddEventAt(ctx context.Context, tx pgx.Tx, run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind,
-	at time.Time,
-	payload map[string]any,
-) (workqueue.Event, error) {
-	doc, err := json.Marshal(payload)
-	e := workqueue.Event{ID: eventID(run, gen, kind), Run: run, Generation: gen, Kind: kind, Payload: doc, At: at}
-	told := &e.At
-	if at.IsZero() {
-		told = nil
+// AddEventAs adds an event with its ID and a time given by PostgreSQL, and returns it with its payload. The zero time
+// means that of the insert.
+func AddEventAs(ctx context.Context, tx pgx.Tx, e workqueue.Event, payload map[string]any) (workqueue.Event, error) {
+	var err error
+	if e.Payload, err = json.Marshal(payload); err == nil {
+		err = pg.JoinOne(ctx, tx, insertEvent, pg.Row(e.ID, e.Run, e.Generation, string(e.Kind), []byte(e.Payload),
+			pg.UnlessZero(e.At))...)
 	}
-	if err == nil {
-		err = pg.JoinOne(ctx, tx, insertEvent, pg.Row(e.ID, run, gen, string(kind), doc, told)...)
-	}
-	return e, pg.Wrap(err, "event %s of run %s", kind, run)
-}
-
-// eventID returns an event's ID. A completion's is derived from its run and generation: a database that lost recent
-// commits completes runs again, and readers must recognize that event.
-func eventID(run workqueue.RunID, gen workqueue.Generation, kind workqueue.EventKind) uuid.UUID {
-	if kind != workqueue.EventCompleted {
-		return uuid.Must(uuid.NewV7())
-	}
-	return uuid.NewSHA1(uuid.UUID(run), fmt.Appendf(nil, "%d.%s", gen, kind))
+	return e, pg.Wrap(err, "event %s of run %s", e.Kind, e.Run)
 }
