@@ -464,7 +464,7 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 		item.Key, item.Payload, taken = person, []byte(`{"name":"`+secret+`"}`), true
 		return nil
 	})
-	testenv.Same(t, testenv.As[*workqueue.StateError](t, err, "the run that carries on").Run, from, "it carries on")
+	testenv.Same(t, testenv.As[*workqueue.StateError](t, err, "the run that continues").Run, from, "it continues")
 	testenv.SameList(t, b.traces(), nil, "left")
 	req.FromVersion = testenv.Must(start.New(b.Store).Version(t.Context(), from))(t)
 	_, err = start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1"))

@@ -111,7 +111,7 @@ func TestThreshold(t *testing.T) {
 		"a refused resume set the limit to")
 	again := b.Rerun(run, redo.Selection{Codes: []string{"bad"}})
 	if again.Hold != control.HoldThreshold || !strings.HasPrefix(again.HoldDetail, "8 of 40") {
-		t.Errorf("the re-run of a held run says %+v", again)
+		t.Errorf("the rerun of a held run says %+v", again)
 	}
 	b.resume(run) // they are no failures any more
 	b.Record(storetest.Faulty(late, bad))
@@ -226,10 +226,10 @@ func TestACancelledRunIsContinuedOnce(t *testing.T) {
 		})
 		if late {
 			testenv.NoError(t, err)
-			testenv.Says(t, <-resumed, "carries it on; its items would be done twice", "the resume")
+			testenv.Says(t, <-resumed, "continues it; its items would be done twice", "the resume")
 		} else {
 			testenv.NoError(t, <-resumed)
-			testenv.Says(t, err, "set going again meanwhile", "the start")
+			testenv.Says(t, err, "reopened meanwhile", "the start")
 		}
 	}
 }
@@ -356,7 +356,7 @@ func TestFailFastWaitsForItsTurn(t *testing.T) {
 	run = trip()
 	b.Rerun(run, redo.Selection{Failed: true})
 	if held, err := control.New(b.Store).CheckFailFast(t.Context(), run); err != nil || held {
-		t.Errorf("held after a re-run: %v, %v", held, err)
+		t.Errorf("held after a rerun: %v, %v", held, err)
 	}
 }
 

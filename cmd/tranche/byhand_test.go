@@ -176,7 +176,7 @@ const (
 )
 
 // What failed goes to a department as a table, and comes back with a cell corrected, from a text or a workbook, into
-// the same run or into one that carries it on; all else is as it was.
+// the same run or into one that continues it; all else is as it was.
 func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	t.Helper()
 	b.echo(nil)

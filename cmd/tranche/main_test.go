@@ -275,7 +275,7 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "show", "twin"), 7, "fits 2 runs")
 	b.want(b.tranche("run", "show", "0"), 7, "no run has")
 	b.want(b.tranche("run", "item", "last", "nobody"), 7, "no item has this key")
-	b.want(b.tranche("run", "rerun", "last", "--failed"), 7, "nothing to re-run")
+	b.want(b.tranche("run", "rerun", "last", "--failed"), 7, "nothing to rerun")
 	b.want(b.tranche("run", "rerun", "last"), 2, "--failed, --key K, --keys FILE, --code C")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--key", "1"), 2, "--failed")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--chunk", "0"), 2, "--chunk: 0 is not within 1 to 8192")

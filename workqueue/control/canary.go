@@ -151,7 +151,7 @@ FROM (SELECT bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING 
 SELECT EXISTS (SELECT FROM batchrun r
     WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.failed_limit < (` + failedItems + `))`
 
-	// The count is a separate statement after it, so it sees the re-run that this lock waited for.
+	// The count is a separate statement after it, so it sees the rerun that this lock waited for.
 	lockThreshold = `
 SELECT generation, items, max_failed, failed_limit FROM batchrun
 WHERE id = $1 AND state = 'running' AND hold IS NULL AND failed_limit IS NOT NULL FOR NO KEY UPDATE`

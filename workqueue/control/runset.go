@@ -288,7 +288,7 @@ SELECT step, name, kind, endpoint, ` + plane.SettingsToRead("") + `
 FROM run_step WHERE run_id = $1 ORDER BY step`
 }
 
-// lockSettings serializes with claims, re-runs and cancels.
+// lockSettings serializes with claims, reruns and cancels.
 func lockSettings() string { return readSettings() + ` FOR NO KEY UPDATE` }
 
 func writeSettings() string {

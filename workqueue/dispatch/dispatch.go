@@ -65,8 +65,8 @@ AND NOT EXISTS (
 	barriersDue = `
 SELECT EXISTS (SELECT FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.id = $1 AND ` + barrierDue + `)`
 
-	// passBarriers is a statement after the locks of the steps, so it sees the re-run that they waited for. While
-	// they are locked no item can lose its outcome: only a re-run removes outcomes, and it locks the steps.
+	// passBarriers is a statement after the locks of the steps, so it sees the rerun that they waited for. While
+	// they are locked no item can lose its outcome: only a rerun removes outcomes, and it locks the steps.
 	passBarriers = `
 UPDATE run_step st SET barrier_passed = st.approval IS NULL,
     gate_since = CASE WHEN st.approval IS NOT NULL THEN tranche_now() END

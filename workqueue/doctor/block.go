@@ -241,7 +241,7 @@ func (p *partsCheck) add(bit int, part partRow) {
 
 func (p *partsCheck) report(d *doctor, at place) {
 	d.bits(OnePart, at, p.doubled, "two parts in one generation")
-	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later re-run in the audit log")
+	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later rerun in the audit log")
 	d.bits(TruthsAgree, at, p.block.Done.AndNot(p.result), "done, and the newest part is not a result")
 	d.bits(TruthsAgree, at, p.block.Failed.AndNot(p.fault), "failed, and the newest part is not an error")
 	d.bits(TruthsAgree, at, p.broken, "a result with missing pieces")

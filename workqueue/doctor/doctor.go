@@ -31,7 +31,7 @@ type Invariant string
 const (
 	ItemsAddUp    Invariant = "I1"  // items = waiting + ready + in flight + done + failed + skipped, at every step
 	OnePart       Invariant = "I2"  // at most one part for an item, step and generation
-	AuditedReset  Invariant = "I3"  // a final bit changes only by an audited re-run
+	AuditedReset  Invariant = "I3"  // a final bit changes only by an audited rerun
 	TruthsAgree   Invariant = "I6"  // bits = parts = tracker
 	AskedFor      Invariant = "I7"  // every part was requested by a slice that held its item
 	OneCompletion Invariant = "I10" // one completion event for each completed generation
@@ -44,7 +44,7 @@ func Rules() []Rule {
 	return []Rule{
 		{ItemsAddUp, "the items of every step add up: waiting, ready, in flight, done, failed and left out"},
 		{OnePart, "an item has at most one part for a step and a generation"},
-		{AuditedReset, "what is final changes only by a re-run that the audit log has"},
+		{AuditedReset, "what is final changes only by a rerun that the audit log has"},
 		{TruthsAgree, "bits, parts and trackers say the same"},
 		{AskedFor, "every part was asked for by a request that held its item"},
 		{OneCompletion, "every generation that completed has one event of it"},

@@ -79,7 +79,7 @@ type doctorRun struct {
 	tracker     string
 	openGroups  int64
 	opened      bool
-	audited     workqueue.Generation // of the last re-run in the audit log
+	audited     workqueue.Generation // of the last rerun in the audit log
 	completions int64
 	graph       *plane.Graph
 }

@@ -11,7 +11,7 @@ import (
 // The statements of the rules, each with the index that it uses. Templates read its columns by name. Every row has
 // `subject` and `since`; `count`, `of`, `severity`, `kind` and `case`, where present, override the rule.
 const (
-	// batchrun_failed. Accepted failures do not count. A re-run reopens the run, which removes its condition.
+	// batchrun_failed. Accepted failures do not count. A rerun reopens the run, which removes its condition.
 	failedRuns = `
 WITH failed AS (
     SELECT id, name, plan, failed - accepted AS items, finished_at, row_number() OVER (ORDER BY id DESC) AS nth

@@ -83,7 +83,7 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 
 const maxResets = 100
 
-// adviseResets advises resetting bad parts for which items failed: a re-run would give them the same parts.
+// adviseResets advises resetting bad parts for which items failed: a rerun would give them the same parts.
 func (s Store) adviseResets(ctx context.Context, f *Facts) error {
 	failed := f.newestFailed()
 	if len(failed) == 0 {

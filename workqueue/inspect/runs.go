@@ -29,7 +29,7 @@ type RunSummary struct {
 
 	State      string               `json:"state" enum:"loading,running,paused,completed,cancelled"`
 	Hold       *HoldView            `json:"hold,omitempty" doc:"why nothing is claimed of it"`
-	Generation workqueue.Generation `json:"generation" doc:"1 at the start, one more with every re-run"`
+	Generation workqueue.Generation `json:"generation" doc:"1 at the start, one more with every rerun"`
 	Priority   int                  `json:"priority"`
 	Items      int64                `json:"items"`
 	Skipped    int64                `json:"skipped" doc:"duplicates that intake left out"`
@@ -56,7 +56,7 @@ type RunSummary struct {
 	StartedAt  *time.Time `json:"started_at,omitempty" doc:"of the current generation"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
+	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it continues"`
 	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
 
 	Blocker *Blocker `json:"blocker,omitempty" doc:"why a running run makes no progress; only in lists"`

@@ -26,7 +26,7 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// redo moves items back to be redone at some steps, in one transaction. Resets and re-runs differ in the items they
+// redo moves items back to be redone at some steps, in one transaction. Resets and reruns differ in the items they
 // take and in their reports. It locks, in the common order: all steps of the run, which keeps claims out; the live
 // slices with reset items, also at later steps; the blocks; the tracker; the run.
 type redo struct {

@@ -19,7 +19,7 @@ import (
 )
 
 // What failed of an open run of several steps is run again while items are still coming, also behind a barrier. The run
-// completes once, with the generation that the re-run opened.
+// completes once, with the generation that the rerun opened.
 func TestRerunOfAnOpenRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

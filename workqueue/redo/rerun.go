@@ -29,7 +29,7 @@ type RerunRequest struct {
 	Actor             string
 }
 
-// Rerun is what a re-run started, or would start.
+// Rerun is what a rerun started, or would start.
 type Rerun struct {
 	Step       string               `json:"step" doc:"empty: several"`
 	Items      int64                `json:"items"`
@@ -87,7 +87,7 @@ type rerun struct {
 }
 
 func (r *rerun) do(ctx context.Context, db *database.DB) error {
-	const op = "re-run items of"
+	const op = "rerun items of"
 	if err := r.begin(ctx, db, op); err != nil {
 		return err
 	}
@@ -134,11 +134,11 @@ func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) erro
 func (r *rerun) mayRerun(ctx context.Context, op string) error {
 	open, err := r.may(ctx, op)
 	if err == nil && r.graph.Ordered && r.Canary > 0 {
-		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "re-run a sample of items of",
+		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "rerun a sample of items of",
 			Fix: "leave the canary out: its sample would be processed before the items ahead of it"}
 	}
 	if err == nil && open && r.Canary > 0 { // a sample would never end: added items are ready immediately
-		err = &workqueue.StateError{Run: r.run, State: "open", Op: "re-run items of",
+		err = &workqueue.StateError{Run: r.run, State: "open", Op: "rerun items of",
 			Fix: "seal it first, or leave the canary out"}
 	}
 	return err
@@ -174,7 +174,7 @@ func (r *rerun) nothing(some bool) error {
 	if len(r.Select.Ranges) > 0 && !r.Select.named() && len(why) == 0 {
 		what += ", in these ranges"
 	}
-	return workqueue.Nothing("re-run in run %s: %s%s", r.run, what, hint)
+	return workqueue.Nothing("rerun in run %s: %s%s", r.run, what, hint)
 }
 
 // unmatched says what evidence did not match, with a hint.

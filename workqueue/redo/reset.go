@@ -79,7 +79,7 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 
 func (req *ResetRequest) validate() error {
 	if req.Select.Failed {
-		return errors.New("choose all items, or keys, or error codes; what failed is run again by a re-run")
+		return errors.New("choose all items, or keys, or error codes; what failed is run again by a rerun")
 	}
 	return cmp.Or(control.CheckReason(req.Reason), req.Select.validate())
 }

@@ -117,7 +117,7 @@ func byKey(keys ...string) func(*redo.ResetRequest) {
 
 func all(r *redo.ResetRequest) { r.Select.All = true }
 
-// A part that is bad fails the step that reads it: a re-run there would give it the same part. The part is made again,
+// A part that is bad fails the step that reads it: a rerun there would give it the same part. The part is made again,
 // chosen by how it failed the other step, and what was told of it is told no more.
 func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	t.Parallel()
@@ -133,7 +133,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	again := "tranche run rerun " + g.run.String() + " --failed"
 	mend := "tranche run reset " + g.run.String() + " --step accounts --code bad_part --failed-at statement"
 	if !advised(mend) || advised(again) {
-		t.Errorf("a part that is bad: the re-run is advised (%v), or its reset is not (%v)", advised(again), advised(mend))
+		t.Errorf("a part that is bad: the rerun is advised (%v), or its reset is not (%v)", advised(again), advised(mend))
 	}
 	if errs, err := inspect.New(g.Store).Errors(t.Context(), g.run); err != nil || len(errs.Groups) != 1 ||
 		!slices.Equal(errs.Groups[0].Resets, []string{"accounts"}) {
@@ -155,7 +155,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	}
 	_, err = redo.New(g.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, DryRun: true, Select: redo.Selection{
 		Step: "accounts", At: "statement", Codes: []string{"bad_part"}}})
-	testenv.Same(t, err, nil, "a re-run of the part")
+	testenv.Same(t, err, nil, "a rerun of the part")
 	g.fresh()
 	g.say[storetest.Accounts] = "mended"
 	g.fail(storetest.Statement, 5)

@@ -37,7 +37,7 @@ type RunReport struct {
 	BestRate       float64            `json:"best_rate" doc:"items answered a second, in the best ten seconds"`
 	Generations    []GenerationReport `json:"generations"`
 	Requests       RequestReport      `json:"requests"`
-	Together       *Together          `json:"together,omitempty" doc:"with the runs that it carries on, as one"`
+	Together       *Together          `json:"together,omitempty" doc:"with the runs that it continues, as one"`
 	Corrected      *CorrectedReport   `json:"corrected,omitempty" doc:"what was made of corrected payloads"`
 	Bisections     pace.Bisections    `json:"bisections" doc:"of chunks that failed entirely"`
 	Services       []WorkerReport     `json:"services" doc:"the slowest ten by time for an item"`
@@ -297,7 +297,7 @@ type StepReport struct {
 	Missing     int64          `json:"missing"`
 	Requests    int64          `json:"requests" doc:"in all generations"`
 	Asked       int64          `json:"asked" doc:"items in these requests; one counts as often as it was asked for"`
-	Retried     int64          `json:"retried,omitempty" doc:"of those: asked for again after a failure, not by a re-run"`
+	Retried     int64          `json:"retried,omitempty" doc:"of those: asked for again after a failure, not by a rerun"`
 	P50Seconds  float64        `json:"p50_seconds" doc:"half of the requests took no longer"`
 	P99Seconds  float64        `json:"p99_seconds"`
 	ResultBytes int64          `json:"result_bytes" doc:"of all results that were recorded, about"`

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// GenerationReport is one generation of a run: its start, or a re-run. Seconds sums up the next four.
+// GenerationReport is one generation of a run: its start, or a rerun. Seconds sums up the next four.
 type GenerationReport struct {
 	Generation workqueue.Generation `json:"generation"`
 	StartedAt  time.Time            `json:"started_at"`

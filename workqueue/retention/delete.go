@@ -126,7 +126,7 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 		refused.State += ", and an event about it is not published yet"
 		refused.Fix = "try again when NATS has taken it, in seconds; tranche nodes says what keeps it"
 	case later != nil:
-		refused.State = "carried on by run " + later.String() + ", whose report counts both as one"
+		refused.State = "continued by run " + later.String() + ", whose report counts both as one"
 		refused.Fix = "delete that one first: tranche run delete " + later.String()
 	default:
 		return out, gen, nil

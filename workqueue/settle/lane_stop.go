@@ -144,7 +144,7 @@ func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID)
 	if st.graph, err = database.Kept[plane.GraphCache](s.db).Of(ctx, tx, st.run); err != nil {
 		return p, err
 	}
-	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a re-run has just continued them
+	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a rerun has just continued them
 		return p, err
 	}
 	p.More = true

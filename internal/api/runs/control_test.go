@@ -60,7 +60,7 @@ func TestControl(t *testing.T) {
 	b.Says(200, "/runs/cancel", `{"all":true,"reason":"enough"}`, `"runs":["`+run, `"items":3`)
 }
 
-// A re-run says what it would do, and what keeps it from going on.
+// A rerun says what it would do, and what keeps it from going on.
 func TestRerunOfAPausedRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

@@ -65,13 +65,13 @@ func TestCorrectionsFitTheSchema(t *testing.T) {
 	testenv.Has(t, text, `"done":2,"failed":0`, "the run")
 }
 
-// A run carries on what an earlier one failed, some of it with other data; both are linked, counted and
+// A run continues what an earlier one failed, some of it with other data; both are linked, counted and
 // compared as one.
 func TestCarryOnAnEarlierRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Start("name=first&param=year%3D2026").Run
-	b.Says(409, "/runs?from_run=first", "", "carry on", "wait until it ends")
+	b.Says(409, "/runs?from_run=first", "", "continue", "wait until it ends")
 	firstOnly := func(o workqueue.Ordinal) []byte {
 		if o == 0 {
 			return []byte("1")

@@ -229,7 +229,7 @@ func (f *ItemSource) states() (all []workqueue.Outcome) {
 
 type carrying struct{ s *Starts }
 
-// plan resolves the run that the settings carry on. The new run uses its plan and parameters unless others are given.
+// plan resolves the run that the settings continue. The new run uses its plan and parameters unless others are given.
 func (c carrying) plan(ctx context.Context, set *RunSettings,
 ) (run workqueue.RunID, plan *gather.Plan, version int, err error) {
 	if set.FromRun == "" {

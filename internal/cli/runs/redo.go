@@ -42,7 +42,7 @@ func (r *runRerun) Validate() error {
 }
 
 func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
+	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were rerun", each: true,
 		items: func(again *client.Rerun) int64 { return again.Items }, ask: asking(r, r.Ref, cl.Rerun)}
 	if r.Canary > 0 {
 		rerun.once = "--canary"

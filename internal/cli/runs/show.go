@@ -371,5 +371,5 @@ func groupsText(found *client.PayloadGroups, _ int) string {
 
 func linkRows(t *cli.Table, from *string, carriedOn []string) {
 	t.If(from != nil, "continues", "run %v", from)
-	t.If(len(carriedOn) > 0, "carried on by", "run %v", strings.Join(carriedOn, ", "))
+	t.If(len(carriedOn) > 0, "continued by", "run %v", strings.Join(carriedOn, ", "))
 }

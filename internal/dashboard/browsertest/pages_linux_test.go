@@ -259,7 +259,7 @@ func keyboard(s *stack, p *page) {
 	p.has("item-page")
 	p.until("the item", `new URLSearchParams(location.search).get("key") === "C42"`)
 
-	// A re-run by keys alone.
+	// A rerun by keys alone.
 	p.visit("/runs/" + done.String() + "/errors")
 	p.tabTo("rerun-failed")
 	p.press(kb.Enter)

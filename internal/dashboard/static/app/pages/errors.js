@@ -209,7 +209,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAcce
       </details>
     </div>
     <div class="group-actions">${(g.resets ?? []).map((step) => html`<${Button} small icon="reload" role="operator" key=${step} test="reset-group"
-          title="They fail for its part, which a re-run would give them again" onClick=${() => onReset(step)}>Reset ${inert(step, 40)}…<//>`)}
+          title="They fail for its part, which a rerun would give them again" onClick=${() => onReset(step)}>Reset ${inert(step, 40)}…<//>`)}
       ${!g.resets && html`<${Button} small icon="repeat" role="operator" test="rerun-group" onClick=${onAgain}>Run again…<//>`}
       ${open([g]) > 0 && html`<${Button} small icon="check" role="operator" test="accept-group" onClick=${() => onAccept(false)}>Accept…<//>`}
       ${g.accepted > 0 && html`<${Button} small kind="ghost" role="operator" test="withdraw-group" onClick=${() => onAccept(true)}>Withdraw…<//>`}</div>
