@@ -253,10 +253,10 @@ func TestCallWithoutPermission(t *testing.T) {
 		user, endpoint, subject string
 		opts                    []CallOption
 	}{
-		"request":        {"mute", "shut", "tranche.work.shut", []CallOption{CallerName("web")}},
-		"direct request": {"mute", "shut", "tranche.direct.shut", []CallOption{CallerName("web"), Direct()}},
-		"answers":        {"mute", "open", "tranche.call.caller.>", nil},
-		"acknowledgment": {"deaf", "open", "_INBOX.>", []CallOption{CallerName("web")}},
+		"request":         {"mute", "shut", "tranche.work.shut", []CallOption{CallerName("web")}},
+		"direct request":  {"mute", "shut", "tranche.direct.shut", []CallOption{CallerName("web"), Direct()}},
+		"answers":         {"mute", "open", "tranche.call.caller.>", nil},
+		"acknowledgement": {"deaf", "open", "_INBOX.>", []CallOption{CallerName("web")}},
 	} {
 		nc := testenv.Must(nats.Connect(b.server.ClientURL(), nats.UserInfo(tc.user, "p"), nats.Timeout(patience)))(t)
 		t.Cleanup(nc.Close)

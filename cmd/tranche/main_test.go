@@ -285,7 +285,7 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("dlq", "list", "--state", "lost"), 2, `--state must be one of "waiting",`)
 	b.want(b.tranche("dlq", "drop", "--endpoint", "nope"), 7, `no dead letter is of endpoint "nope"`)
 	b.want(b.tranche("run", "shwo"), 2, "shwo")
-	b.want(b.tranche("run", "list", "--colour"), 2, "--colour")
+	b.want(b.tranche("run", "list", "--color"), 2, "--color")
 	start(people, 2, `unknown flag --max-attempts, did you mean "--attempts"?; see: tranche run start`,
 		"--max-attempts", "4")
 	b.want(b.tranche("run", "cancel", "last"), 0, "1 item left", "cancelled")
@@ -416,7 +416,7 @@ func TestWatchEndsAlone(t *testing.T) {
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-"), 0, "2,000 items")
 
 	watch := command(t, []string{"TRANCHE_URL=" + b.url}, "run", "watch", "last")
-	said := &signalled{text: "in flight", seen: make(chan struct{})}
+	said := &signaled{text: "in flight", seen: make(chan struct{})}
 	watch.Stdout, watch.Stderr = said, said
 	testenv.NoError(t, watch.Start())
 	select {
@@ -434,15 +434,15 @@ func TestWatchEndsAlone(t *testing.T) {
 	b.want(b.tranche("doctor"), 0, "hold")
 }
 
-// signalled closes seen when a text has been written.
-type signalled struct {
+// signaled closes seen when a text has been written.
+type signaled struct {
 	testenv.Log
 	text string
 	once sync.Once
 	seen chan struct{}
 }
 
-func (s *signalled) Write(p []byte) (int, error) {
+func (s *signaled) Write(p []byte) (int, error) {
 	n, err := s.Log.Write(p)
 	if strings.Contains(s.String(), s.text) {
 		s.once.Do(func() { close(s.seen) })

@@ -193,7 +193,7 @@ func TestNearest(t *testing.T) {
 	for name, want := range map[string]string{
 		"failfast": "fail_fast", "attempts": "max_attempts", "max_fail": "max_failed", "request_timeout": "timeout",
 		"backoff": "retry_backoff max_backoff", "retry_code": "retry_codes", "call-rate": "rate request-rate",
-		"wholechunk": "whole_chunk", "b-bytes": "b-max-bytes", "max-bytes": "", "colour": "", "-": "", "": "",
+		"wholechunk": "whole_chunk", "b-bytes": "b-max-bytes", "max-bytes": "", "color": "", "-": "", "": "",
 		"timeouts": "timeout", "tiemout": "timeout",
 	} {
 		if got := strings.Join(strictyaml.Nearest(name, known), " "); got != want {

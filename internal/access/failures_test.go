@@ -216,9 +216,9 @@ func active(hash [32]byte) identity.Credential {
 	return identity.Credential{Hash: hash[:], User: "ann", Role: string(access.Viewer), State: identity.TokenActive}
 }
 
-// A neighbour who asks with secrets made up locks no one out: neither who has just logged in, nor who comes with a good
+// A neighbor who asks with secrets made up locks no one out: neither who has just logged in, nor who comes with a good
 // secret for the first time.
-func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
+func TestWhoIsGoodGetsInBesideANeighborWhoIsNot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		secret, here := access.NewSecret(), netip.MustParseAddr("192.0.2.1")

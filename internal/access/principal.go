@@ -1,4 +1,4 @@
-// Package access authenticates and authorises: roles, tokens and web sessions, and the caller of a request.
+// Package access authenticates and authorizes: roles, tokens and web sessions, and the caller of a request.
 //
 // Guarantees: a secret has 160 random bits, is shown once and stored as its SHA-256. A revoked or expired credential
 // has no effect [RevocationTime] later, on any node: the contexts of its requests in progress are cancelled. A

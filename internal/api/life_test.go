@@ -283,11 +283,11 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 		method, path, kind, body string
 		header, value            string
 	}{
-		"start, unknown parameter": {code: 422, method: "POST", path: "/runs?colour=red", kind: "text/csv", body: "id\n1\n"},
+		"start, unknown parameter": {code: 422, method: "POST", path: "/runs?color=red", kind: "text/csv", body: "id\n1\n"},
 		"start, bad format":        {code: 422, method: "POST", path: "/runs?format=x", kind: "text/csv", body: "id\n1\n"},
 		"start, bad items": {code: 422, method: "POST", path: "/runs?endpoint=echo", kind: "text/csv",
 			body: "id,name\n1\n" + strings.Repeat("2,a\n", 100_000)},
-		"plan, unknown parameter": {code: 422, method: "POST", path: "/plans?colour=red", body: "steps:\n"},
+		"plan, unknown parameter": {code: 422, method: "POST", path: "/plans?color=red", body: "steps:\n"},
 		"rerun, no object":        {code: 422, method: "POST", path: "/runs/it/rerun", kind: "application/json", body: "[1,"},
 		"nowhere":                 {code: 404, method: "POST", path: "/nowhere", body: "x"},
 		"another method":          {code: 405, method: "POST", path: "/audit", body: "x"},

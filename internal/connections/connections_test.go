@@ -260,7 +260,7 @@ func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	other, _ := testenv.Role(t, database, "")
 	for role, want := range map[string]bool{
 		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,
-		"signaller IN ROLE pg_signal_backend": true, "node IN ROLE " + serving: true, "reader IN ROLE " + other: false,
+		"signaler IN ROLE pg_signal_backend": true, "node IN ROLE " + serving: true, "reader IN ROLE " + other: false,
 	} {
 		name := "\"" + strings.Fields(role)[0] + uuid.NewString() + "\""
 		of := strings.Replace(strings.TrimPrefix(role, strings.Fields(role)[0]), "CURRENT_USER", admin.Config().User, 1)

@@ -51,7 +51,7 @@ type Report struct {
 
 const okStatus = "ok"
 
-// KindSummary summarises the conditions of a kind.
+// KindSummary summarizes the conditions of a kind.
 type KindSummary struct {
 	Kind     health.Kind     `json:"kind"`
 	Title    string          `json:"title" example:"Failed items: 13 runs, 2,914 items"`

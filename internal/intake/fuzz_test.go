@@ -237,7 +237,7 @@ func FuzzNDJSON(f *testing.F) {
 	})
 }
 
-// FuzzOpen only wants to see no panic and no endless loop, whatever the input is recognised as.
+// FuzzOpen only wants to see no panic and no endless loop, whatever the input is recognized as.
 func FuzzOpen(f *testing.F) {
 	f.Add(gzipped(f, []byte("id\n1\n")))
 	f.Add(zstandard(f, []byte("{\"id\":1}\n")))

@@ -474,7 +474,7 @@ func (r *restored) asShown(cell []byte, shown string) []byte {
 	return strconv.AppendQuote(nil, text)
 }
 
-// asSheet normalises text for comparison: all line breaks are equal, and characters a workbook cannot hold are
+// asSheet normalizes text for comparison: all line breaks are equal, and characters a workbook cannot hold are
 // replaced.
 func asSheet(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(ShownInCell(text), "\r\n", "\n"), "\r", "\n")

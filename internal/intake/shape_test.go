@@ -184,7 +184,7 @@ func keysOf(in string, cfg intake.Config) (string, error) {
 }
 
 // What an earlier run had is put in the order that is wanted, too.
-func TestSortWhatIsCarriedOn(t *testing.T) {
+func TestSortWhatIsContinued(t *testing.T) {
 	t.Parallel()
 	n := 0
 	r := intake.Carry("id", intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{}}, func(item *row.Item) error {

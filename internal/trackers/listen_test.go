@@ -125,7 +125,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	client, nc := b.overNATS()
 	for _, c := range []struct{ subject, body, want string }{
 		{"open", `{`, `"code":"bad_request"`},
-		{"open", `{"owner":"o","colour":"red"}`, `unknown member \"colour\"`},
+		{"open", `{"owner":"o","color":"red"}`, `unknown member \"color\"`},
 		{"open", `{"owner":7}`, `"place":"owner"`},
 		{"open", `{"owner":"o"} {}`, "after top-level value"},
 		{"open", "{\"owner\":\"o\xff\"}", "invalid UTF-8"},

@@ -8,7 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // a machine may have no time zones, or others than its neighbour
+	_ "time/tzdata" // a machine may have no time zones, or others than its neighbor
 )
 
 // clock is the local time of a zone. A local time, called wall, is a time in UTC with the same fields.

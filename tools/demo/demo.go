@@ -50,7 +50,7 @@ type Config struct {
 	Keep bool
 	// Enter, if not nil, leaves everything running at the end until it yields a line.
 	Enter io.Reader
-	// Color enables colours in the demo's own lines.
+	// Color enables colors in the demo's own lines.
 	Color bool
 	// Program is the path of the tranche program. Empty means this executable.
 	Program string

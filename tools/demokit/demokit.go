@@ -26,7 +26,7 @@ import (
 // columns is the width of the output: that of the smallest terminals.
 const columns = 78
 
-// ANSI colours.
+// ANSI colors.
 const (
 	plain = ""
 	Bold  = "1"
@@ -129,11 +129,11 @@ func (s *Story) write(text string) {
 	}
 }
 
-func (s *Story) Paint(colour, text string) string {
-	if !s.color || colour == plain {
+func (s *Story) Paint(color, text string) string {
+	if !s.color || color == plain {
 		return text
 	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
 func (s *Story) Title(text string) { s.write(s.Paint(Bold, text) + "\n") }

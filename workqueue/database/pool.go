@@ -221,7 +221,7 @@ func (c PoolConfig) transactionSettings(like *pgxpool.Config) string {
 	return "SELECT " + strings.Join(set, ", ")
 }
 
-// PoolerRemedy adds what to do to an error of a misconfigured or unrecognised pooler. Others stay unchanged.
+// PoolerRemedy adds what to do to an error of a misconfigured or unrecognized pooler. Others stay unchanged.
 func PoolerRemedy(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {

@@ -251,7 +251,7 @@ type Columns struct {
 }
 
 // Searched returns the columns that are searched directly. Rows of others are found by the item's key or by their
-// contents. A test lists those, and columns that cannot contain a key, and compares all with the catalogue.
+// contents. A test lists those, and columns that cannot contain a key, and compares all with the catalog.
 func Searched() []Columns {
 	return []Columns{
 		{Text, `alert.error alert_message.error archive.error audit_sink.error api_request.operation batchrun.name

@@ -312,7 +312,7 @@ func TestSupposedChanges(t *testing.T) {
 		"a.b.chunk=8193": "want 1 to 8192", "a.b.instances=10001": "want 1 to 10000",
 		"a.b.rate=0.0001": `rate: invalid value "0.0001"; want 0.001 to 10000000, or 0 for no limit`, "rate=-1": "want 0.001",
 		"priority=1.5": `priority: invalid value "1.5"; want -2147483648 to 2147483647`, "priority=3000000000": "want -2147",
-		"a.b.in_flight=x": "invalid value", "a.b.colour=1": `no setting "colour"`, "in_flight=3": `no setting "in_flight"`,
+		"a.b.in_flight=x": "invalid value", "a.b.color=1": `no setting "color"`, "in_flight=3": `no setting "in_flight"`,
 		"without=year": "these do: yesterday", "a.b.in_flight=NaN": "invalid value", "a.b.chunk=1.5": "want 1 to 8192",
 		"a.b.rate=NaN": "invalid value", "a.b.rate=Inf": "invalid value", "without=": "no such run"} {
 		if err := base().Apply(0, change); err == nil || !strings.Contains(err.Error(), says) {

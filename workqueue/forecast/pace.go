@@ -88,7 +88,7 @@ func (p *pacer) decide(ctx context.Context, order []int) error {
 	}
 	for _, r := range order {
 		if err == nil && p.at[r].Known {
-			err = p.favour(ctx, r)
+			err = p.favor(ctx, r)
 		}
 	}
 	for _, r := range order {
@@ -156,9 +156,9 @@ func (n *Network) setCaps(run int, caps []int) {
 	}
 }
 
-// favour gives a run that would be late more of what it shares: the least that is enough, or else the most that brings
+// favor gives a run that would be late more of what it shares: the least that is enough, or else the most that brings
 // something. No other run that would be on time may become late by it.
-func (p *pacer) favour(ctx context.Context, run int) error {
+func (p *pacer) favor(ctx context.Context, run int) error {
 	r, alone, before := &p.Runs[run], true, p.at
 	for i := range p.Runs {
 		alone = alone && (i == run || p.Runs[i].Priority != r.Priority || !p.touch(run, i))

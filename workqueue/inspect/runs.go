@@ -56,8 +56,8 @@ type RunSummary struct {
 	StartedAt  *time.Time `json:"started_at,omitempty" doc:"of the current generation"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it continues"`
-	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
+	FromRun     *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it continues"`
+	ContinuedBy []workqueue.RunID `json:"continued_by,omitempty" doc:"by these runs, which took items of it"`
 
 	Blocker *Blocker `json:"blocker,omitempty" doc:"why a running run makes no progress; only in lists"`
 
@@ -247,7 +247,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.Namespace, &r.settling)
+		&r.ContinuedBy, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.Namespace, &r.settling)
 	if isOpen {
 		r.Open = &open
 	}

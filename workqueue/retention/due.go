@@ -21,7 +21,7 @@ const (
     WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)`
 
 	// Runs that continue it are deleted first.
-	carriedOnByDue = ` AND NOT EXISTS (
+	continuedByDue = ` AND NOT EXISTS (
         WITH RECURSIVE later (id) AS (
             SELECT o.id FROM batchrun o WHERE o.from_run = r.id
             UNION ALL
@@ -97,7 +97,7 @@ FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	cutoffSessions    = cutoffHead + oldSessions + cutoffTail
 	cutoffOccurrences = cutoffHead + oldOccurrences + cutoffTail
 
-	dueRuns        = dueHead + finishedRuns + carriedOnByDue + dueTail
+	dueRuns        = dueHead + finishedRuns + continuedByDue + dueTail
 	dueEvents      = dueHead + oldEvents + dueTail
 	dueAudit       = dueHead + oldAudit + dueTail
 	dueQuarantine  = dueHead + oldQuarantine + dueTail

@@ -59,8 +59,8 @@ func (e *deniedError) Error() string { return e.detail }
 // Denied returns an error for a caller that lacks permission.
 func Denied(status int, detail string) error { return &deniedError{status, detail} }
 
-// authorised serves a request if its caller has the route's role. A route without a role is closed to all.
-func (s *Core) authorised(w http.ResponseWriter, r *http.Request) {
+// authorized serves a request if its caller has the route's role. A route without a role is closed to all.
+func (s *Core) authorized(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
 	timed := timedOf(w)
 	timed.route, timed.role = route.Pattern, map[bool]access.Role{true: access.Admin}[s.Access == nil]

@@ -176,7 +176,7 @@ func (s *Core) Guard(mux *RouteMux) http.Handler {
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		WriteProblem(w, http.StatusForbidden, "a page of another origin may not change anything here")
 	}))
-	protected := origins.Handler(http.HandlerFunc(s.authorised))
+	protected := origins.Handler(http.HandlerFunc(s.authorized))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Done()

@@ -32,7 +32,7 @@ func serveSavers(t *testing.T, e *apitest.Engine, endpoint string) {
 	})
 }
 
-// A column that is misspelt would be zero to the service. The start says so instead, and so do its dry run and an add.
+// A misspelled column would be zero to the service. The start says so instead, and so do its dry run and an add.
 func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)

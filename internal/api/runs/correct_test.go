@@ -97,7 +97,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	b.Answer(second, "", firstOnly)
 	for path, want := range map[string]string{
 		"/runs/second":         `"from_run":"` + first.String(),
-		"/runs/first":          `"carried_on":["` + second.String(),
+		"/runs/first":          `"continued_by":["` + second.String(),
 		"/runs?limit=2":        `"from_run":"` + first.String(),
 		"/runs/second/items/2": `"name":"BOB"`,
 		"/runs/second/items/3": `"name":"cy"`,

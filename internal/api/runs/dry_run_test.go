@@ -93,7 +93,7 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 		"multipart bad items": {"", part(`{"endpoint":"echo"}`, "id\n1\n1\n"), multi},
 		"multipart cut short": {"", strings.TrimSuffix(part(`{"endpoint":"echo"}`, apitest.Three), "--\r\n"), multi},
 		"multipart cut":       {"", part(`{"endpoint":"echo"}`, apitest.Three)[:150], multi},
-		"unknown setting":     {"colour=red&endpoint=echo", apitest.Three, ""},
+		"unknown setting":     {"color=red&endpoint=echo", apitest.Three, ""},
 	} {
 		before := b.Stored()
 		header := []string{}

@@ -306,7 +306,7 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	})(done, err)
 }
 
-// warnIfUnknown warns of a name that may be misspelt.
+// warnIfUnknown warns of a name that may be misspelled.
 func (e *endpointsSet) warnIfUnknown(term *cli.Console, list []client.Endpoint) {
 	var known []string
 	for i := range list {

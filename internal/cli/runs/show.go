@@ -116,7 +116,7 @@ func runHead(run *client.RunDocument) string {
 	t.If(len(run.Steps) > 1, "progress", "%v of all parts", percent(run.Progress))
 	t.If(run.Skipped > 0, "skipped", "%v duplicates at intake", run.Skipped)
 	runRules(&t, run)
-	linkRows(&t, run.FromRun, run.CarriedOn)
+	linkRows(&t, run.FromRun, run.ContinuedBy)
 	t.Field("source", run.Source)
 	runTimes(&t, run)
 	for _, name := range slices.Sorted(maps.Keys(run.Params)) {
@@ -369,7 +369,7 @@ func groupsText(found *client.PayloadGroups, _ int) string {
 	return t.String()
 }
 
-func linkRows(t *cli.Table, from *string, carriedOn []string) {
+func linkRows(t *cli.Table, from *string, continuedBy []string) {
 	t.If(from != nil, "continues", "run %v", from)
-	t.If(len(carriedOn) > 0, "continued by", "run %v", strings.Join(carriedOn, ", "))
+	t.If(len(continuedBy) > 0, "continued by", "run %v", strings.Join(continuedBy, ", "))
 }

@@ -135,7 +135,7 @@ func (p *page) opens(on string, dialogs [][]string) {
 	}
 }
 
-// inBothThemes checks all in the light theme, and colours in the dark one.
+// inBothThemes checks all in the light theme, and colors in the dark one.
 func (p *page) inBothThemes(how string) {
 	p.Helper()
 	p.inTheme("light")

@@ -47,7 +47,7 @@ test("each step stands behind all that it needs", () => {
   assert.deepEqual(names(columns([{ name: "only" }])), [["only"]]);
 });
 
-test("a graph of steps has what goes side by side in one column, centred", () => {
+test("a graph of steps has what goes side by side in one column, centered", () => {
   const { boxes, width, height } = placed(stepsOf({ steps: ["a", "b", "both"], needs: [[], [], ["a", "b"]] }));
   const [a, b, both] = boxes;
   assert.equal(a.x, b.x);

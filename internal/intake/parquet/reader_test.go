@@ -169,7 +169,7 @@ func TestParquetFilesThatAreBroken(t *testing.T) {
 		"no rows":    {writeParquet(t, accounts(0)), "no rows"},
 		"not at all": {[]byte("id\n1\n"), ""},
 	} {
-		format := intake.Recognise
+		format := intake.Recognize
 		if name == "not at all" {
 			format, c.want = intake.Parquet, "no Parquet file"
 		}

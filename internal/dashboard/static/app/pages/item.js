@@ -14,7 +14,7 @@ import { RerunDialog } from "../parts/rerun.js";
 import { ResetDialog } from "../parts/reset.js";
 import { CorrectDialog } from "../parts/correct.js";
 import { AcceptDialog } from "../parts/accept.js";
-import { nextFailed } from "../parts/neighbours.js";
+import { nextFailed } from "../parts/neighbors.js";
 import { itemApi, itemPath } from "../parts/itempath.js";
 import { columns } from "../parts/stepgraph.js";
 
@@ -142,7 +142,7 @@ function Twins({ items, nth }) {
       options=${items.map((i) => [String(i.ordinal), `#${i.ordinal}, ${i.state}`])} /></label></div>`;
 }
 
-// Glance summarises the item in a few numbers.
+// Glance summarizes the item in a few numbers.
 function Glance({ item }) {
   const attempts = item.steps.flatMap((s) => s.attempts);
   const first = attempts.map((a) => a.created_at).sort()[0];

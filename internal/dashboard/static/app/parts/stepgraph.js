@@ -28,7 +28,7 @@ export function columns(steps) {
 /** stepsOf is a plan's steps as the API lists them: [{name, needs}]. */
 export const stepsOf = (plan) => plan.steps.map((name, i) => ({ name, needs: plan.needs?.[i] ?? [] }));
 
-/** placed is each step with the upper left corner of its box, columns centred, and the total size. */
+/** placed is each step with the upper left corner of its box, columns centered, and the total size. */
 export function placed(steps) {
   const all = columns(steps);
   const most = Math.max(...all.map((c) => c.length));

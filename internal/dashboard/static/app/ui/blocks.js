@@ -83,7 +83,7 @@ export function Badge({ tone = "plain", icon, title, children, test }) {
     html`<${Icon} name=${icon} size=${12}/>`}${children}</span>`;
 }
 
-// stateWords are the nine states of items, as in the planes and the colours --state-0 to --state-8.
+// stateWords are the nine states of items, as in the planes and the colors --state-0 to --state-8.
 export const stateWords = ["waiting", "held", "ready", "scheduled", "in flight", "done", "failed", "skipped", "stale"];
 
 const runStates = {
