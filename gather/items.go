@@ -151,7 +151,7 @@ func (i *Items) checkReading(prefix string) error {
 			return err
 		}
 		if names[name] {
-			return fieldError(prefix+"columns", "%.40q stands twice", name)
+			return fieldError(prefix+"columns", "%.40q appears twice", name)
 		}
 		names[name] = true
 	}

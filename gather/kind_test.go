@@ -99,7 +99,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 			"steps[0].http.headers.Host: this header says how a request is sent",
 		},
 		{`http: {url: "http://h/", headers: {Accept: x}}`, "steps[0].http.headers.Accept: use accept: TYPE"},
-		{`http: {url: "http://h/", headers: {A: x, a: x}}`, "steps[0].http.headers.a: it stands twice"},
+		{`http: {url: "http://h/", headers: {A: x, a: x}}`, "steps[0].http.headers.a: it appears twice"},
 		{`http: {url: "http://h/", headers: {A: "x\r\ny"}}`, "steps[0].http.headers.A: line breaks"},
 		{`http: {url: "http://h/", headers: {A: "{kye}"}}`, "steps[0].http.headers.A: there is no {kye} here"},
 		{`http: {url: "http://h/", headers: {A: [1]}}`, "steps[0].http.headers.A: want a value"},

@@ -95,7 +95,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"types":["a=date"]}`:                             "types: a: want one of number, text, bool, json",
 		`{"columns":["a","b"],"rename":["a=b"]}`:           `columns: "b" stands there, and another column is renamed to it`,
 		`{"columns":["a","b"],"rename":["a=b","b=a"]}`:     "", // they change places
-		`{"columns":["a","a"]}`:                            `columns: "a" stands twice`,
+		`{"columns":["a","a"]}`:                            `columns: "a" appears twice`,
 		`{"desc":true}`:                                    "desc: it is about the order of items",
 		`{"on_invalid":"x"}`:                               "on_invalid: want reject or fail",
 		`{"contract":"x"}`:                                 "contract: want reject, warn or off",

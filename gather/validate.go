@@ -244,7 +244,7 @@ func (s *Step) checkInputs(prefix string) error {
 				input, cmp.Or(strings.Join(s.Needs, ", "), "it has none"))
 		}
 		if slices.Contains(s.Inputs[:n], input) {
-			return fieldError(field, "%q stands twice", input)
+			return fieldError(field, "%q appears twice", input)
 		}
 	}
 	if s.Barrier && len(s.Needs) == 0 {
@@ -312,7 +312,7 @@ func checkCodes(field string, codes []string) error {
 			return err
 		}
 		if slices.Contains(codes[:i], code) {
-			return fieldError(field, "%q stands twice", code)
+			return fieldError(field, "%q appears twice", code)
 		}
 	}
 	return nil

@@ -153,7 +153,7 @@ func checkLineage(ctx context.Context, db *sql.DB, versions []int64) error {
 	}
 	var is bool
 	if err := db.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, itemView).Scan(&is); err != nil {
-		return fmt.Errorf("look at the schema: %w", err)
+		return fmt.Errorf("check the schema: %w", err)
 	}
 	if !is {
 		return &FormerSchemaError{Newest: slices.Max(versions)}

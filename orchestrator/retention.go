@@ -44,7 +44,7 @@ func retaining(k *core.Core, archive Archive) func(context.Context, workqueue.Le
 	}
 }
 
-// sealEvery is the time between two looks for new rows of the audit log.
+// sealEvery is the time between two polls for new rows of the audit log.
 const sealEvery = time.Second
 
 // sealing is the leader task that chains the rows of the audit log.

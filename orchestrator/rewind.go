@@ -41,7 +41,7 @@ func (w *rewind) RecallMark(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+		return fmt.Errorf("check stream %s: %w", wire.StreamFlow, err)
 	}
 	msg, err := stream.GetLastMsgForSubject(ctx, wire.DatabaseMark)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -63,7 +63,7 @@ func (w *rewind) Run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := w.lookAtDatabase(ctx); err != nil && ctx.Err() == nil {
-			w.node.Log.Warn("look how far the database has come", zap.Error(err))
+			w.node.Log.Warn("check how far the database has come", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():

@@ -433,7 +433,7 @@ func TestErasureKnowsAllColumns(t *testing.T) {
 	known := map[string]bool{}
 	for name := range strings.FieldsSeq(strings.Join(lists, " ")) {
 		if known[name] {
-			t.Errorf("%s stands twice", name)
+			t.Errorf("%s appears twice", name)
 		}
 		known[name] = true
 		if !slices.Contains(there, name) {

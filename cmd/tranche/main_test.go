@@ -326,12 +326,12 @@ func TestWrongSettingsOfServe(t *testing.T) {
 			2, "tranche.yaml:2:8: lisen: there is no such setting; the settings are ", nil, []string{"--config",
 				config("shutdown-timeout: 1s\nlisen: x\n")},
 		},
-		"doubled key": {2, "tranche.yaml:2:1: shutdown-timeout stands twice", nil,
+		"doubled key": {2, "tranche.yaml:2:1: shutdown-timeout appears twice", nil,
 			[]string{"--config", config("shutdown-timeout: 1s\nshutdown-timeout: 2s\n")}},
 		"key with a list": {2, "tranche.yaml:1:9: listen: want one value; this is a list", nil,
 			[]string{"--config", config("listen: [a]\n")}},
 		"two spellings": {
-			2, "tranche.yaml:2:11: data_dir: data-dir stands twice", nil,
+			2, "tranche.yaml:2:11: data_dir: data-dir appears twice", nil,
 			[]string{"--config", config("data-dir: a\ndata_dir: b\n")},
 		},
 		"password in it": {

@@ -85,7 +85,7 @@ func Read(ctx context.Context, js jetstream.JetStream, cfg Config) ([]State, err
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at stream %s: %w", want.Name, err)
+			return nil, fmt.Errorf("check stream %s: %w", want.Name, err)
 		}
 		states[i].Have = stream.CachedInfo() // just fetched
 		if have := states[i].Have.Config.Replicas; cfg.MoreReplicas {

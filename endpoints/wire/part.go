@@ -139,7 +139,7 @@ func scanParts(in *BodyReader, names map[string]string) Parts {
 	for in.More() {
 		name := in.shared(names)
 		if _, twice := found.Find(name); twice {
-			in.Fail(ReasonSlot, "the part that ends at byte %d, %.80q, stands twice", in.Pos(), name)
+			in.Fail(ReasonSlot, "the part that ends at byte %d, %.80q, appears twice", in.Pos(), name)
 		}
 		if len(found) == MaxParts {
 			in.Fail(ReasonTooMany, "the item around byte %d has more than %d parts", in.Pos(), MaxParts)

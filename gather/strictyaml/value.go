@@ -166,7 +166,7 @@ func (v Value) entries(want string, read func(key *token.Token, plain bool, v Va
 			return v.failAt(key.Position, "want %s; what stands here is no such name", want)
 		}
 		if seen[key.Value] {
-			return v.of.fail(key.Position, "%s stands twice", v.under(fmt.Sprintf("%.60s", key.Value)))
+			return v.of.fail(key.Position, "%s appears twice", v.under(fmt.Sprintf("%.60s", key.Value)))
 		}
 		seen[key.Value] = true
 		if err := read(key, plain, v.of.place(entries.Value(), v.under(key.Value), key)); err != nil {

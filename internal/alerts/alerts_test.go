@@ -123,7 +123,7 @@ func TestManyAreOneMessage(t *testing.T) {
 	b.look(d, lease)
 	begun := time.Now()
 	b.look(d, lease)
-	t.Logf("a look at 2,000 conditions of which nothing is new took %s", time.Since(begun))
+	t.Logf("a check of 2,000 conditions of which nothing is new took %s", time.Since(begun))
 	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE name <> 'run 7'`)
 	b.look(d, lease)
 	testenv.MustSame(t, len(b.messages("r")), 1, "messages wait")

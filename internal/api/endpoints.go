@@ -315,7 +315,7 @@ func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
 		e.CallsBacklog, e.CallsProcessing, err = queued(ctx, js, wire.LaneOf(e.Name))
 	}
 	if err != nil {
-		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
+		return fmt.Errorf("check the backlog of %s: %w", e.Name, err)
 	}
 	return nil
 }

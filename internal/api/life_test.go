@@ -175,9 +175,9 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		!strings.Contains(run.Forecast.WhyNot, "disk is full") {
 		t.Errorf("%v items a second, %+v; want no time while something stands in its way", run.Rate, run.Forecast)
 	}
-	late := &database.SlowError{For: "the look for work", Took: 15 * time.Second}
-	with(b.Engine, fmt.Errorf("look for work: %w", late), 0)
-	const slow = "PostgreSQL takes more than 15 s for the look for work"
+	late := &database.SlowError{For: "the search for work", Took: 15 * time.Second}
+	with(b.Engine, fmt.Errorf("find work: %w", late), 0)
+	const slow = "PostgreSQL takes more than 15 s for the search for work"
 	b.Refused(503, slow, http.MethodGet, "/readyz", nil)
 	if why := apitest.Read[health.Explanation](b, "/runs/it/explain").Groups[0].Why; !strings.HasPrefix(why, slow) {
 		t.Errorf("the run is explained by %q", why)

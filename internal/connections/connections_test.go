@@ -196,7 +196,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"secrets:\n  t: {file: empty, hosts: [x]}", "is empty"},
 		{"secrets:\n  t: {file: lines, hosts: [x]}", "it has a control character"},
 		{"secrets:\n  t: {file: long, hosts: [x]}", "has more than 4096 bytes"},
-		{"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}", "c.yaml:3:3: secrets.t stands twice"},
+		{"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}", "c.yaml:3:3: secrets.t appears twice"},
 		{"secrets:\n  t: &a {file: token, hosts: [x]}", "anchors and aliases are not allowed"},
 		{"http: {allow_private: [10.0.0.300]}", "c.yaml:1:24: http.allow_private[0]: want an address like"},
 		{"http: {allow_private: 10.0.0.0/8}", "http.allow_private: want a list, each entry"},

@@ -287,7 +287,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	}()
 	if f.db != nil {
 		if f.dbErr != nil { // what is known is shown
-			w.cfg.Log.Warn("look for parts to reset", zap.Error(f.dbErr))
+			w.cfg.Log.Warn("find parts to reset", zap.Error(f.dbErr))
 		}
 		f.at = f.db.At
 		f.unheard, f.asked = w.unheard(ctx, f.db)

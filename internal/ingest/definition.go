@@ -110,7 +110,7 @@ func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
 	for i, code := range codes {
 		switch at := fmt.Sprintf("%s[%d]", field, i); {
 		case slices.Contains(codes[:i], code):
-			return doc.Fail(at, "%q stands twice", code)
+			return doc.Fail(at, "%q appears twice", code)
 		case len(code) > wire.MaxNameLength || !isCode(code):
 			return doc.Fail(at, "%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
 		}

@@ -114,7 +114,7 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		{"endpoint: e\nretry_codes: [a b]\n",
 			`retry_codes[0]: "a b" is no error code`},
 		{"endpoint: e\nretry_codes: [A, A]\n",
-			`f.yaml:2:18: retry_codes[1]: "A" stands twice`},
+			`f.yaml:2:18: retry_codes[1]: "A" appears twice`},
 		{"endpoint: e\nretry_codes: [A]\nno_retry_codes: [A]\n",
 			`f.yaml:3:17: no_retry_codes: "A" is in retry_codes, too`},
 		{"endpoint: e\nparams: {a: " + strings.Repeat("x", 17000) + "}\n",

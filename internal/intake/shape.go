@@ -277,7 +277,7 @@ func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 	value := jsontext.Value(said)
 	switch {
 	case !value.IsValid():
-		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; fix it, or leave it a text", row.Quote(said))
+		return nil, fmt.Errorf("%s is not JSON, or a name appears twice in it; fix it, or leave it a text", row.Quote(said))
 	case row.HasEscapedNUL(value):
 		return nil, fmt.Errorf(`it holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
 	case row.Deeper(value, depth):

@@ -151,7 +151,7 @@ func (w *Webhooks) begin(
 	due, err := tracker.DueWebhooks(bounded, w.db.Pool, tracker.WebhookRoom{AtOnce: webhooksAtOnce,
 		PerHost: webhooksPerHost, Kept: webhooksKept, UnderWay: slices.Collect(maps.Values(under))})
 	if err != nil {
-		return fmt.Errorf("look for webhooks: %w", err)
+		return fmt.Errorf("find webhooks: %w", err)
 	}
 	for i := range due {
 		hook := &due[i]

@@ -49,7 +49,7 @@ type Core struct {
 	Awaited Awaited
 }
 
-// Slower returns the time between two looks for what can only happen during a run: four times as long while the
+// Slower returns the time between two polls for what can only happen during a run: four times as long while the
 // installation rests.
 func (k *Core) Slower(every time.Duration) time.Duration {
 	if k.Rests.Load() {

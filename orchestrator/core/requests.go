@@ -50,7 +50,7 @@ type RequestLook struct {
 func NewRequestLook(ctx context.Context, k *Core) *RequestLook {
 	stream, err := k.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
-		k.Log.Debug("look for requests", zap.Error(err))
+		k.Log.Debug("find requests", zap.Error(err))
 		return &RequestLook{}
 	}
 	return &RequestLook{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]Presence{}}

@@ -180,7 +180,7 @@ func (f *Worker) endTaken(ctx context.Context) {
 	defer cancel()
 	claimed, err := f.store.StillClaimed(ctx, session, ids)
 	if err != nil {
-		f.node.Log.Debug("look for slices that were taken back", zap.Error(err)) // retried at the next call
+		f.node.Log.Debug("find slices that were taken back", zap.Error(err)) // retried at the next call
 		return
 	}
 	for _, job := range long {

@@ -55,7 +55,7 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 		answer, err := t.judge(ctx, p, &taken[i])
 		switch {
 		case err != nil:
-			t.node.Log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
+			t.node.Log.Error("cannot check a result that came in pieces; giving its last back", zap.Error(err))
 			t.replies.Settle(p.msg, core.GiveBack)
 		case answer != nil:
 			complete = append(complete, reading{p.msg, *answer})

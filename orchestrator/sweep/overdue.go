@@ -200,7 +200,7 @@ func (w *Sweeper) leaveUnrecorded(ctx context.Context, s *sorted) {
 		replies, err = w.node.JS.Stream(ctx, wire.StreamReply)
 	}
 	if err != nil {
-		w.node.Log.Debug("look at what is recorded", zap.Error(err))
+		w.node.Log.Debug("check what is recorded", zap.Error(err))
 		w.unrecorded, s.lost, s.spent = before, nil, nil
 		return
 	}

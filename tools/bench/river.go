@@ -163,7 +163,7 @@ func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *river
 		demokit.Stop(ctx.Err())
 	}
 	for unfinished := true; unfinished; {
-		check(pool.QueryRow(ctx, riverUnfinished).Scan(&unfinished), "look for River's end")
+		check(pool.QueryRow(ctx, riverUnfinished).Scan(&unfinished), "find River's end")
 		if unfinished {
 			demokit.Stop(backoff.Sleep(ctx, riverPoll))
 		}

@@ -163,7 +163,7 @@ func (n *node) delivered(ctx context.Context, r *request) {
 func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	consumer, err := n.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(n.config.Endpoint))
 	if err != nil {
-		return nil, fmt.Errorf("look at the consumer of %s: %w", n.config.Endpoint, err)
+		return nil, fmt.Errorf("check the consumer of %s: %w", n.config.Endpoint, err)
 	}
 	return consumer.CachedInfo(), nil
 }
@@ -243,7 +243,7 @@ func (n *node) checkUnused(ctx context.Context) error {
 				"--nats out and give the command that starts the service", wire.StreamReply)
 		}
 		if err != nil {
-			return fmt.Errorf("look for a node: %w", err)
+			return fmt.Errorf("find a node: %w", err)
 		}
 		if recorder.CachedInfo().NumWaiting > 0 {
 			return errors.New("a node reads the replies on this server, and would take the suite's; stop it, or leave " +
@@ -277,11 +277,11 @@ func (n *node) subjects() map[string]string {
 func (n *node) held(ctx context.Context, stream, subject string) (uint64, error) {
 	s, err := n.js.Stream(ctx, stream)
 	if err != nil {
-		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+		return 0, fmt.Errorf("check stream %s: %w", stream, err)
 	}
 	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subject))
 	if err != nil {
-		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+		return 0, fmt.Errorf("check stream %s: %w", stream, err)
 	}
 	var held uint64
 	for _, count := range info.State.Subjects {

@@ -41,7 +41,7 @@ func (l *Liar) Ledger() *Ledger { return l.ledger }
 
 const (
 	liarFetch = 16
-	liarWait  = 200 * time.Millisecond // for messages, and between two looks for the consumer
+	liarWait  = 200 * time.Millisecond // for messages, and between two polls for the consumer
 )
 
 // Run answers until ctx ends. It waits until nodes have created the endpoint's consumer.

@@ -280,11 +280,11 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 	err = c.tx.QueryRow(ctx, olderKeys, c.Collector, l.keyVersion).Scan(&keyVersion, &fold)
 	none := errors.Is(err, pgx.ErrNoRows)
 	if err != nil && !none {
-		return 0, false, fmt.Errorf("look for older keys: %w", err)
+		return 0, false, fmt.Errorf("find older keys: %w", err)
 	}
 	var foreign bool
 	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, keyVersion).Scan(&foreign); err != nil {
-		return 0, false, fmt.Errorf("look for flushes of other keys: %w", err)
+		return 0, false, fmt.Errorf("find flushes of other keys: %w", err)
 	}
 	if none && !foreign { // none also means that all was dropped while in flight
 		if _, err := c.tx.Exec(ctx, settleKeyVersion, c.Collector, l.keyVersion); err != nil {

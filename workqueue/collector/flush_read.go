@@ -151,7 +151,7 @@ func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
 		d.In = time.Duration(seconds * float64(time.Second))
 		return d, err
 	})
-	return due, pg.Wrap(err, "look for keys to flush")
+	return due, pg.Wrap(err, "find keys to flush")
 }
 
 const (

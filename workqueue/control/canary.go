@@ -224,5 +224,5 @@ WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (
 // DueHolds returns the runs over their thresholds or with ended samples: checks may be lost with their node.
 func (s Store) DueHolds(ctx context.Context) ([]DueHold, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueHold], dueHolds)
-	return due, pg.Wrap(err, "look for runs to hold")
+	return due, pg.Wrap(err, "find runs to hold")
 }

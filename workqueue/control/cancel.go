@@ -80,7 +80,7 @@ const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running
 
 func (s Store) runsUnderWay(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], idsUnderWay, workqueue.Namespaces(ctx))
-	return runs, pg.Wrap(err, "look for runs in progress")
+	return runs, pg.Wrap(err, "find runs in progress")
 }
 
 func (s Store) cancel(

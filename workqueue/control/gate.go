@@ -414,7 +414,7 @@ func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step,
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for an earlier run: %w", err)
+		return fmt.Errorf("find an earlier run: %w", err)
 	}
 	v.Earlier = &e
 	return nil

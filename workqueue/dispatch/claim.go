@@ -238,7 +238,7 @@ func (s Store) StillClaimed(
 ) ([]workqueue.SliceID, error) {
 	claimed, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.SliceID], stillClaimed, ids, session)
 	if err != nil {
-		return nil, fmt.Errorf("look which of %d slices are claimed: %w", len(ids), err)
+		return nil, fmt.Errorf("check which of %d slices are claimed: %w", len(ids), err)
 	}
 	return claimed, nil
 }

@@ -83,7 +83,7 @@ func (b *bench) claimAll(ctx context.Context, session workqueue.SessionID, most 
 	found, err := dispatch.New(b.Store).RunnableSteps(ctx, dispatch.Search{})
 	if err != nil || len(found.Steps) == 0 {
 		if err != nil && ctx.Err() == nil {
-			b.Errorf("look for work: %v", err)
+			b.Errorf("find work: %v", err)
 		}
 		return nil
 	}

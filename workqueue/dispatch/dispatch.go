@@ -45,7 +45,7 @@ func (s Store) BeginAlone(ctx context.Context, session workqueue.SessionID, id w
 func (s Store) TriedAlone(ctx context.Context, id workqueue.SliceID) (tried bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, triedAlone, id).Scan(&tried)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return false, fmt.Errorf("look what came before slice %s: %w", id, err)
+		return false, fmt.Errorf("check what came before slice %s: %w", id, err)
 	}
 	return tried, nil
 }
@@ -122,7 +122,7 @@ ORDER BY r.id`
 func (s Store) WaitingBarriers(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], waitingBarriers, pgx.QueryExecModeExec)
 	if err != nil {
-		return nil, fmt.Errorf("look for runs with barriers: %w", err)
+		return nil, fmt.Errorf("find runs with barriers: %w", err)
 	}
 	return runs, nil
 }

@@ -222,7 +222,7 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 	})
 	begun := time.Now()
 	if err := s.db.Pool.SendBatch(ctx, batch).Close(); err != nil {
-		return Found{}, fmt.Errorf("look for work: %w", database.Slow(err, "the look for work", begun))
+		return Found{}, fmt.Errorf("find work: %w", database.Slow(err, "the search for work", begun))
 	}
 	found.More = len(seen) == RunnablePlaces
 	return found, nil

@@ -231,7 +231,7 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 		}
 	}
 	if out.Kept, err = e.kept(ctx); err != nil {
-		return out, fmt.Errorf("erase: look at what stays: %w", err)
+		return out, fmt.Errorf("erase: check what stays: %w", err)
 	}
 	return out, nil
 }

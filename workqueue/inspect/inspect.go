@@ -323,7 +323,7 @@ func (s Store) Visible(ctx context.Context, ids []workqueue.RunID) (map[string]b
 	const visible = `SELECT id FROM batchrun WHERE id = ANY ($1) AND ($2::text[] IS NULL OR namespace = ANY ($2))`
 	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], visible, ids, workqueue.Namespaces(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("look for runs: %w", err)
+		return nil, fmt.Errorf("find runs: %w", err)
 	}
 	all := map[string]bool{}
 	for _, id := range found {

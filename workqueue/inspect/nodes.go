@@ -28,7 +28,7 @@ func (s Store) NodesFor(ctx context.Context, key string) (nodes []string, err er
 		function = target
 	}
 	err = s.db.Pool.QueryRow(ctx, nodesFor, function).Scan(&nodes)
-	return nodes, pg.Wrap(err, "look for nodes that do %s", key)
+	return nodes, pg.Wrap(err, "find nodes that do %s", key)
 }
 
 // What a node's heartbeat reports. The node reports durations, since its clock may differ from the database's.

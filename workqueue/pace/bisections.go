@@ -311,7 +311,7 @@ func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, erro
 			out.Changed, err = s.capChunks(ctx, out)
 		}
 	}
-	return out, pg.Wrap(err, "look for chunks that are too big for endpoint %s", endpoint)
+	return out, pg.Wrap(err, "find chunks that are too big for endpoint %s", endpoint)
 }
 
 // tooBig returns how many chunks were too big, if any, their smallest failed piece and the largest that worked.

@@ -183,7 +183,7 @@ SELECT EXISTS (SELECT FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL
 // EndedSince reports whether anything ended at the endpoints since a time of the database.
 func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) (ended bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, endedSince, names, since).Scan(&ended)
-	return ended, pg.Wrap(err, "look for what ended at %d endpoints", len(names))
+	return ended, pg.Wrap(err, "find what ended at %d endpoints", len(names))
 }
 
 // Observe returns what happened at the endpoints with an automatic pace since the Until of an earlier observation; the

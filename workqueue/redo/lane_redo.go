@@ -106,7 +106,7 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 			byHead[item.Item].LaneRow.Head = nil
 		})
 	if err != nil {
-		return fmt.Errorf("look for heads of lanes that give way: %w", err)
+		return fmt.Errorf("find heads of lanes that give way: %w", err)
 	}
 	if len(idle.Released) == 0 {
 		return nil
@@ -206,7 +206,7 @@ func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workq
 	}
 	busy, err := pg.Collect(ctx, r.tx, pgx.RowTo[workqueue.Ordinal], stillAt, r.run, items, r.graph.Numbers())
 	if err != nil {
-		return nil, fmt.Errorf("look for items that are in progress: %w", err)
+		return nil, fmt.Errorf("find items that are in progress: %w", err)
 	}
 	slices.Sort(busy)
 	return busy, nil
@@ -270,7 +270,7 @@ func (s Store) repairLanes(
 ) (p settle.Progress, err error) {
 	err = tx.QueryRow(ctx, runAtRest, after).Scan(&p.Run)
 	if err != nil {
-		return p, pg.Wrap(pg.NoRow(err, nil), "look for runs whose lanes stand")
+		return p, pg.Wrap(pg.NoRow(err, nil), "find runs whose lanes stand")
 	}
 	if at.run != p.Run {
 		*at = lanePlace{p.Run, math.MinInt64}
@@ -281,7 +281,7 @@ func (s Store) repairLanes(
 	}
 	items, err := at.waiting(ctx, tx)
 	if err != nil {
-		return p, fmt.Errorf("look for lanes that stand: %w", err)
+		return p, fmt.Errorf("find lanes that stand: %w", err)
 	}
 	lanes, err := settle.ReadLanes(ctx, tx, p.Run, items)
 	if err != nil {
@@ -313,7 +313,7 @@ func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*sett
 	}
 	pending, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Ordinal], pendingOf, run, heads)
 	if err != nil {
-		return nil, fmt.Errorf("look whether heads of lanes are final: %w", err)
+		return nil, fmt.Errorf("check whether heads of lanes are final: %w", err)
 	}
 	at := make(map[workqueue.Ordinal]bool, len(pending))
 	for _, p := range pending {

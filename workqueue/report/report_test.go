@@ -228,7 +228,7 @@ func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err 
 	}
 }
 
-// A key that stands twice counts as often as it stands, and a run takes those of its items that are not done, or only
+// A key that appears twice counts twice, and a run takes those of its items that are not done, or only
 // those that failed, or are missing.
 func TestCarriedTwinsCountOnce(t *testing.T) {
 	t.Parallel()

@@ -163,7 +163,7 @@ func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, e
 	defer cancel()
 	var before *time.Time
 	err := s.db.Pool.QueryRow(ctx, r.Kind.statements().cutoff, r.Age, r.Count, r.Bytes).Scan(&before)
-	return before, pg.Wrap(err, "look for %s that are past their limits", r.Kind)
+	return before, pg.Wrap(err, "find %s that are past their limits", r.Kind)
 }
 
 // RetentionDue returns, for every kind, what would be deleted now.

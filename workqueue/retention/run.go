@@ -131,7 +131,7 @@ func (s Store) RunsPastLimits(
 	defer cancel()
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsPastLimits, before, limit, retentionSettle,
 		without)
-	return runs, pg.Wrap(err, "look for runs that are past their limits")
+	return runs, pg.Wrap(err, "find runs that are past their limits")
 }
 
 // DeleteRun marks a finished run as being deleted: it can no longer be found. It returns false without effect if the

@@ -134,7 +134,7 @@ func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (list Occurr
 	}
 	if known := len(found) > 0; !known {
 		if err := s.db.Pool.QueryRow(ctx, scheduleTrace, f.Schedule, names).Scan(&known); err != nil {
-			return list, fmt.Errorf("look for schedule %s: %w", f.Schedule, err)
+			return list, fmt.Errorf("find schedule %s: %w", f.Schedule, err)
 		}
 		if !known {
 			return list, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)

@@ -203,7 +203,7 @@ func (s Store) EndStalledClients(ctx context.Context, lease workqueue.Lease) (in
 		return c, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("look for stalled clients: %w", err)
+		return 0, fmt.Errorf("find stalled clients: %w", err)
 	}
 	ended := 0
 	for _, c := range database.Kept[stalledWatch](s.db).overdue(clients, time.Now()) {

@@ -44,7 +44,7 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 	for range 2 {
 		for _, l := range looks {
 			if rows, plan := read(t, conn, l.name, l.arguments, l.settings); rows > l.most {
-				t.Errorf("the look for %s reads %d rows, and finds %d:\n%s", l.name, rows, l.most, plan)
+				t.Errorf("the search for %s reads %d rows, and finds %d:\n%s", l.name, rows, l.most, plan)
 			}
 		}
 		testenv.Must(conn.Exec(t.Context(), `ANALYZE`))(t) // and again, by plans that are made now

@@ -129,7 +129,7 @@ GROUP BY 1, 2`
 // Undelivered returns the requests that wait for services.
 func (s Store) Undelivered(ctx context.Context) ([]Undelivered, error) {
 	waiting, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Undelivered], undelivered)
-	return waiting, pg.Wrap(err, "look for requests that wait")
+	return waiting, pg.Wrap(err, "find requests that wait")
 }
 
 // handedOut locks by ID, as everywhere; locked rows are left to the next sweep.

@@ -158,7 +158,7 @@ func (l *loader) known(ctx context.Context, q pg.Querier, b *itemBatch) (map[str
 		found[key] = ordinal
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for known keys: %w", err)
+		return nil, fmt.Errorf("find known keys: %w", err)
 	}
 	return found, nil
 }

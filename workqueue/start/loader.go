@@ -402,7 +402,7 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for older nodes: %w", err)
+		return fmt.Errorf("find older nodes: %w", err)
 	}
 	what := "of steps that node "
 	if speaks == speaksOrder {

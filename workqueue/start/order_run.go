@@ -137,7 +137,7 @@ func (l *loader) choosePartition(ctx context.Context) error {
 	defer cancel()
 	var free int
 	if err := l.store.Pool.QueryRow(ctx, freePartition).Scan(&free); err != nil {
-		return fmt.Errorf("look for a free partition: %w", err)
+		return fmt.Errorf("find a free partition: %w", err)
 	}
 	l.run = workqueue.NewRunIDIn(free)
 	return nil

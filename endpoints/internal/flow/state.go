@@ -225,7 +225,7 @@ func (s *Suspended) checkItems() error {
 	for n := range s.Items {
 		item := &s.Items[n]
 		if _, twice := s.index[item.Ordinal]; twice {
-			return fmt.Errorf("ordinal %d stands twice", item.Ordinal)
+			return fmt.Errorf("ordinal %d appears twice", item.Ordinal)
 		}
 		s.index[item.Ordinal] = n
 		for n, r := range item.Waits {

@@ -162,7 +162,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 		}
 		out.Read++
 		if err := guess.Add(item.Payload); err != nil {
-			return Preview{}, fmt.Errorf("look at row %d: %w", out.Read, err)
+			return Preview{}, fmt.Errorf("check row %d: %w", out.Read, err)
 		}
 		if twins.add(&item) && twins.items == 1 {
 			out.Warnings = append(out.Warnings, twins.warning(&item, unit))

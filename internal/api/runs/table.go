@@ -402,7 +402,7 @@ func (t *exportTable) choose(wanted []string) error {
 				apicore.Cut(strings.Join(names, ", "), 20*apicore.MaxEchoed)))
 		}
 		if slices.Contains(wanted[:i], name) { // Parquet files and objects have each name once
-			return apicore.BadInput(fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(apicore.Echo(name))))
+			return apicore.BadInput(fmt.Sprintf("columns: %s appears twice; name each once", strconv.Quote(apicore.Echo(name))))
 		}
 		chosen[i] = t.columns[at]
 	}

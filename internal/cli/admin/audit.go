@@ -55,7 +55,7 @@ type auditExport struct {
 	Follow bool  `help:"Continue with new rows as they are written."`
 }
 
-// followEvery is the time between two looks for new rows.
+// followEvery is the time between two polls for new rows.
 const followEvery = time.Second
 
 func (e *auditExport) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
