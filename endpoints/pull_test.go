@@ -54,7 +54,7 @@ func (g *gate) handle(_ context.Context, chunk *Chunk[number, square]) error {
 	return nil
 }
 
-// TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch has ended: the next one goes by it.
+// TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch ended: the next one goes by it.
 func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -93,7 +93,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"rename":["a"]}`:                                 "rename: want NAME=VALUE",
 		`{"rename":["a=c","b=c"]}`:                         `rename: two columns are renamed to "c"`,
 		`{"types":["a=date"]}`:                             "types: a: want one of number, text, bool, json",
-		`{"columns":["a","b"],"rename":["a=b"]}`:           `columns: "b" stands there, and another column is renamed to it`,
+		`{"columns":["a","b"],"rename":["a=b"]}`:           `columns: "b" exists, and another column is renamed to it`,
 		`{"columns":["a","b"],"rename":["a=b","b=a"]}`:     "", // they change places
 		`{"columns":["a","a"]}`:                            `columns: "a" appears twice`,
 		`{"desc":true}`:                                    "desc: it is about the order of items",

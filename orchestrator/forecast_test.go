@@ -293,7 +293,7 @@ func play(t *testing.T, s *scene) ([]told, float64) {
 	var found []told
 	var took float64
 	var next time.Time
-	nodetest.Until(t, "the run has ended", func() bool {
+	nodetest.Until(t, "the run ended", func() bool {
 		if time.Now().Before(next) {
 			return false // to look is work for the machine
 		}

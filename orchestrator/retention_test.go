@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// errTooLong is the error of a statement that a limit of time has ended.
+// errTooLong is the error of a statement that a limit of time ended.
 var errTooLong = &pgconn.PgError{Code: "57014"}
 
 // shelf is a store with finished runs and old messages, each of which PostgreSQL may find too much.

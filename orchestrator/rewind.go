@@ -106,7 +106,7 @@ func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
 		return err
 	}
 	if gap != nil {
-		w.node.Log.Error("the database lost recent commits, or another server took it over; issuing again what was out",
+		w.node.Log.Error("the database lost recent commits, or another server took over; reissuing what was in flight",
 			zap.Bool("lost", gap.Lost), zap.Time("from", gap.From), zap.Time("to", gap.To), zap.Int("runs", gap.Runs))
 		w.node.PublishEvents()
 	}

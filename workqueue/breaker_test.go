@@ -51,7 +51,7 @@ func (b *bench) hurry(run workqueue.RunID) {
 // driven is what it took to bring a run to its end.
 type driven struct{ slices, probes, rounds int }
 
-// drive has a service answer what is claimed, and sees to breakers as nodes do, until the run has ended or as many
+// drive has a service answer what is claimed, and sees to breakers as nodes do, until the run ends or as many
 // rounds have passed.
 func (b *bench) drive(run workqueue.RunID, serve service, rounds int) (d driven) {
 	b.Helper()

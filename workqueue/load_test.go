@@ -295,7 +295,7 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 	b.WantNothing()
 }
 
-// A run of several batches of which nothing fits has ended with its seal.
+// A run of several batches of which nothing fits ended with its seal.
 func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

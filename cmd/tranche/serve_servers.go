@@ -279,7 +279,7 @@ func cancelUnreadable(ctx context.Context, store *database.DB, run workqueue.Run
 	}
 	ended, err := start.New(store).ClearLoad(ctx, run)
 	if ended {
-		return "the run has ended, and stays", err
+		return "the run ended, and stays", err
 	}
 	return "the load is discarded", err
 }

@@ -69,7 +69,7 @@ func launchIn(t *testing.T, env []string, wait bool, args ...string) *server {
 	s.Stderr = s.log
 	s.out = testenv.Must(s.StdoutPipe())(t)
 	testenv.NoError(t, s.Start())
-	t.Cleanup(func() { _ = s.Process.Kill() }) // it has ended, unless the test failed
+	t.Cleanup(func() { _ = s.Process.Kill() }) // it ended, unless the test failed
 	if wait {
 		s.ready(t)
 	}
@@ -478,12 +478,12 @@ func TestRunsWithoutTheirKeyAreCancelled(t *testing.T) {
 	testenv.Same(t, states(), "cancelled", "without it")
 	serve.CancelRun = []workqueue.RunID{run, workqueue.NewRunID()}
 	err = serve.useKeys(t.Context(), without, zap.NewNop())
-	testenv.Says(t, err, serve.CancelRun[1].String()+": there is no such run", "a mistyped ID, after one that has ended")
+	testenv.Says(t, err, serve.CancelRun[1].String()+": there is no such run", "a mistyped ID, after one that ended")
 	_, err = control.New(without.store).Resume(t.Context(), control.Control{Run: run, Actor: "ann"}, nil)
 	testenv.Says(t, err, "does not have", "a resume")
 }
 
-// ends waits until a serve has ended with code 1, and looks whether it has said why.
+// ends waits until a serve ends with code 1, and looks whether it has said why.
 func ends(t *testing.T, args []string, says ...string) {
 	t.Helper()
 	s := launch(t, false, args...)

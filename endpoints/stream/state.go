@@ -164,7 +164,7 @@ func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 	}
 	want := s.Want
 	want.Metadata = maps.Clone(s.Have.Config.Metadata) // keep entries of others
-	if want.Metadata == nil {                          // servers without metadata of their own
+	if want.Metadata == nil {                          // servers without own metadata
 		want.Metadata = map[string]string{}
 	}
 	if is := s.Want.Metadata[metaInstallation]; is != "" {

@@ -96,7 +96,7 @@ func (r *BodyReader) token() jsontext.Kind {
 }
 
 func (r *BodyReader) unexpected(got, want jsontext.Kind) {
-	r.Fail(ReasonJSON, "around byte %d a JSON %s stands where a JSON %s should", r.Pos(), kindName(got), kindName(want))
+	r.Fail(ReasonJSON, "around byte %d there is a JSON %s; want a JSON %s", r.Pos(), kindName(got), kindName(want))
 }
 
 // More reports whether the object or array has another member, and otherwise reads its end.

@@ -23,7 +23,7 @@ const MaxParts = 64
 type Part struct {
 	Data        []byte // JSON, or as ContentType says; do not modify
 	ContentType string // "" for JSON
-	// Ref stands for Data that does not fit the request: the service asks nodes for it, see PartQuery.
+	// Ref replaces Data that does not fit the request: the service asks nodes for it, see PartQuery.
 	Ref *PartRef
 }
 

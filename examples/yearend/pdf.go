@@ -229,7 +229,7 @@ func (s sheet) balance(bottom float64, scale scale, opening int64, balances [12]
 		points = append(points, fpdf.PointType{X: plotLeft + monthWide*float64(i+1), Y: bottom - scale.height(cents)})
 	}
 	s.SetLineJoinStyle("round")
-	s.path(points, 1.3, white) // a rim, to stand out from the bars
+	s.path(points, 1.3, white) // a rim, for contrast with the bars
 	s.path(points, lineWide, navy)
 	s.SetDrawColor(white.rgb())
 	s.SetFillColor(navy.rgb())

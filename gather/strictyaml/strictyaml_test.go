@@ -165,7 +165,7 @@ func TestOpenSecretQuotesNothing(t *testing.T) {
 		"size: 11":                          "f.yaml:1:7: size: want a whole number within 1 to 10; this is a number",
 		"name: x\nnme: " + canary:           "f.yaml:2:1: nme: there is no such field; there are name, size",
 		"name: x\nname: " + canary:          "f.yaml:2:1: name appears twice",
-		"{\"" + canary + " b\": x}":         "f.yaml:1:2: want fields: name, size; what stands here is no such name",
+		"{\"" + canary + " b\": x}":         "f.yaml:1:2: want fields: name, size; this is not such a name",
 		"name: !" + canary + " x":           "f.yaml:1:7: tags, directives and marks of keys are not allowed",
 		"name: '" + canary:                  "f.yaml:1:7: this is not YAML",
 		canary:                              "f.yaml:1:1: want fields: name, size; this is a text",

@@ -61,7 +61,7 @@ func (v Variables) parse(name string, at place) (variable, error) {
 	known := v.plain(root, at)
 	switch {
 	case known && dotted:
-		return out, fmt.Errorf("{%s}: what stands before the dot has no fields", name)
+		return out, fmt.Errorf("{%s}: the part before the dot has no fields", name)
 	case known:
 		return out, nil
 	case root == "secret" && rest != "" && at != inText:

@@ -213,7 +213,7 @@ func TestTroubleWithTheProviderEndsNoSession(t *testing.T) {
 		answer http.HandlerFunc
 		ends   bool
 	}{
-		"the login has ended":      {"/token", answer(http.StatusBadRequest, `{"error":"invalid_grant"}`), true},
+		"the login ended":          {"/token", answer(http.StatusBadRequest, `{"error":"invalid_grant"}`), true},
 		"this server is not known": {"/token", answer(http.StatusUnauthorized, `{"error":"invalid_client"}`), false},
 		"a gateway forbids":        {"/token", answer(http.StatusForbidden, `<html>`), false},
 		"a gateway finds nothing":  {"/token", answer(http.StatusNotFound, `<html>`), false},
@@ -230,7 +230,7 @@ func TestTroubleWithTheProviderEndsNoSession(t *testing.T) {
 			r.session("ann")
 			_, err := r.Run(t.Context(), workqueue.Lease{})
 			if ended := len(r.store.ended) == 1; ended != c.ends {
-				t.Errorf("the session has ended: %v; want %v (%v)", ended, c.ends, err)
+				t.Errorf("the session ended: %v; want %v (%v)", ended, c.ends, err)
 			}
 		})
 	}

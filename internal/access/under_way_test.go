@@ -122,7 +122,7 @@ func TestALongHaltEndsRequests(t *testing.T) {
 		ctx := admit(t, 0, halted(10*time.Second))
 		<-ctx.Done()
 		if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(begun) > 12*time.Second {
-			t.Errorf("after %s it has ended with %v", time.Since(begun), err)
+			t.Errorf("after %s it ended with %v", time.Since(begun), err)
 		}
 	})
 }

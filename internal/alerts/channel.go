@@ -322,7 +322,7 @@ func (p *program) reachable(r *Receivers) (field string, err error) {
 const (
 	// maxOutput limits what is kept of a program's output.
 	maxOutput = 4 << 10
-	// afterKill is how long to wait for the output of a program that has ended or was killed.
+	// afterKill is how long to wait for the output of a program that ended or was killed.
 	afterKill = time.Second
 )
 

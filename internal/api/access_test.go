@@ -190,7 +190,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		select {
 		case <-begun["stays at "+node]:
 			if watch.Longest() < access.RevocationTime/2 { // else it was not to be learned in time whether it may go on
-				t.Error("the stream of another token has ended too")
+				t.Error("the stream of another token ended too")
 			}
 		default:
 		}

@@ -272,7 +272,7 @@ func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(st
 	}
 }
 
-// An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
+// An answer that does not need the body comes before the body ends: its sender may be waiting for just that.
 func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

@@ -208,7 +208,7 @@ func If(holds bool, format string, args ...any) string {
 	return Text(format, args...)
 }
 
-// Each is the texts of all entries, one after the other.
+// Each is the texts of all entries in order.
 func Each[T any](all []T, text func(*T) string) string {
 	var b strings.Builder
 	for i := range all {

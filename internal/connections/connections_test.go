@@ -201,7 +201,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"http: {allow_private: [10.0.0.300]}", "c.yaml:1:24: http.allow_private[0]: want an address like"},
 		{"http: {allow_private: 10.0.0.0/8}", "http.allow_private: want a list, each entry"},
 		{"http: {proxy: \"http://u:" + canary + "@p\"}", "http.proxy: want a URL like"},
-		{"http:\n  hosts:\n    x.example: {ca: token}", "c.yaml:3:17: http.hosts.x.example: ca: there is no certificate"},
+		{"http:\n  hosts:\n    x.example: {ca: token}", "c.yaml:3:17: http.hosts.x.example: ca: no certificate"},
 		{"http:\n  hosts:\n    x.example: {cert: token}", "cert and key go together"},
 		{"http:\n  hosts:\n    x.example: {cert: token, key: token}", "cert and key: "},
 		{"a: [" + canary, "this is not YAML"},

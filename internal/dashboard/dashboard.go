@@ -26,7 +26,7 @@ type Config struct {
 	Base string
 }
 
-// Handler serves the pages and files. Other paths are 404: for browsers as a page, which says so.
+// Handler serves the pages and files. Other paths are 404: for browsers as a page.
 func Handler(config Config) (http.Handler, error) {
 	if config.Dir == "" {
 		build := sync.OnceValues(func() (*site, error) { return newSite(embedded(), config.Base, false) })

@@ -284,7 +284,7 @@ func wrongValue(rule *order.Rule, use, format string, args ...any) error {
 
 const partSQL, partEndpoint, partLocal = "sql", "endpoint", "local"
 
-// partOf returns the name of what an enrichment asks for in templates, as in {parts.sql.name}; empty: nothing.
+// partOf returns the name of an enrichment's result in templates, as in {parts.sql.name}; empty: nothing.
 func partOf(e *collector.Enrichment) string {
 	switch {
 	case e.Endpoint != "":

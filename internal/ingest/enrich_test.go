@@ -345,7 +345,7 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 		`{"ops":{}}`:                         "ops: want a list of operations; this is an object",
 		`{"ops":[1]}`:                        "want an object like",
 		`{"ops":[],"x":1}`:                   `want only "ops"`,
-		`{"ops":[{"payload":1}`:              "the JSON breaks off",
+		`{"ops":[{"payload":1}`:              "the JSON is truncated",
 		"{\"ops\":[\n{\"payload\":1},\n{}]}": "operation 2 (line 3): payload: it is missing",
 		`[{"payload":1}]`:                    "want an object like {\"id\":\"order-17\"",
 		`hello`:                              "this is not JSON",

@@ -267,7 +267,7 @@ func (s *strictReader) Read(p []byte) (int, error) {
 		}
 		if s.seen == len(unknown) {
 			s.seen = 0
-			return 0, &row.InputError{Reason: "the input is not " + s.name + ": something in it stands for no character; give " +
+			return 0, &row.InputError{Reason: "the input is not " + s.name + ": it has bytes that are not a character; give " +
 				"another encoding (" + strings.Join(Encodings(), ", ") + ")"}
 		}
 	}

@@ -109,7 +109,7 @@ type Config struct {
 	MaxRowBytes int
 	// MaxDecompressed limits the unpacked bytes of compressed input. Zero: no limit; memory is bounded anyway.
 	MaxDecompressed int64
-	// MaxRatio limits the ratio of unpacked to compressed bytes, once more than 8 MiB are unpacked. Real rows stay far
+	// MaxRatio limits the ratio of unpacked to compressed bytes, after 8 MiB are unpacked. Real rows stay far
 	// below it, bombs do not. Zero: DefaultMaxRatio.
 	MaxRatio int
 	// MaxDepth limits the nesting of an NDJSON row, including its own object. Zero: DefaultMaxDepth, the limit of

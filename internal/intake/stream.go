@@ -104,7 +104,7 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 // permanently when a protocol line is too long.
 func (s *StreamSource) check() error {
 	if strings.HasPrefix(s.Name, ownStreams) {
-		return &row.InputError{Reason: fmt.Sprintf("stream %s: the streams %s… are the engine's own; give one of yours",
+		return &row.InputError{Reason: fmt.Sprintf("stream %s: the streams %s… are the engine's own; give one of your own",
 			row.Quote(s.Name), ownStreams)}
 	}
 	for _, name := range []struct{ what, text string }{{"name", s.Name}, {"subject", s.Subject}} {

@@ -264,7 +264,7 @@ func (h *hub) keepDocument(ctx context.Context, kick <-chan struct{}) {
 	}
 }
 
-// age fires when the document is old; never for a run that has ended.
+// age fires when the document is old; never for a run that ended.
 func (h *hub) age() <-chan time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -234,7 +234,7 @@ func killedAtCommit(t *testing.T, binary string, commits bool) {
 		o.number(`WITH ended AS (` + endStalled + `) SELECT count(*) FROM ended`)
 	}
 	free()
-	o.until("the transaction has ended", func() bool { return o.number(stalled) == 0 })
+	o.until("the transaction ended", func() bool { return o.number(stalled) == 0 })
 	const generation = `SELECT generation - 1 FROM batchrun WHERE id = $1`
 	o.until("the rerun is there, or not", func() bool { return o.number(generation, run) == want })
 	testenv.Same(t, o.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run), want,

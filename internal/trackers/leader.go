@@ -192,7 +192,7 @@ func (w *Webhooks) call(ctx context.Context, lease workqueue.Lease, hook *tracke
 		return err
 	})
 	if noted && state == tracker.WebhookGivenUp {
-		w.log.Warn("a webhook is given up", zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1),
+		w.log.Warn("a webhook is abandoned", zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1),
 			zap.String("why", came.Why))
 	}
 	return err

@@ -37,7 +37,7 @@ func (b *bench) overNATS() (*trackerclient.Client, *nats.Conn) {
 		testenv.NoError(b, err)
 		b.Cleanup(func() {
 			if err := listener.Close(b.Context()); err != nil {
-				b.Log(err) // its context has ended with the test
+				b.Log(err) // its context ended with the test
 			}
 		})
 	}

@@ -113,7 +113,7 @@ func (s *Service) Open(
 			continue
 		}
 		if *age.into, err = time.ParseDuration(age.text); err != nil || *age.into <= 0 {
-			return out, badSetting(age.place, age.text, "%q is no time; want one like 24h or 90m", echo(age.text))
+			return out, badSetting(age.place, age.text, "invalid duration %q; use one like 24h or 90m", echo(age.text))
 		}
 	}
 	if err := checkWebhook(s.conns, in.Webhook); err != nil {

@@ -95,7 +95,7 @@ func TestAnUnknownEndpointBeginsWithItsRoom(t *testing.T) {
 	for took, want := range map[time.Duration]int{time.Millisecond: defaultInFlight, time.Second: 4} {
 		c, s := New(Settings{}, nil), busy(&Controller{}, time.Unix(100, 0), 2)
 		s.Ended = nil
-		c.Step(s) // nothing has ended
+		c.Step(s) // nothing ended
 		s.At = s.At.Add(time.Second)
 		s.Ended = []Ended{{Requests: 3, Items: 300, Done: 300, Timed: 3, Took: 3 * took}}
 		if c.Step(s); c.Settings().InFlight != want {

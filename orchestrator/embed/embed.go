@@ -98,7 +98,7 @@ type Node struct {
 }
 
 // New makes a node, which does no work until [Node.Run], but answers users of trackers. The caller closes it. The
-// database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its own, like
+// database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has separate connections, like
 // those of the pool. NATS is that of the services.
 func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 	if pool == nil || nc == nil {

@@ -112,7 +112,7 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*set
 		t.replies.Settle(p.msg, jetstream.Msg.Ack)
 	case export.Foreign:
 		t.quarantine(ctx, p.msg, "foreign_ordinal", fmt.Sprintf(
-			"a piece of a result for ordinal %d, which was not asked for", p.Ordinal), slice)
+			"a piece of a result for ordinal %d, which was not requested", p.Ordinal), slice)
 	case export.WrongEndpoint:
 		detail := objection(settle.Verdict{Endpoint: of.Endpoint}, p.Endpoint)
 		t.quarantine(ctx, p.msg, detail.reason, detail.text, slice)

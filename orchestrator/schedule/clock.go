@@ -21,7 +21,7 @@ func openZone(name string) (clock, error) {
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" {
-		return clock{}, fmt.Errorf("there is no time zone %.60q; want a name of IANA, like Europe/Berlin or UTC", name)
+		return clock{}, fmt.Errorf("no time zone %.60q; use an IANA name, like Europe/Berlin or UTC", name)
 	}
 	return clock{zone}, nil
 }

@@ -50,7 +50,7 @@ func CheckURL(text string) (*url.URL, error) {
 	case u.User != nil:
 		return nil, refused("url: a user or a password does not belong in a URL")
 	case u.Fragment != "":
-		return nil, refused("url: a fragment, from # on, is not sent; leave it out")
+		return nil, refused("url: a fragment, after #, is not sent; leave it out")
 	}
 	return u, nil
 }
@@ -168,9 +168,9 @@ func (b *urlBody) failed(err error) error {
 	case late:
 		why, passes = slow.Error(), true
 	case b.ctx.Err() != nil:
-		why, passes = "it was given up", true
+		why, passes = "it was abandoned", true
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		why, passes = "it broke off in its answer; nothing was started", true
+		why, passes = "its answer ended early; nothing was started", true
 	}
 	return &SourceError{Problem: "url: " + b.host + ": " + why, Passes: passes}
 }
@@ -239,7 +239,7 @@ func (f *Files) Open(path string) (io.ReadCloser, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
-	// Non-blocking: a pipe might block forever.
+	// Non-blocking: a pipe might block indefinitely.
 	file, err := f.root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fileProblem(path, err)

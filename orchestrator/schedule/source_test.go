@@ -148,7 +148,7 @@ func TestItemsFromURLs(t *testing.T) {
 	}
 	body = testenv.Must(from.Open(t.Context(), server.URL+"/cut"))(t)
 	_, err = io.ReadAll(body)
-	wants(t, "an answer that breaks off", err, "broke off", true)
+	wants(t, "an answer that breaks off", err, "ended early", true)
 	_ = body.Close()
 	for text, want := range map[string]string{
 		"": "no URL", "file:///etc/passwd": "no URL", "http://": "no URL", "https://u:p@h.example/": "a password",

@@ -242,7 +242,7 @@ func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error
 	return nil
 }
 
-// replaceStream deletes an unusable stream of ours; the next check recreates it. PostgreSQL knows what it held. The
+// replaceStream deletes our unusable stream; the next check recreates it. PostgreSQL knows what it held. The
 // event and dead-letter streams stay: their messages are stored nowhere else.
 func (k *Keeper) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
 	if Keeps(conflict.Stream) {

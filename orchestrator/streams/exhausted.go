@@ -209,7 +209,7 @@ func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Me
 func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint, message string) error {
 	meta, err := wire.ReadMeta(request)
 	if err != nil {
-		l.node.Log.Warn("a request that was given up does not say who asked", zap.Error(err))
+		l.node.Log.Warn("an abandoned request does not name its requester", zap.Error(err))
 		return nil
 	}
 	failure := wire.SlotError{Code: wire.CodeDeliveries, Message: message, Retry: true}

@@ -109,7 +109,7 @@ func (c *streamReconciler) round(ctx context.Context) error {
 		}
 		c.faults = map[string]time.Time{}
 		for _, f := range known {
-			c.faults[f.Stream] = time.Now() // on this node's clock, from now on
+			c.faults[f.Stream] = time.Now() // on this node's clock
 		}
 	}
 	due, err := c.due(ctx)

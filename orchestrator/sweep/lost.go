@@ -250,7 +250,7 @@ func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err err
 	return lost, unknown
 }
 
-// ended returns the marks of slices that from now on can only wait for their reply. It leaves time for the caller.
+// ended returns the marks of slices that can now only wait for their reply. It leaves time for the caller.
 func (s *lostSweep) ended(ctx context.Context, gone []settle.Unanswered) (ended []*lostMark, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/8)
 	defer cancel()

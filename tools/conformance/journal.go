@@ -284,7 +284,7 @@ func (a *answer) exactly(r *request) error {
 		return differs(expected, "%s; no slot for ordinals %s", a, ordinals(missing))
 	case len(slots) > 0:
 		foreign := slices.Collect(maps.Keys(slots))
-		return differs(expected, "%s; slots for ordinals that were not asked for: %s", a, ordinals(foreign))
+		return differs(expected, "%s; slots for ordinals that were not requested: %s", a, ordinals(foreign))
 	}
 	return nil
 }

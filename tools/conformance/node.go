@@ -39,7 +39,7 @@ type node struct {
 	ackWait  time.Duration
 	journal  *journal
 	recorder *recorder     // nil if not recording
-	stopped  bool          // the service was asked to stop
+	stopped  bool          // the service was told to stop
 	late     bool          // a wait has timed out; later ones are shorter
 	more     time.Duration // extra patience for expensive requests
 	retains  bool          // the service holds parts of replies back
@@ -175,7 +175,7 @@ func (n *node) poll(ctx context.Context, within time.Duration, done func() bool,
 	}
 }
 
-// eventually reports whether done becomes true in time.
+// eventually reports whether done becomes true before the deadline.
 func (n *node) eventually(ctx context.Context, within time.Duration, done func() bool) bool {
 	ctx, cancel := n.config.lasting(ctx, within)
 	defer cancel()

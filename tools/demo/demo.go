@@ -42,7 +42,7 @@ const (
 type Config struct {
 	// Accounts is the number of accounts. 0 means DefaultAccounts.
 	Accounts int
-	// PDFs is the number of accounts with a PDF; the others get JSON. AllPDFs means all.
+	// PDFs is the number of accounts with a PDF; the rest get JSON. AllPDFs means all.
 	PDFs int
 	// Dir is where statements and logs go. Empty means a new directory under the user's data directory.
 	Dir string

@@ -63,7 +63,7 @@ func testProves(t *testing.T, program string) {
 		"last-year.csv: 2 items do not fit the schema", "20  unknown_form", "has 20 items corrected", "no_balance",
 		"branch # does not exist", "broken_movement",
 		"2,000 of 2,000 items done, 0 failed", "statements sent               2,000 =           2,000",
-		"ok  movements asked for              50 =              50",
+		"ok  movements requested              50 =              50",
 		"ok  statements composed              50 =              50",
 		"ok  of them PDFs                    119 =             119", "Everything agrees", dir,
 	} {

@@ -1,7 +1,7 @@
 // Package demokit presents demonstrations: a [Story] for the screen, a [Shell] for the commands, and [Child]
 // processes in a [Dir].
 //
-// Guarantees: a child has ended when its Stop returns, and on Linux also when the program is killed; a directory
+// Guarantees: a child ends before its Stop returns, and on Linux also when the program is killed; a directory
 // belongs to one story at a time. Concurrency: Child and Shell are safe for concurrent use; a Story belongs to one
 // goroutine.
 package demokit

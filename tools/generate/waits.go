@@ -143,7 +143,7 @@ func durationsOf(files []*ast.File, set *token.FileSet) (all []duration) {
 				if isTime(info.TypeOf(name)) || isTime(info.TypeOf(e)) {
 					all = append(all, duration{name.Name, written(info.Types[e].Value), said, name.Pos(), general.Pos()})
 				}
-				said = "" // covers the others as well
+				said = "" // covers the rest as well
 			}
 		}
 	}

@@ -110,7 +110,7 @@ UPDATE endpoint_pace SET probe_at = tranche_now() + $2::interval WHERE endpoint 
 // is down or a collector's flushes fail, it claims one key at a time, when a retry is due. A probe of a down
 // endpoint carries one operation, as all probes do.
 //
-// The error wraps ErrSessionLost if the session has ended, and ErrBusy if the collector or its endpoint is locked
+// The error wraps ErrSessionLost if the session ended, and ErrBusy if the collector or its endpoint is locked
 // for longer than a claim takes.
 func (s Store) ClaimFlushes(ctx context.Context, req FlushRequest) (ClaimedFlushes, error) {
 	if req.TTL <= 0 {

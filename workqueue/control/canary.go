@@ -160,7 +160,7 @@ WHERE id = $1 AND state = 'running' AND hold IS NULL AND failed_limit IS NOT NUL
 )
 
 // CheckThreshold holds a run with more failed items than permitted, and reports whether it did. Any node may call it
-// at any time: a run that is held, has ended or is within its limit is left alone. See [Store.DueHolds].
+// at any time: a run that is held, ended or is within its limit is left alone. See [Store.DueHolds].
 func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bool, err error) {
 	var over bool
 	if err := s.db.Pool.QueryRow(ctx, overThreshold, run).Scan(&over); err != nil {
@@ -204,7 +204,7 @@ func (s Store) CheckFailFast(ctx context.Context, run workqueue.RunID) (held boo
 type DueHold struct {
 	Run       workqueue.RunID
 	Threshold bool // too many items failed
-	Canary    bool // the sample has ended
+	Canary    bool // the sample ended
 	FailFast  bool // a fail-fast limit was reached
 }
 

@@ -59,7 +59,7 @@ func (p *RunPace) Why() string {
 }
 
 const (
-	// The locks are taken in the order of all who lock steps. A run that has ended, or whose time was changed meanwhile,
+	// The locks are taken in the order of all who lock steps. A run that ended, or whose time was changed meanwhile,
 	// is left alone; the caller's time is rounded.
 	paceSteps = `
 UPDATE run_step st SET in_flight_cap = nullif(u.cap, 0), share = u.share

@@ -68,7 +68,7 @@ const ClaimTimeout = `SET LOCAL lock_timeout = '200ms'`
 // one item, when a probe is due.
 //
 // It returns no slices if the step is at a limit, idle, held or not running; ErrBusy if the step is locked for
-// longer than a claim takes, and ErrSessionLost if the session has ended.
+// longer than a claim takes, and ErrSessionLost if the session ended.
 func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	out, err := s.claim(ctx, []ClaimRequest{req}, req.MaxSlices)
 	if pg.IsLockTimeout(err) {

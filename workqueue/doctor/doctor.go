@@ -292,7 +292,7 @@ CROSS JOIN LATERAL (VALUES
     ('I1', 'items that failed and are pending', coalesce(c.pending, 0)),
     ('I1', 'failed items past the end of their group', coalesce(c.past, 0)),
     ('I10', 'it is sealed, and nothing is pending', (b.state = 'sealed' AND b.open_groups = 0)::integer),
-    ('I10', 'it has ended without an event, or has one and has not',
+    ('I10', 'it ended without an event, or has one and did not end',
         ((b.state IN ('completed', 'cancelled')) <> (s.event_id IS NOT NULL))::integer),
     ('I10', 'events too many', greatest(0,
         (SELECT count(*) - 1 FROM run_event e WHERE e.run_id = s.batch_id AND e.kind LIKE 'tracker.%')))

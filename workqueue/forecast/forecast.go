@@ -26,7 +26,7 @@ type Run struct {
 	ID, Name string // as in [Network.Apply]; the name may be empty
 	Priority int
 	Person   string // whose action everything waits for, like "an operator to resume it"; empty: none
-	Canary   bool   // a sample goes first; the rest waits until it has ended
+	Canary   bool   // a sample goes first; the rest waits until it ends
 	Approve  bool   // and until approval
 	WhyNot   string // why its end cannot be predicted
 	Idle     bool   // it requests nothing now, for example while loading or waiting for a person

@@ -232,7 +232,7 @@ func ends(t *testing.T, n *forecast.Network) [3]float64 {
 	return [3]float64{seconds(t, f.P10), seconds(t, f.P50), seconds(t, f.P90)}
 }
 
-// Whatever the network: the same seed says the same; a step that has ended adds nothing; a run alone ends no later; and
+// Whatever the network: the same seed says the same; a step that ended adds nothing; a run alone ends no later; and
 // with more places for its steps, or at its endpoints, it ends no later where no one else takes what comes free.
 func TestForecastsKeepTheirLaws(t *testing.T) {
 	t.Parallel()
@@ -248,7 +248,7 @@ func TestForecastsKeepTheirLaws(t *testing.T) {
 		last.Settled = last.Items
 		done.Steps = append(done.Steps, last)
 		if got := ends(t, done); !near(got, was, 0.08) {
-			t.Errorf("seed %d: %v; with a step that has ended %v", seed, was, got)
+			t.Errorf("seed %d: %v; with a step that ended %v", seed, was, got)
 		}
 		alone := n.Clone()
 		if len(n.Runs) > 1 {

@@ -33,7 +33,7 @@ type play struct {
 type runPlay struct {
 	ended float64
 	waits float64 // when it started to wait for a person; -1: never
-	free  bool    // all items may go: no canary, or it has ended
+	free  bool    // all items may go: no canary, or it ended
 }
 
 func (r *runPlay) wait(now float64) {
@@ -71,7 +71,7 @@ type mark struct{ item, delay float64 }
 // exact is the most changes simulated individually; see [play.least].
 const exact = 200
 
-// play simulates until all has ended; without luck, the nominal course.
+// play simulates until all ends; without luck, the nominal course.
 func (n *Network) play(x *index, lucks []luck, without []bool) *play {
 	p := n.start(x, lucks, without)
 	n.expect(p)

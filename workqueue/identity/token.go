@@ -225,7 +225,7 @@ func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
 	return found, pg.Wrap(err, "find tokens")
 }
 
-// $3 and $4 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR
+// $3 and $4 are null if the reference cannot start an ID. A name is not that of a rotated token that ended. FOR
 // UPDATE: of two concurrent revocations, one succeeds.
 const matchingTokens = `SELECT` + tokenColumns + `
 FROM api_token

@@ -56,7 +56,7 @@ type PastRun struct {
 	Items    int64           `json:"items"`
 	Failed   int64           `json:"failed" doc:"once it has completed"`
 	Accepted int64           `json:"accepted,omitempty"`
-	Seconds  float64         `json:"seconds,omitempty" doc:"how long it took; absent until it has ended"`
+	Seconds  float64         `json:"seconds,omitempty" doc:"how long it took; absent until it ends"`
 }
 
 // The number of runs in one list.

@@ -164,7 +164,7 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
     max_failed, fail_fast, failed_limit, canary, canary_auto_approve, coalesce(canary_state, '')
 FROM batchrun WHERE id = $1`
 
-// ForecastRun is Run with the forecast, unless the run has ended.
+// ForecastRun is Run with the forecast, unless the run ended.
 func (s Store) ForecastRun(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	view, err := s.Run(ctx, id)
 	if err == nil && !view.Ended() {

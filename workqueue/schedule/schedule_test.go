@@ -125,7 +125,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	testenv.Fails(t, err, "the leader that was has started a run")
 	if ok, err := schedule.New(b.Store).EndOccurrence(t.Context(), stopped,
 		schedule.OccurrenceEnd{State: schedule.OccurrenceFailed}); err == nil || ok {
-		t.Errorf("the leader that was has ended the occurrence: %v, %v", ok, err)
+		t.Errorf("the former leader ended the occurrence: %v, %v", ok, err)
 	}
 	mine := stopped
 	mine.Lease = lease // an attempt before, of the same leader

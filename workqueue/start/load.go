@@ -158,7 +158,7 @@ func (s Store) prepare(ctx context.Context, from pg.RowQuerier, req LoadRequest,
 	return l, known, err
 }
 
-// makeOrNothing leaves nothing in tx after an error, also if ctx has ended. If it cannot, tx cannot be committed.
+// makeOrNothing leaves nothing in tx after an error, also if ctx ended. If it cannot, tx cannot be committed.
 func (l *loader) makeOrNothing(ctx context.Context, tx pgx.Tx) error {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {

@@ -274,7 +274,7 @@ const (
 
 var (
 	errNoState     = errors.New("the chunk is not suspended, or no longer")
-	errOtherWriter = errors.New("the message was changed by someone else")
+	errOtherWriter = errors.New("the message was changed by another writer")
 )
 
 // Store keeps suspended chunks in StreamFlow as messages found by subject. It only needs to publish and get there.

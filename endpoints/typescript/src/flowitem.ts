@@ -144,7 +144,7 @@ export class Target<Query = unknown, Answer = unknown> {
     return item.answers.has(this.name);
   }
 
-  /** The answer to the previous stage's question; undefined if nothing was asked or there is an error. */
+  /** The answer to the previous stage's question; undefined if there was no question or there is an error. */
   answer(item: FlowItem): Answer | undefined {
     const slot = item.answers.get(this.name);
     return slot && !slot.e ? slotValue(slot) as Answer : undefined;

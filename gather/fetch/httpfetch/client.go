@@ -74,7 +74,7 @@ func New(conns *connections.Connections, cfg Config) (*Client, error) {
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, DefaultUserAgent)
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, DefaultConnectTimeout)
 	if cfg.ConnectTimeout < 0 || !gather.HeaderText(cfg.UserAgent) {
-		return nil, fmt.Errorf("httpfetch: Config.ConnectTimeout %s or UserAgent %q is out of range", cfg.ConnectTimeout,
+		return nil, fmt.Errorf("httpfetch: Config.ConnectTimeout %s or UserAgent %q is invalid", cfg.ConnectTimeout,
 			cfg.UserAgent)
 	}
 	c := &Client{conns: conns, cfg: cfg, steps: map[string]*step{}, shares: map[shareKey]*share{}}

@@ -80,7 +80,7 @@ func (s *step) results(body []byte) (map[string][]byte, outcome) {
 	}
 	if s.Response.Key == "" {
 		return nil, failed(CodeBadResponse, false, "%s answers with a list, and the step does not say where the key of a "+
-			"result stands (response.key)", host)
+			"result is (response.key)", host)
 	}
 	results := make(map[string][]byte, len(list))
 	for i, result := range list {

@@ -80,7 +80,7 @@ func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err er
 	case r.Uncompressed && len(body) == 0 && errors.Is(err, io.ErrUnexpectedEOF):
 		return failed(CodeBadCompression, true, noGzip+"cut short", host)
 	}
-	return failed(CodeUnreachable, true, "%s broke off in its answer", host)
+	return failed(CodeUnreachable, true, "%s ended its answer early", host)
 }
 
 // readJSON selects the plan's part of an answer, or all of it for a chunk.

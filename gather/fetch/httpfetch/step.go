@@ -181,7 +181,7 @@ func (s *step) request(ctx context.Context, values *template.Values) (*http.Requ
 			return nil, s.templateFailed("header "+name, err)
 		}
 		if !gather.HeaderText(value) || len(value) > maxHeaderValue {
-			return nil, failed(CodeBadHeader, false, "header %s: a line break or another control character would stand in it, "+
+			return nil, failed(CodeBadHeader, false, "header %s: a line break or another control character would be in it, "+
 				"or it is longer than %d bytes", name, maxHeaderValue)
 		}
 		r.Header.Set(name, value)
@@ -308,7 +308,7 @@ func (r *round) end(cause error) ([]fetch.Slot, error) {
 }
 
 const (
-	// longestRest bounds the pause that one answer can ask for.
+	// longestRest bounds the pause that one answer can request.
 	longestRest = 5 * time.Minute
 	// shortRest bounds the pause that a request waits for. For longer ones, items are returned.
 	shortRest = 2 * time.Second

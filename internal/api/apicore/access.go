@@ -33,7 +33,7 @@ const (
 	broadShare = 4
 	// broadTimeout is how long a broad request waits for its turn: pages send several concurrently.
 	broadTimeout = 5 * time.Second
-	// maxHeld limits the answers that are in memory as a whole until a slow reader has taken them; one user gets half.
+	// maxHeld limits the answers that are entirely in memory until a slow reader has taken them; one user gets half.
 	// Others wait for a turn. An answer may be a result of 64 MiB.
 	maxHeld = 8
 )

@@ -92,7 +92,7 @@ type Core struct {
 	Turn            time.Duration // how long a request that reads much waits for its turn
 	mux             *RouteMux
 	heavy           *access.Slots // requests that read whole runs
-	broad           *access.Slots // requests that read much of a run at once
+	broad           *access.Slots // concurrent requests that read much of a run
 	held            *access.Slots // requests whose answer is held whole
 	Unauthenticated *access.Slots // requests without a known caller, per address
 	bulk            bulkRoom

@@ -136,7 +136,7 @@ func (s *Core) repeat(w http.ResponseWriter, r *http.Request, body *printedBody,
 	if same {
 		var err error
 		if same, err = body.matches(known.Fingerprint); err != nil {
-			SendProblem(w, s.Problem(r.Context(), BadInput("the body breaks off before its end; send it again")))
+			SendProblem(w, s.Problem(r.Context(), BadInput("the body is truncated; send it again")))
 			return
 		}
 	}

@@ -177,7 +177,7 @@ func TestPreviews(t *testing.T) {
 	show(200, `"key_column":"name"`, "key=name", apitest.Three)
 	show(422, `no column \"nope\"`, "key=nope", apitest.Three)
 	show(413, "truncated=true", "", "id\n"+strings.Repeat("1234567\n", 40_000))
-	show(200, `only the first 100000 rows were looked at`, "", packed(t, "id\n"+strings.Repeat("100000\n", 100_001)))
+	show(200, `only the first 100000 rows were checked`, "", packed(t, "id\n"+strings.Repeat("100000\n", 100_001)))
 	part := many(40_000, "")[:256<<10]
 	show(200, fmt.Sprintf(`"read":%d`, strings.Count(part, "\n")-1), "truncated=true", part)
 	show(200, `"read":3`, "", "--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+

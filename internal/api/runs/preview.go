@@ -157,7 +157,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			return Preview{}, err
 		}
 		if out.Read == maxPreviewRead {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("only the first %d rows were looked at", maxPreviewRead))
+			out.Warnings = append(out.Warnings, fmt.Sprintf("only the first %d rows were checked", maxPreviewRead))
 			break
 		}
 		out.Read++

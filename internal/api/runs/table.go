@@ -36,7 +36,7 @@ type exportCell struct {
 	text  string
 	bytes []byte // of a value that is not text: in base64, unless the format has bytes
 	here  bool
-	write func(*objectExport) error // writes the value; nil: the others are it
+	write func(*objectExport) error // writes the value; nil: the rest are it
 }
 
 type exportRow struct {

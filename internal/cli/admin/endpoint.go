@@ -82,7 +82,7 @@ func doers(e *client.Endpoint) string {
 	}
 }
 
-// served reports whether services listen on an endpoint; nodes do the work of the others.
+// served reports whether services listen on an endpoint; nodes do the work of the rest.
 func served(e *client.Endpoint) bool {
 	kind, _ := workqueue.TargetKind(e.Name)
 	return kind == workqueue.KindEndpoint

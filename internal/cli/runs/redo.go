@@ -20,9 +20,9 @@ type runRerun struct {
 	chosen
 	failedAt
 	Step              string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
-	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
-	InFlight          *workqueue.Adaptive `help:"Requests in flight from now on, 1 to 10000, or auto." placeholder:"N|auto"`
-	Endpoint          string              `help:"Where requests go from now on; requests in flight stay." placeholder:"NAME"`
+	Chunk             *workqueue.Adaptive `help:"Items in each new request, 1 to 8192, or auto." placeholder:"N|auto"`
+	InFlight          *workqueue.Adaptive `help:"Requests in flight, 1 to 10000, or auto." placeholder:"N|auto"`
+	Endpoint          string              `help:"Where new requests go; requests in flight stay." placeholder:"NAME"`
 	Canary            int                 `within:"0," help:"Run a spread sample of N items first, and hold back the rest." placeholder:"N"`
 	CanaryAutoApprove bool                `help:"Release the rest if no more of the sample fails than the run's --max-failed allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`

@@ -166,7 +166,7 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 }
 
-// doneByText is when a run is to be done, and whether it will be.
+// doneByText is a run's deadline, and whether it will be met.
 func doneByText(run *client.RunDocument) string {
 	text := cli.Moment(*run.DoneBy) + cli.If(run.Gentle, ", gently")
 	late := run.At.Sub(*run.DoneBy)

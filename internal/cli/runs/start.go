@@ -380,7 +380,7 @@ type itemFlags struct {
 	Source  string `json:"sql_source,omitempty" help:"Source to query, from serve --connections." placeholder:"NAME"`
 	Stream  string `json:"stream,omitempty" help:"A JetStream stream whose messages are the items, up to the last that it has now." placeholder:"NAME"`
 	Subject string `json:"stream_subject,omitempty" help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
-	FromSeq uint64 `json:"stream_from,omitempty" help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
+	FromSeq uint64 `json:"stream_from,omitempty" help:"Of the stream, only messages starting with this sequence." placeholder:"SEQ"`
 
 	From    string   `json:"from_run,omitempty" help:"Continue an earlier run with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
 	State   []string `json:"from_states,omitempty" enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; repeatable. Default: all these." placeholder:"STATE"`

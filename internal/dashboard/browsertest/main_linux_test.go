@@ -37,7 +37,7 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		for name, walk := range map[string]func(*stack, *page){
 			"keyboard": keyboard, "what goes wrong is seen": watchersSee, "health is an inbox": healthIsAnInbox,
 			"from a file to its end": fromAFileToItsEnd, "a part is made again": aPartIsMadeAgain,
-			"a run that has ended": aRunThatHasEnded, "two runs compared": twoRunsCompared,
+			"a run that ended": aRunThatHasEnded, "two runs compared": twoRunsCompared,
 			"why nothing starts": whyNothingStarts, "a list that says why": aListThatSaysWhy,
 			"a run that stands": aRunThatStands, "items in groups": itemsInGroups, "find and choose": findAndChoose,
 			"a gate": aGate, "a gate that changes": aGateThatChanges,

@@ -567,7 +567,7 @@ func manyTabs(b *browser) func(*testing.T) {
 			p.visit("/runs/" + run.String())
 		}
 		for _, p := range tabs[7:] {
-			p.until("it has ended", `document.querySelector('h1 [data-state]')?.dataset.state === "completed" &&
+			p.until("it ended", `document.querySelector('h1 [data-state]')?.dataset.state === "completed" &&
 				document.querySelector('`+at("legend-6")+`')?.innerText.includes("3")`)
 		}
 	}

@@ -109,7 +109,7 @@ func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 	for i := range f.Groups {
 		for _, c := range f.Groups[i].Chunks {
 			if c.File != "" {
-				return nil, bad("its columns stand in other files; write it as one file")
+				return nil, bad("its columns are in other files; write it as one file")
 			}
 		}
 	}

@@ -70,7 +70,7 @@ func watch(t *testing.T, pool *pgxpool.Pool, run workqueue.RunID) *progress {
 			}
 		}
 	})
-	t.Cleanup(watching.Wait) // the context has ended by then
+	t.Cleanup(watching.Wait) // the context ended by then
 	return p
 }
 

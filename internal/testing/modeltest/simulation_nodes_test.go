@@ -161,7 +161,7 @@ func (s *simulation) allowed(q *request) {
 		first := s.generation == 1 || len(s.steps) == 1 && q.Cause == workqueue.CauseReady
 		for before := o - 4; s.ordered && first && before >= 0; before -= 4 {
 			if !s.known.ended(int(before)) {
-				s.failf("%s asks about item %d before item %d of the same lane has ended", q, o, before)
+				s.failf("%s asks about item %d before item %d of the same lane ended", q, o, before)
 			}
 		}
 	}

@@ -27,7 +27,7 @@ var (
 
 const (
 	doctorEvery = 6  // moves
-	healRounds  = 60 // after which a run has ended, with all faults over
+	healRounds  = 60 // after which a run ends, with all faults over
 	shrinkTries = 150
 	shrinkTime  = time.Minute
 )

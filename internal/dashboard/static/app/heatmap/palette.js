@@ -9,7 +9,7 @@ export const STATES = [
   { value: State.SCHEDULED, name: "scheduled", text: "To be retried", why: "Waits for its next attempt." },
   { value: State.IN_FLIGHT, name: "in_flight", text: "In flight", why: "A service has been asked." },
   { value: State.STALE, name: "stale", text: "Being redone", why: "Done, and being recomputed." },
-  { value: State.READY, name: "ready", text: "Ready", why: "May be asked for now." },
+  { value: State.READY, name: "ready", text: "Ready", why: "May be requested now." },
   { value: State.HELD, name: "held", text: "Held", why: "Waits for the canary, or in line behind another item." },
   { value: State.WAITING, name: "waiting", text: "Waiting", why: "Waits for a step before." },
   { value: State.DONE, name: "done", text: "Done", why: "Has its result." },
@@ -65,7 +65,7 @@ const span = (from, to, text) => ({ from, to, text });
 export const LAYERS = {
   state: { name: "state", text: "State", why: "Where each item is." },
   attempts: {
-    name: "attempts", text: "Attempts", why: "How often each item was asked for.",
+    name: "attempts", text: "Attempts", why: "How often each item was requested.",
     bands: [
       span(0, 0, "none yet"), span(1, 1, "1 attempt"), span(2, 2, "2 attempts"), span(3, 3, "3"), span(4, 5, "4 to 5"),
       span(6, 9, "6 to 9"),

@@ -16,7 +16,7 @@ export function levelFor(scale, levels, least = 1) {
 
 /**
  * draw fills pixels (a Uint32Array of width × height) by colors (a Uint32Array of 256, for values); ground is for
- * gaps and missing items. least is the minimum side of a cell, to make single items stand out. blend has the colors
+ * gaps and missing items. least is the minimum side of a cell, to make single items visible. blend has the colors
  * of shared pixels (see blends); without it the worst value shows.
  */
 export function draw(pixels, width, height, view, pyramid, colors, ground, { least = 1, blend = null } = {}) {

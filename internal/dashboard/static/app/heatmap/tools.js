@@ -69,7 +69,7 @@ function Find({ run, surface }) {
     const ordinal = /^#[\d,]+$/.test(wanted) ? Number(wanted.slice(1).replaceAll(",", "")) : await ordinalOf(run, wanted);
     if (ordinal < 0) return;
     if (ordinal >= run.items) {
-      toast(`The run has ${num(run.items)} items, from #0 on.`, { tone: "warn" });
+      toast(`The run has ${num(run.items)} items, starting with #0.`, { tone: "warn" });
       return;
     }
     surface.current.goTo(ordinal);

@@ -48,7 +48,7 @@ export function Supposed({ run, change }) {
   const [asked, setAsked] = useState("");
   const { data, loading, error } = useLoad(asked && `/runs/${segment(run.id)}/forecast${query({ change: asked })}`);
   useEffect(() => {
-    if (loading && asked) return undefined; // one after the other, so that each is seen
+    if (loading && asked) return undefined; // one at a time, so that each is seen
     const timer = setTimeout(() => setAsked(change), REST);
     return () => clearTimeout(timer);
   }, [change, loading]);

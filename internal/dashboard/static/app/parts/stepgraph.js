@@ -39,7 +39,7 @@ export function placed(steps) {
   return { boxes, width: all.length * (BOX.wide + BOX.across) - BOX.across, height: most * row - BOX.down };
 }
 
-/** StepGraph draws the graph. The list of steps beside it has the same content. */
+/** StepGraph draws the graph. The list of steps next to it has the same content. */
 export function StepGraph({ steps }) {
   const { boxes, width, height } = placed(steps);
   const by = new Map(boxes.map((b) => [b.step.name, b]));

@@ -137,7 +137,7 @@ export function Numbers({ run }) {
       ${run.generation > 1 && fact("Generation", run.generation, `run again ${run.generation === 2 ? "once" : `${num(run.generation - 1)} times`}`, "", "generation")}
     </dl>
     ${!ended(run) && foretold.bound_by && !foretold.then && html`<p class="muted" data-test="bound-by"><${Text} max=${300}>${foretold.bound_by}<//></p>`}
-    ${!ended(run) && run.at_risk?.fix && html`<p class="muted" data-test="fix">Enough to be in time: <${Text} max=${300}>${run.at_risk.fix.text}<//></p>`}
+    ${!ended(run) && run.at_risk?.fix && html`<p class="muted" data-test="fix">Enough to meet the deadline: <${Text} max=${300}>${run.at_risk.fix.text}<//></p>`}
   </section>`;
 }
 

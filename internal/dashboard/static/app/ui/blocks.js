@@ -7,7 +7,7 @@ let at = location.pathname + location.search;
 let moved = false; // before that, the browser places the focus
 
 // arrive focuses the heading of a new page, so that screen readers read it. A focus already in the page stays, and so
-// does one beside it if the page has only loaded its content.
+// does one next to it if the page has only loaded its content.
 function arrive(heading) {
   const here = location.pathname + location.search;
   const focus = document.activeElement;
