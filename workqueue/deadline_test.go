@@ -47,7 +47,7 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 	}
 	b.pace(lease, run)
 	changes := testenv.Must(inspect.New(b.Store).PastPaces(t.Context(), endpoint, 10))(t)
-	if len(changes) != 1 || changes[0].What != "cap" || !strings.Contains(changes[0].Reason, "is to be done by") {
+	if len(changes) != 1 || changes[0].What != "cap" || !strings.Contains(changes[0].Reason, "has the deadline") {
 		t.Errorf("the endpoint's history says %+v", changes)
 	}
 	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(time.Minute))})

@@ -338,7 +338,7 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 	}{
 		"some of the sample": {30, control.CanaryPassed, ""},
 		"all of it": {1, control.CanaryWaiting,
-			"canary by tranche: no one was asked about any item of its canary"},
+			"canary by tranche: no item of its canary was requested"},
 	} {
 		req := storetest.Chunked(10)
 		req.Canary, req.CanaryAutoApprove = c.sample, true

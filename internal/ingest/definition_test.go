@@ -106,7 +106,7 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		{"endpoint: e\npartitions: 4\n",
 			"f.yaml:2:13: partitions: there is no order_by whose values could be spread"},
 		{"endpoint: e\norder_by: a\nvalues: [x, x]\n",
-			`f.yaml:3:13: values[1]: "x" stands there twice`},
+			`f.yaml:3:13: values[1]: "x" appears twice`},
 		{"endpoint: e\norder_by: a\nvalues: []\n",
 			""},
 		{"endpoint: e\norder_by: a\npartitions: 2\nvalues: [x]\n",

@@ -19,7 +19,7 @@ type CanaryVerdict string
 
 // The verdicts on a sample.
 const (
-	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or an operator decided
+	CanaryUndecided CanaryVerdict = ""        // no canary, it is still running, or an operator decided
 	CanaryPassed    CanaryVerdict = "passed"  // the rest was released
 	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until approval
 )
@@ -101,7 +101,7 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	}
 	switch {
 	case c.sample == 0:
-		detail = "no one was asked about any item of its canary"
+		detail = "no item of its canary was requested"
 	case c.auto:
 		detail += ", more than may (" + c.allowed() + ")"
 	}

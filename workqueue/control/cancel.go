@@ -40,7 +40,7 @@ RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 
 	cancelRun = `
 UPDATE batchrun r SET state = 'cancelled', finished_at = tranche_now(), done = c.done, failed = c.failed,
-    sealed_at = coalesce(r.sealed_at, tranche_now()) -- an open run is no load that was given up
+    sealed_at = coalesce(r.sealed_at, tranche_now()) -- an open run is not an abandoned load
 FROM (SELECT r.id, o.* FROM (VALUES ($1::uuid)) AS r (id) CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`

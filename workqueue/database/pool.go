@@ -235,7 +235,7 @@ func PoolerRemedy(err error) error {
 		return fmt.Errorf("the pooler refuses a parameter of the connection; let it pass, by "+
 			"ignore_startup_parameters = lock_timeout,idle_in_transaction_session_timeout and the one that it names: %w", err)
 	case pg.Code == "42P05", pg.Code == "26000" && strings.Contains(pg.Message, "prepared statement"):
-		return fmt.Errorf("a pooler by transaction seems to stand in between; say so by --transaction-pooler: %w", err)
+		return fmt.Errorf("there seems to be a transaction pooler; use --transaction-pooler: %w", err)
 	}
 	return err
 }

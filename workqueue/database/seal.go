@@ -337,7 +337,7 @@ func (s *DB) RotateKeys(ctx context.Context) (runs, lost int, err error) {
 	return runs, lost, nil
 }
 
-// KeyFile returns the key in a file, which is encrypted like data keys, and made if it is not there. One process at a
+// KeyFile returns the key in a file, which is encrypted like data keys, and created if missing. One process at a
 // time may call it.
 func (s *DB) KeyFile(path string) (key []byte, err error) {
 	wrapped, err := os.ReadFile(path)

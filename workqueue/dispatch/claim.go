@@ -81,7 +81,7 @@ func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 }
 
 // ClaimAll is [Store.Claim] for steps of different runs, at any endpoints, in one transaction that costs little more
-// than for one step: as if claimed one after another for the same session, with up to most slices in total. It
+// than for one step: as if claimed one at a time for the same session, with up to most slices in total. It
 // waits for no lock: what is locked is skipped (BoundBusy).
 func (s Store) ClaimAll(ctx context.Context, reqs []ClaimRequest, most int) ([]Claimed, error) {
 	if len(reqs) == 1 {
@@ -217,7 +217,7 @@ func (c *claim) take(ctx context.Context) (taken []workqueue.Slice, err error) {
 	case len(taken) == 0 && c.load.works && !c.alone():
 		c.deny(BoundBusy, 0)
 	case len(taken) < c.free:
-		c.bound = BoundNone // there was no more, unless a rate ended it
+		c.bound = BoundNone // nothing is left, unless a rate ended it
 	}
 	c.stopAtRateLimit()
 	return taken, nil

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// MaxOpen bounds the bytes of a slice's incomplete or unrecorded large results, by their described sizes: so much a
+// MaxOpen bounds the bytes of a slice's incomplete or unrecorded large results, by their described sizes: what a
 // service can accumulate with each request that it holds.
 const MaxOpen = 512 << 20
 

@@ -33,7 +33,7 @@ type Run struct {
 
 	Timed  bool    // it must be done in DoneBy seconds; see [Network.Paces]
 	DoneBy float64 // negative: it should have been
-	Gentle bool    // with no more in flight than that needs
+	Gentle bool    // with only as many in flight as that needs
 	Share  int     // its weight among runs of equal priority; 0: 1
 	AtRisk bool    // it was found that it will not be
 }

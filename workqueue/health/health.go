@@ -351,7 +351,7 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 	return found, pg.Wrap(err, "clear condition %s", audited(key.Kind, subjects))
 }
 
-// dropped deletes marks and returns what they said, by subject; nil: there were none.
+// dropped deletes marks and returns what they said, by subject; nil: no marks.
 func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (was map[string]any, err error) {
 	rows := pg.Rows(ctx, tx, dropMarks, kind, subjects)
 	var ours bool

@@ -28,7 +28,7 @@ type Owner string
 // Owners.
 const (
 	OwnerService  Owner = "service" // an instance that listens on the endpoint
-	OwnerNode     Owner = "node"    // a node, immediately or at its next look for work
+	OwnerNode     Owner = "node"    // a node, immediately or at its next search for work
 	OwnerTimer    Owner = "timer"   // a time that must come
 	OwnerOperator Owner = "operator"
 	OwnerServers  Owner = "servers"  // a person who runs the servers

@@ -326,7 +326,7 @@ var rules = []Rule{
 	{Kind: TokenExpiring, Owner: OwnerOperator, Name: "About to expire", Of: "token", Link: "/tokens",
 		find: endingTokens, args: []any{tokenWindow, listed},
 		Title:  "The token {{.subject}} expires in {{until .ends}}",
-		Detail: "Its role is {{.role}}. Its users are refused from then on.",
+		Detail: "Its role is {{.role}}. Its users are then refused.",
 		Remedy: "Rotate it and hand over the new secret: `tranche token rotate {{quote .subject}}`"},
 	{Kind: ScheduleFailing, Owner: OwnerOperator, Name: "Not started by their schedules", Of: "schedule",
 		Link: "/schedules", find: failedSchedules, args: []any{listed},
@@ -502,8 +502,8 @@ var rules = []Rule{
 	{Kind: ReasonSampling, Owner: OwnerNode, Items: "held back until the canary's sample ends", Normal: true,
 		Who: "{{.nodes}}",
 		Why: "a sample of {{count .canary `item`}} runs first and these are held back (--canary {{.canary}})",
-		Next: "when the last item of the sample ends, {{if .auto}}they are released if no more of it failed " +
-			"than allowed, else wait for approval{{else}}the run waits for approval{{end}}",
+		Next: "when the last item of the sample ends, {{if .auto}}they are released if its failures are within the " +
+			"limit, else wait for approval{{else}}the run waits for approval{{end}}",
 		Advice: []Advice{{"see the sample's progress", "tranche run show {{.run}}"}}},
 	{Kind: ReasonNoNode, Owner: OwnerOperator, Items: "waiting for a node: none is alive",
 		Who: "the operator of Tranche", Next: "they continue within seconds of a node's start",
@@ -607,7 +607,7 @@ var rules = []Rule{
 		Why:  "it has claimed them and is publishing their requests",
 		Next: "the requests reach the stream in a moment; if not, they are reissued"},
 	{Kind: ReasonClaimLost, Owner: OwnerNode, Items: "claimed, but not published", Who: "{{.leader}}",
-		Why: "{{.node}} {{if .late}}claimed them and did not publish them in time{{else}}claimed them, and its session " +
+		Why: "{{.node}} {{if .late}}claimed them and did not publish them{{else}}claimed them, and its session " +
 			"ended{{end}}",
 		Next: "they are reissued, which does not count against them"},
 	{Kind: ReasonStreamLost, Owner: OwnerNode, Items: "lost with a stream, about to be reissued", Who: "{{.leader}}",

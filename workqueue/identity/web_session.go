@@ -87,7 +87,7 @@ func (c *Credential) audited() map[string]any {
 
 const endWebSession = `DELETE FROM web_session WHERE hash = $1 RETURNING user_name, role, token_id, expires_at`
 
-// EndWebSession ends a web session, with an audit entry. It returns ErrNoCredential if there is none.
+// EndWebSession ends a web session, with an audit entry. It returns ErrNoCredential without one.
 func (s Store) EndWebSession(ctx context.Context, hash [32]byte) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var c Credential

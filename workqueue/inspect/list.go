@@ -82,7 +82,7 @@ const runFilter = `
     AND ($10 = '' OR r.state = 'completed' AND (r.failed > r.accepted) = ($10 = 'failed'))
     AND ($11 = '' OR r.schedule = $11) AND ($12::text[] IS NULL OR r.namespace = ANY ($12))`
 
-// A page of any list but the newest first begins behind the run $2, wherever that stands now. What sorts runs that have
+// A page of any list but the newest first begins behind the run $2, wherever that is now. What sorts runs that have
 // not completed is read of each of them (batchrun_uncompleted); of the rest, from the index of the order.
 const (
 	// The primary key, backwards; each run left out costs a row.

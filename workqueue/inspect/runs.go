@@ -37,7 +37,7 @@ type RunSummary struct {
 	Failed     int64                `json:"failed" doc:"items with an error that is final, in a step that is not optional"`
 	Accepted   int64                `json:"accepted,omitempty" doc:"of the failed ones: their failures are accepted"`
 	StepCount  int                  `json:"step_count"`
-	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
+	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all expected"`
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
 
 	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"when it will end; absent when it has"`
@@ -115,14 +115,14 @@ type RunView struct {
 	Steps          []StepView        `json:"steps"`
 	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
 	DeadLetters    int64             `json:"dead_letters" doc:"of the run, waiting for an operator"`
-	GivenUp        int64             `json:"given_up" doc:"requests that were given up, and their items went on in others"`
+	GivenUp        int64             `json:"given_up" doc:"requests that were abandoned, and their items continued in others"`
 	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
 }
 
 // CanaryView is the sample of a run that is tried before all other items.
 type CanaryView struct {
 	Items int    `json:"items"`
-	Auto  bool   `json:"auto" doc:"released automatically when no more of the sample failed than allowed"`
+	Auto  bool   `json:"auto" doc:"released automatically if the sample's failures are within the limit"`
 	State string `json:"state,omitempty" enum:"sampling,waiting,passed" doc:"absent until all items are there"`
 }
 

@@ -71,7 +71,7 @@ func (r *Rule) Validate() error {
 		case v == "" || len(v) > MaxValueBytes || !utf8.ValidString(v) || strings.ContainsRune(v, 0):
 			return settingError(field, "%.40q is no value: it is text of 1 to %d bytes", v, MaxValueBytes)
 		case slices.Contains(r.Values[:i], v):
-			return settingError(field, "%.40q stands there twice", v)
+			return settingError(field, "%.40q appears twice", v)
 		}
 	}
 	return nil
@@ -119,7 +119,7 @@ func listed(values []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
 }
 
-// Lane returns the lane of a value. It is the same everywhere and forever. Two values share a lane if their 64-bit
+// Lane returns the lane of a value. It never differs or changes. Two values share a lane if their 64-bit
 // hashes, or with partitions their partitions, are equal; that is harmless.
 func (r *Rule) Lane(value string) int64 {
 	if r.Partitions > 0 {

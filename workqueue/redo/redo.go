@@ -30,14 +30,14 @@ func New(db *database.DB) Store { return Store{db: db} }
 // take and in their reports. It locks, in the common order: all steps of the run, which keeps claims out; the live
 // slices with reset items, also at later steps; the blocks; the tracker; the run.
 type redo struct {
-	tx     pgx.Tx
-	run    workqueue.RunID
-	sel    *Selection
-	take   scope
-	mended bool                    // invalid items become valid
-	blind  map[workqueue.Step]bool // only failures are taken of these steps, regardless of take
-	again  bool                    // redo all results of later steps
-	canary int                     // size of a sample that goes first; 0: all
+	tx        pgx.Tx
+	run       workqueue.RunID
+	sel       *Selection
+	take      scope
+	corrected bool                    // invalid items become valid
+	blind     map[workqueue.Step]bool // only failures are taken of these steps, regardless of take
+	again     bool                    // redo all results of later steps
+	canary    int                     // size of a sample that goes first; 0: all
 
 	seal       *database.Seal
 	graph      *plane.Graph

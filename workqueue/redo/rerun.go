@@ -21,7 +21,7 @@ import (
 type RerunRequest struct {
 	Run               workqueue.RunID
 	Select            Selection
-	Settings          control.StepChange // new settings of the step; an Endpoint applies to its items from now on
+	Settings          control.StepChange // new settings of the step; an Endpoint applies to its new requests
 	Canary            int                // size of a spread sample that runs before the rest; 0: none
 	CanaryAutoApprove bool               // release the rest if the sample does well
 	DryRun            bool               // change nothing, and return what would be done
@@ -38,7 +38,7 @@ type Rerun struct {
 	Blocks     int                  `json:"blocks"`
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
 	Generation workqueue.Generation `json:"generation"`
-	Steps      []StepReset          `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
+	Steps      []StepReset          `json:"steps,omitempty" doc:"of a run of several steps, the effect on each"`
 
 	Hold       control.Hold     `json:"-"` // the run is held: its items wait until it is resumed or approved
 	HoldDetail string           `json:"-"`
@@ -161,7 +161,7 @@ func (r *rerun) nothing(some bool) error {
 	case len(why) > 0:
 		what = strings.Join(why, ", and ")
 	case sel.named() && some:
-		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again anyway: "+
+		what = fmt.Sprintf("the items named have failed at none of its steps; to redo them anyway: "+
 			"tranche run reset %s --step STEP --key KEY", r.run)
 	case sel.named():
 		what = "the items named are all in progress still"

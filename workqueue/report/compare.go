@@ -118,7 +118,7 @@ func (s Store) CompareBefore(
 	is, was := left.runs[0].state, right.runs[0].state
 	if step == "" && (is != "completed" || was != "completed") {
 		out.Note = strings.TrimPrefix(out.Note+"; ", "; ") + fmt.Sprintf(
-			"compared as they stand: this run is %s, the other is %s", is, was)
+			"compared before both are complete: this run is %s, the other is %s", is, was)
 	}
 	for _, r := range left.runs[1:] {
 		out.Continues = append(out.Continues, r.run)

@@ -29,7 +29,7 @@ const (
         SELECT FROM later JOIN batchrun o USING (id)
         WHERE o.state NOT IN ('completed', 'cancelled') OR o.finished_at >= $1)`
 
-	// Reports and histories read the events of runs, but for starts and seals, and doctor counts completions.
+	// Reports and histories read the events of runs, except starts and seals, and doctor counts completions.
 	oldEvents = `
     SELECT e.ctid, e.id::text AS id, e.at, pg_column_size(e.payload) + 200 AS size FROM run_event e
     WHERE e.published_at IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r

@@ -76,7 +76,7 @@ type Occurrence struct {
 	RunState   string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
 	Attempts   int              `json:"attempts"`
 	BeganAt    *time.Time       `json:"began_at,omitempty"`
-	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
+	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or abandoned"`
 }
 
 // Paused is not a state of an occurrence: it is shown for occurrences that wait for it, while it lasts.

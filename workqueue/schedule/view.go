@@ -39,7 +39,7 @@ type ScheduleSummary struct {
 type ScheduleView struct {
 	ScheduleSummary
 	Spec   json.RawMessage `json:"spec" doc:"with every setting"`
-	Source string          `json:"source" doc:"as it was applied"`
+	Source string          `json:"source" doc:"the applied text"`
 	Now    time.Time       `json:"now" doc:"the database's time, with which due times are compared"`
 }
 

@@ -212,7 +212,7 @@ func (l *loader) lineOf(b *itemBatch, ordinal int) int {
 	return l.lines.line(ordinal)
 }
 
-// lineIndex maps items to source lines. It stores only where the distance between line and ordinal changes, of which
+// lineIndex maps items to source lines. It stores only where the distance between line and ordinal changes; of these
 // a plain file has one; a file with very many loses line numbers, not correctness.
 type lineIndex struct {
 	at    []int // ordinals, ascending

@@ -242,7 +242,7 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("seal run %s: %w", l.run, err)
 	}
 	if tag.RowsAffected() != 1 {
-		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, workqueue.ErrSessionLost)
+		return fmt.Errorf("seal run %s: %w: its load was abandoned", l.run, workqueue.ErrSessionLost)
 	}
 	return nil
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Compare orders blocks as they are locked.
+// Compare orders blocks for locking.
 func (id BlockID) Compare(other BlockID) int {
 	return cmp.Or(bytes.Compare(id.Run[:], other.Run[:]), cmp.Compare(id.Step, other.Step),
 		cmp.Compare(id.Block, other.Block))
