@@ -465,7 +465,7 @@ func TestWrappersSeeEachStage(t *testing.T) {
 			slots, answersErr := w.Answers()
 			mu.Lock()
 			defer mu.Unlock()
-			seen = append(seen, fmt.Sprintf("stage %d: %d items, %d answered, %d go on", w.Stage(), before, len(slots),
+			seen = append(seen, fmt.Sprintf("stage %d: %d items, %d answered, %d continue", w.Stage(), before, len(slots),
 				len(w.GoingOn())))
 			if wire.TraceOfHeader(w.Header()).Parent != someParent && w.Stage() > 0 {
 				t.Errorf("stage %d has trace %+v", w.Stage(), wire.TraceOfHeader(w.Header()))
@@ -475,8 +475,8 @@ func TestWrappersSeeEachStage(t *testing.T) {
 	checkJoined(t, "wrapped", b.reply("flow", numbers(30)), 30)
 	mu.Lock()
 	defer mu.Unlock()
-	want := []string{"stage 0: 30 items, 6 answered, 24 go on", "stage 1: 23 items, 4 answered, 19 go on",
-		"stage 2: 19 items, 19 answered, 0 go on"}
+	want := []string{"stage 0: 30 items, 6 answered, 24 continue", "stage 1: 23 items, 4 answered, 19 continue",
+		"stage 2: 19 items, 19 answered, 0 continue"}
 	testenv.SameList(t, seen, want, "wrappers saw")
 }
 

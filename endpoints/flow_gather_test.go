@@ -177,7 +177,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 }
 
 // TestLegsOfAJoinArriveTogether has the replies to both requests of many chunks come at once, one whole and the other
-// in parts, to two instances. No chunk is lost, and none goes on without a leg.
+// in parts, to two instances. No chunk is lost, and none continues without a leg.
 func TestLegsOfAJoinArriveTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

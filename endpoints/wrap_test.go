@@ -303,7 +303,7 @@ func TestHoldIsBounded(t *testing.T) {
 		for _, item := range chunk.Items() {
 			item.Reply(text)
 		}
-		testenv.Fails(t, ctx.Err(), "the handler's context goes on")
+		testenv.Fails(t, ctx.Err(), "the handler's context continues")
 		return nil
 	}
 	serveList(b, "huge", handler, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {

@@ -356,7 +356,7 @@ func (p *Plan) checkOrder() error {
 				"wait until it has done those before them; leave one of the two out")
 		case s.Optional && p.Stops():
 			return fieldError(stepField(i)+".optional", "it does not go with on_failure: stop, since what comes after the step "+
-				"would go on for items that are ended; leave one of the two out")
+				"would continue for items that are ended; leave one of the two out")
 		}
 	}
 	return nil

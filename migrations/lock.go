@@ -120,7 +120,7 @@ func sayBlockers(ctx context.Context, db *sql.DB, log *zap.Logger) (stop func())
 			found, err := texts(ctx, db, blockers, applicationName)
 			if err == nil && len(found) > 0 {
 				log.Warn("the migrations wait for a lock, or the end of a transaction, of " + strings.Join(found, "; ") +
-					"; they go on when it ends, or is ended with pg_terminate_backend(its number)")
+					"; they continue when it ends, or is ended with pg_terminate_backend(its number)")
 			}
 		}
 	}()

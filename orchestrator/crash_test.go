@@ -302,7 +302,7 @@ func TestAnItemThatCrashesItsNodes(t *testing.T) {
 			break
 		}
 		if deaths++; deaths > 12 {
-			t.Fatal("the item goes on crashing nodes")
+			t.Fatal("the item continues crashing nodes")
 		}
 		node.Await(t, b.Bundle)
 	}

@@ -23,7 +23,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// scene is a run whose end is foretold while it goes on.
+// scene is a run whose end is foretold while it continues.
 type scene struct {
 	name   string
 	steps  []workqueue.StepSpec

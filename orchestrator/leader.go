@@ -112,7 +112,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (
 		if ctx.Err() == nil {
 			n.core.Log.Warn("lead", zap.Error(err))
 		}
-		return had, n.cfg.beatOfLease() // the fuse ends the term if this goes on
+		return had, n.cfg.beatOfLease() // the fuse ends the term if this continues
 	}
 	left := n.cfg.LeaseTTL - time.Since(asked)
 	if had != nil && had.lease == lease && had.fuse.Reset(left) {

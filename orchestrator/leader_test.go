@@ -176,7 +176,7 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 }
 
 // A leader task that takes longer than the lease lives holds up neither the lease nor the others; one that panics or
-// fails goes on, and says so; each runs when it wants to, when it is woken, and once at a time, until its term is over.
+// fails continues, and says so; each runs when it wants to, when it is woken, and once at a time, until its term ends.
 func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 	compete(t, func(l *lease) {
 		var slow, quick, within atomic.Int32
@@ -226,7 +226,7 @@ func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 		l.reachable(false)
 		<-time.After(ttl)
 		if synctest.Wait(); !errors.Is(ended(), context.Canceled) {
-			l.Errorf("the task goes on when the lease has expired: %v", ended())
+			l.Errorf("the task continues when the lease has expired: %v", ended())
 		}
 		l.reachable(true)
 		<-time.After(ttl / 4)
@@ -237,7 +237,7 @@ func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 		l.mu.Unlock()
 		<-time.After(ttl / 4)
 		if l.wantLeader(nil, 0); !errors.Is(ended(), context.Canceled) {
-			l.Errorf("the task went on: %v", ended())
+			l.Errorf("the task continued: %v", ended())
 		}
 		<-time.After(10 * ttl)
 		if slow.Load() != 3 || quick.Load() != 3 {

@@ -33,7 +33,7 @@ func (l *loading) wait() (startstore.Loaded, error) {
 	return l.run, l.err
 }
 
-// gated holds items back, from the i-th on, until the gate is open; then it goes on, or fails with an error. It tells
+// gated holds items back, from the i-th on, until the gate is open; then it continues, or fails with an error. It tells
 // the gate that it has come there: all batches are written by then, but for two that may be on their way.
 func gated(next func(*startstore.LoadItem) error, i int, gate chan error) func(*startstore.LoadItem) error {
 	return func(item *startstore.LoadItem) error {

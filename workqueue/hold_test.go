@@ -161,7 +161,7 @@ func (b *bench) cancelRun(run workqueue.RunID) {
 	testenv.Must(control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "ann"}))(b)
 }
 
-// What cannot go on says why, and what to do instead.
+// What cannot continue says why, and what to do instead.
 func TestARunThatCannotGoOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

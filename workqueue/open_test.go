@@ -242,7 +242,7 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	b.Check()
 }
 
-// Adds, seals, cancels, claims and replies go on side by side. Whoever ends the run, no item is lost, none is there
+// Adds, seals, cancels, claims and replies continue side by side. Whoever ends the run, no item is lost, none is there
 // twice, and the run ends once.
 func TestOpenRunRaces(t *testing.T) {
 	t.Parallel()

@@ -42,7 +42,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	}
 }
 
-// A run that goes on has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
+// An active run has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
 // run of the same plan borrows what is known; what is supposed changes nothing.
 func TestRunsAreForetold(t *testing.T) {
 	t.Parallel()
@@ -69,7 +69,7 @@ func TestRunsAreForetold(t *testing.T) {
 	b.Exec(`UPDATE work_slice SET created_at = ended_at - interval '8 seconds' WHERE ended_at IS NOT NULL`)
 	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
 	if f := view(run); f.P50 == nil || f.P10.After(*f.P50) || f.P50.After(*f.P90) || f.BoundBy == "" {
-		t.Errorf("of a run that goes on it says %+v", f)
+		t.Errorf("of a run that continues it says %+v", f)
 	}
 	other := b.Load(storetest.Chunked(10), 100)
 	if f := view(other); f.P50 == nil {

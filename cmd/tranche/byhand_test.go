@@ -236,7 +236,7 @@ func testRunGroups(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "groups", "grouped"), 1, "--by FIELD is missing", "branch, id")
 }
 
-// A job of a scheduler whose data is wrong ends, says why, and how to go on; so does one that takes too long.
+// A job of a scheduler whose data is wrong ends, says why, and how to continue; so does one that takes too long.
 func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 	t.Helper()
 	b.echo(nil)
@@ -586,7 +586,7 @@ func testSchedules(t *testing.T, b *bench) {
 	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "0s"), 0, "it is due", "tranche schedule history nightly")
 	b.want(b.tranche("schedule", "pause", "nightly"), 0, "nightly is paused", "waiting meanwhile: 1 due time")
 	b.want(b.tranche("schedule", "history", "nightly"), 0, "DUE", "now")
-	b.want(b.tranche("schedule", "resume", "nightly"), 0, "nightly goes on; due next ")
+	b.want(b.tranche("schedule", "resume", "nightly"), 0, "nightly continues; due next ")
 	r := b.tranche("--json", "schedule", "delete", "nightly")
 	if r.code != 0 || !json.Valid([]byte(r.out)) {
 		t.Errorf("not one JSON document: %s%s", r.out, r.err)

@@ -328,7 +328,7 @@ const (
 	soon  = ample / 2
 )
 
-// A PostgreSQL whose disk is full is named, and once there is room serve goes on by itself.
+// A PostgreSQL whose disk is full is named, and once there is room serve continues by itself.
 func TestServeNamesAFullDisk(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)
@@ -348,7 +348,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), cli.ExitUnreachable,
 		"disk is full")
 	testenv.Must(pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`))(t)
-	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
+	eventually(t, "it continues by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
 	if took, err := s.End(t); err != nil || took > soon {
 		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
 	}

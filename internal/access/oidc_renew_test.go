@@ -182,7 +182,7 @@ func TestTheNextRefreshTokenIsKept(t *testing.T) {
 	}
 }
 
-// A long page to go on to does not make the cookie of a login one that browsers throw away.
+// A long page to continue to does not make the cookie of a login one that browsers throw away.
 func TestALongPageLeavesTheAttemptShort(t *testing.T) {
 	t.Parallel()
 	o := newOIDC(t, "https://id.example.org", "a secret")
@@ -193,7 +193,7 @@ func TestALongPageLeavesTheAttemptShort(t *testing.T) {
 		attempt := access.NewAttempt(next)
 		sealed, err := o.Seal(&attempt)
 		if err != nil || len(sealed) > 3000 || (attempt.Next == next) != stays {
-			t.Errorf("%.20s… (%d): %d bytes, goes on to %.20s: %v", next, len(next), len(sealed), attempt.Next, err)
+			t.Errorf("%.20s… (%d): %d bytes, continues to %.20s: %v", next, len(next), len(sealed), attempt.Next, err)
 		}
 	}
 }

@@ -177,7 +177,7 @@ func From(ctx context.Context) (Principal, bool) {
 func Recheck(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrRevoked) || errors.Is(cause, ErrUnchecked) {
-		return fmt.Errorf("the request may not go on: %w", cause)
+		return fmt.Errorf("the request may not continue: %w", cause)
 	}
 	return nil
 }

@@ -136,7 +136,7 @@ func TestLoginsAreThrottled(t *testing.T) {
 // PROOF: who may do what, 4 and 7.
 // A revoked token is of no use within five seconds: on the node that was told and on another, for new requests and for
 // streams that are open, by the token itself and by a browser that had logged in with it. So is one that expires.
-// Others go on.
+// Others continue.
 func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -177,7 +177,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		}
 		at, ok := testenv.ReceiveBefore(ended, limit)
 		if !ok {
-			t.Fatalf("%s: its stream goes on after %s", name, access.RevocationTime)
+			t.Fatalf("%s: its stream continues after %s", name, access.RevocationTime)
 		}
 		t.Logf("%s: its stream ended after %s", name, at.Sub(before))
 	}
@@ -189,7 +189,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		}
 		select {
 		case <-begun["stays at "+node]:
-			if watch.Longest() < access.RevocationTime/2 { // else it was not to be learned in time whether it may go on
+			if watch.Longest() < access.RevocationTime/2 { // else it was not to be learned in time whether it may continue
 				t.Error("the stream of another token ended too")
 			}
 		default:
@@ -240,7 +240,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 	limit := testenv.NewWatch(t).After(time.Minute) // what it wrote is taken back, however slow the database is
 	a, ok := testenv.ReceiveBefore(answer, limit)
 	if !ok {
-		t.Fatal("the upload goes on")
+		t.Fatal("the upload continues")
 	}
 	var p apitest.Problem
 	testenv.NoError(t, json.Unmarshal(a.text, &p))

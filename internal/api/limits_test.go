@@ -132,11 +132,11 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		WHERE d->>'name' = 'sweep')`
 	before := b.Number("SELECT coalesce("+sweeps+", $1)", 0)
 	b.JSON(http.MethodPost, "/tokens/vic/revoke", "", http.StatusOK, nil, admin...)
-	b.Until("heartbeats and sweeps go on", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
+	b.Until("heartbeats and sweeps continue", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
 	for range cap(answers) {
 		answer := <-answers
 		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
-			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may go on
+			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may continue
 		}
 		testenv.Same(t, answer.StatusCode, http.StatusUnauthorized,
 			"a request of the token that was revoked is answered")
@@ -252,7 +252,7 @@ func TestOneUserHasHalfOfTheDisk(t *testing.T) {
 
 // PROOF: who may do what, 19.
 // Of the connections on which nothing is asked, from one address, the oldest are closed when
-// they are too many; those on which something is asked go on.
+// they are too many; those on which something is asked continue.
 func TestIdleConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

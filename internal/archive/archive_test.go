@@ -269,7 +269,7 @@ func TestTheAuditLogIsArchivedBeforeItIsDeleted(t *testing.T) {
 	testenv.NoError(t, err)
 	testenv.Same(t, fmt.Sprint(after, last), "30 0", "due after it")
 
-	// The manifest's head is of the chain that goes on, and the statement of the docs finds what was changed.
+	// The manifest's head is of the chain that continues, and the statement of the docs finds what was changed.
 	var rows [][]byte
 	for name, doc := range b.objects {
 		switch path.Base(name) {

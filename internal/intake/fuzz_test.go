@@ -121,7 +121,7 @@ func comparePayload(t *testing.T, payload string, names, values []string) {
 		testenv.MustSame(t, testenv.Must(dec.Token())(t), w, "payload %s", payload)
 	}
 	_, err := dec.Token()
-	testenv.Is(t, err, io.EOF, "payload %s goes on", payload)
+	testenv.Is(t, err, io.EOF, "payload %s continues", payload)
 }
 
 // oracleNDJSON judges one line with encoding/json. The key is that of the field "id".

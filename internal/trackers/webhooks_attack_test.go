@@ -211,7 +211,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	conns := operator(t, true, hung.URL, live.URL)
 	b := setup(t, conns)
 	lease := b.lease()
-	hooks := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Timeout = time.Hour }) // what hangs goes on to
+	hooks := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Timeout = time.Hour }) // what hangs continues to
 	const most = trackers.WebhooksPerHost
 	b.due(hung.URL, most+4)
 	b.due(live.URL, 3)

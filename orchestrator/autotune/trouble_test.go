@@ -55,7 +55,7 @@ func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 	}
 }
 
-// A successor goes on where the one before stopped.
+// A successor continues where the one before stopped.
 func TestASuccessorKnowsWhatWasLearned(t *testing.T) {
 	t.Parallel()
 	m := serviceModel{instances: 2, concurrency: 4, took: constant(1)}

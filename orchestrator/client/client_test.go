@@ -248,7 +248,7 @@ func TestSeveralServersAndAnAuthority(t *testing.T) {
 	testenv.Fails(t, err, "a file without certificates was taken")
 }
 
-// pipes is a listener to which only its own dial leads. The clock of a bubble goes on while a pipe is waited for, and
+// pipes is a listener to which only its own dial leads. The clock of a bubble continues while a pipe is waited for, and
 // would are stalled for a socket.
 type pipes struct {
 	conns  chan net.Conn

@@ -22,7 +22,7 @@ func TestRestingSteps(t *testing.T) {
 	now := time.Now()
 	testenv.Same(t, len(r.all(now)), 2, "steps rest")
 	if wait := r.next(now); wait <= 0 || wait > 100*time.Millisecond {
-		t.Errorf("the first may go on in %s", wait)
+		t.Errorf("the first may continue in %s", wait)
 	}
 	if all := r.all(now.Add(maxRest / 2)); len(all) != 1 || all[0] != ref(3) {
 		t.Errorf("later %v rest", all)

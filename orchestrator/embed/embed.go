@@ -216,7 +216,7 @@ type scheduled struct {
 
 // StartTx starts a run within the caller's transaction in Tranche's database: it exists once that is committed, and
 // nodes find it within two seconds. Items are CSV, NDJSON or Parquet. After an error nothing of the run is left in the
-// transaction, which can go on. Of two with the same idempotency key, the second waits for the first. The node must be
+// transaction, which can continue. Of two with one idempotency key, the second waits for the first. The node must be
 // [Node.Ready].
 func (n *Node) StartTx(ctx context.Context, tx pgx.Tx, run client.RunSettings, items io.Reader,
 ) (started client.Started, err error) {

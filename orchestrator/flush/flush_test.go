@@ -233,7 +233,7 @@ func TestANodeCrashesInMidFlush(t *testing.T) {
 	}
 }
 
-// Producers go on adding while the number of partitions changes: each value is still worked in its order, one flush at
+// Producers add while the number of partitions changes: each value is still worked in its order, one flush at
 // a time, though its operations belong to several keys by then.
 func TestPartitionsChangeUnderLoad(t *testing.T) {
 	t.Parallel()

@@ -21,7 +21,7 @@ import (
 )
 
 // A service that goes wrong in every way there is, and strangers who write to its reply subject: each message is put
-// aside with its reason, and the consumer goes on. The slice of which a reply could not be read comes again at once, in
+// aside with its reason, and the consumer continues. The slice of an unreadable reply comes again immediately, in
 // halves; what others say about a slice changes nothing. The honest replies that come last count.
 func TestRepliesThatCannotBeTaken(t *testing.T) {
 	t.Parallel()

@@ -71,7 +71,7 @@ func dieBeforeTheLoad(w *world, _ *leader, kill func()) {
 func dieAfterTheLoad(w *world, _ *leader, kill func()) { w.after = kill }
 
 // TestStoppedLeaderComesBack stops a leader in the middle of a start for longer than its lease, has the next one start
-// the run, and lets the first go on.
+// the run, and lets the first continue.
 func TestStoppedLeaderComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")

@@ -55,7 +55,7 @@ func newWorld(t *testing.T, now string) *world {
 	return w
 }
 
-// set puts the database's clock to a time, from which it goes on.
+// set puts the database's clock to a time, from which it continues.
 func (w *world) set(now string) {
 	w.Helper()
 	testenv.SetClock(w, w.pool, instant(w.T, now))

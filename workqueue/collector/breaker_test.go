@@ -50,7 +50,7 @@ func (c *opsBench) isOpen() bool {
 }
 
 // Flushes that fail open the breaker of their endpoint: runs know of it, and the next flush is a probe of one
-// operation. A collector that rests goes on as soon as the breaker is closed.
+// operation. A collector that rests continues as soon as the breaker is closed.
 func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())

@@ -238,7 +238,7 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 		refused.State, refused.Fix = "an abandoned load", "start it again"
 	case later != nil:
 		refused.State = fmt.Sprintf("cancelled, and run %s continues it", later)
-		refused.Fix = "its items would be done twice; go on with that one"
+		refused.Fix = "its items would be done twice; continue with that one"
 	case unplaced:
 		refused.State = "cancelled while it was open, with items that had not begun"
 		refused.Fix = fmt.Sprintf("start a run of them: tranche run start --from %s", c.Run)

@@ -183,7 +183,7 @@ const (
 // DeadLetterPage is a page of dead letters, newest first, without bodies.
 type DeadLetterPage struct {
 	Letters []DeadLetter        `json:"letters"`
-	Next    *workqueue.LetterID `json:"next,omitempty" doc:"where the next page goes on; absent on the last one"`
+	Next    *workqueue.LetterID `json:"next,omitempty" doc:"where the next page continues; absent on the last one"`
 }
 
 // sealedBody is 1 for a body that is stored encrypted, which is longer.

@@ -186,7 +186,7 @@ func TestAForecastSaysWhyThereIsNone(t *testing.T) {
 	loading.Runs[0].WhyNot = "its items are being loaded"
 	for says, n := range map[string]*forecast.Network{
 		"of the newest requests of endpoint b fewer than 3 are of step send, here or in earlier runs of its plan": unknown,
-		"step a cannot go on as things are": still, "its items are being loaded": loading,
+		"step a cannot continue as things are": still, "its items are being loaded": loading,
 	} {
 		if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != says || f.Steps != nil {
 			t.Errorf("%+v; want %q", f, says)

@@ -21,7 +21,7 @@ func want(t *testing.T, what string, n *forecast.Network, seconds float64) {
 	}
 }
 
-// Steps that feed each other go on at once, however many they are.
+// Steps that feed each other continue at once, however many they are.
 func TestAChainIsAsFastAsItsSteps(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int{2, 5, 10, 30} {
@@ -97,7 +97,7 @@ func TestACanaryThatIsOutEnds(t *testing.T) {
 	}
 }
 
-// A run that is held or loaded takes nothing from those that go on, but they take from it when it goes on.
+// A run that is held or loaded takes nothing from those that continue, but they take from it when it continues.
 func TestRunsThatDoNotGoOnDoNotCompete(t *testing.T) {
 	t.Parallel()
 	network := func() *forecast.Network {
@@ -114,11 +114,11 @@ func TestRunsThatDoNotGoOnDoNotCompete(t *testing.T) {
 	}
 	n.Runs[1] = forecast.Run{ID: "loads", Priority: 5, Idle: true}
 	want(t, "beside one that is loaded", n, 101)
-	if f := outcomes(t, n)[1]; f.WhyNot != "it does not go on now" {
+	if f := outcomes(t, n)[1]; f.WhyNot != "it does not continue now" {
 		t.Errorf("%+v", f)
 	}
 	n.Runs[1].Idle = false
-	want(t, "beside one that goes on", n, 201)
+	want(t, "beside one that continues", n, 201)
 }
 
 // Two lanes have two requests in flight, whatever more there may be; and of few items one lane has clearly the most.

@@ -40,7 +40,7 @@ type Errors struct {
 // StepErrors is the number of items failed at a step.
 type StepErrors struct {
 	Step     string `json:"step"`
-	Optional bool   `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Optional bool   `json:"optional,omitempty" doc:"the step is optional: its items continued without it"`
 	Count    int64  `json:"count" doc:"an item that failed at several steps counts at each"`
 }
 
@@ -54,7 +54,7 @@ type ServiceErrors struct {
 type ErrorGroup struct {
 	ID       string     `json:"id" doc:"names the group in a rerun; the same in every run"`
 	Step     string     `json:"step"`
-	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items continued without it"`
 	Code     string     `json:"code"`
 	Shape    string     `json:"shape" doc:"the messages, with {key} for the item's key, # for numbers, ids, quotes"`
 	Count    int64      `json:"count"`

@@ -289,7 +289,7 @@ func (s Store) Foresee(
 	return &f.known[0].Forecast, late, nil
 }
 
-// timedRuns are at most $1 runs with a done_by, by batchrun_done_by: those that are paced first, then those that go on
+// timedRuns are at most $1 runs with a done_by, by batchrun_done_by: paced ones first, then those that continue
 // and are not late.
 const timedRuns = `
 SELECT r.id FROM batchrun r WHERE r.state = 'running' AND r.done_by IS NOT NULL

@@ -42,7 +42,7 @@ const (
 	SortTime   Sort = "time"   // longest first
 )
 
-// Stalled names the runs that do not go on until a person acts, as far as health knows them.
+// Stalled names the runs that do not continue until a person acts, as far as health knows them.
 type Stalled struct {
 	All       bool
 	Runs      []workqueue.RunID

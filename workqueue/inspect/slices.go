@@ -150,7 +150,7 @@ type StepView struct {
 	Needs         []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Inputs        []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
 	SeesItem      bool           `json:"sees_item" doc:"its requests carry the items' payloads"`
-	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
+	Optional      bool           `json:"optional,omitempty" doc:"what needs it continues without its part"`
 	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
 	BarrierPassed bool           `json:"barrier_passed,omitempty"`
 	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that needs approval"`

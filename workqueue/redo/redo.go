@@ -109,7 +109,7 @@ func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 		return false, err
 	case r.state == "cancelled":
 		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op,
-			Fix: fmt.Sprintf("have it go on first: tranche run resume %s; or start a new run", r.run)}
+			Fix: fmt.Sprintf("resume it first: tranche run resume %s; or start a new run", r.run)}
 	case r.state == "loading":
 		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op, Fix: "wait until it has loaded"}
 	}
@@ -285,7 +285,7 @@ func (r *redo) shutBarriers(ctx context.Context) error {
 		return nil
 	}
 	_, err := r.tx.Exec(ctx, shutBarriers, r.run, later)
-	return pg.Wrap(err, "have the barriers of run %s wait again", r.run)
+	return pg.Wrap(err, "reset the barriers of run %s", r.run)
 }
 
 const shutBarriers = `

@@ -15,7 +15,7 @@ import (
 type GenerationReport struct {
 	Generation workqueue.Generation `json:"generation"`
 	StartedAt  time.Time            `json:"started_at"`
-	EndedAt    *time.Time           `json:"ended_at,omitempty" doc:"absent while it goes on"`
+	EndedAt    *time.Time           `json:"ended_at,omitempty" doc:"absent while it continues"`
 
 	Ended string `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset,corrected" doc:"rerun: by the next"`
 

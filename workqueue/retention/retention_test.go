@@ -101,7 +101,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 
 	pieces := 0
 	for gone := false; !gone; pieces++ {
-		if pieces%10 == 5 { // the leader dies, another one goes on
+		if pieces%10 == 5 { // the leader dies, another one continues
 			b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 			late := lease
 			b.Session = b.Open()

@@ -55,7 +55,7 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 	}
 }
 
-// Who goes on behind the last place of a page meets each unanswered slice once, however many there are.
+// Who continues behind the last place of a page meets each unanswered slice once, however many there are.
 func TestUnansweredSlicesComeByTheirPlaces(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)

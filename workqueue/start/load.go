@@ -120,7 +120,7 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 }
 
 // LoadTx is [Store.Load] within a caller's transaction: the run exists once that is committed. After an error nothing
-// of it is left in the transaction, which can go on. Of two with the same idempotency key, the second waits.
+// of it is left in the transaction, which can continue. Of two with the same idempotency key, the second waits.
 func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
 	l, known, err := s.prepare(ctx, tx, req, next)
 	if err != nil || known.Existing {

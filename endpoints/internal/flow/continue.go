@@ -67,7 +67,7 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 		c.origin.Nak(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
 		f.Stale.Add(1)
-		c.log.Debug("a reply came to a chunk that has gone on; it is dropped", zap.Error(err))
+		c.log.Debug("a reply came to a chunk that has continued; it is dropped", zap.Error(err))
 		c.origin.Acknowledge()
 	case err != nil:
 		c.log.Warn("a reply could not be taken; it is handed back", zap.Error(err))

@@ -372,7 +372,7 @@ func (s *Store) tryRead(ctx context.Context, id wire.FlowID) (*stored, error) {
 }
 
 // errDone is errNoState from an explicit mark.
-var errDone = fmt.Errorf("%w: it has gone on", errNoState)
+var errDone = fmt.Errorf("%w: it has continued", errNoState)
 
 // errTorn means that a part is missing because the state is being rewritten, perhaps after a crash, or the replica is
 // behind. The chunk still waits for the reply.

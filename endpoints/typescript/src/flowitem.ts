@@ -68,7 +68,7 @@ export class FlowItem<In = unknown, Out = unknown, State = unknown> extends Base
   #open(): boolean {
     if (this.answered || this.#work.job.closed) return false;
     if (!this.#work.last) return true;
-    this.fail('no_next_stage', `stage ${this.#work.stage} is the last one, and the item asks or goes on in it`);
+    this.fail('no_next_stage', `stage ${this.#work.stage} is the last one, and the item asks or continues in it`);
     return false;
   }
 }

@@ -125,7 +125,7 @@ export class FlowStore {
   async get(subject: string): Promise<Stored> {
     const found = await this.bus.last(subject);
     if (!found) throw new Missing('absent', `${subject} does not exist`);
-    if (found.headers.has('Tranche-Flow-Done')) throw new Missing('gone', `${subject} has gone on`);
+    if (found.headers.has('Tranche-Flow-Done')) throw new Missing('gone', `${subject} has continued`);
     return found;
   }
 

@@ -359,7 +359,7 @@ func accessProblem(err error) (status int, detail string) {
 		return http.StatusUnauthorized, "the request was interrupted: " + access.ErrRevoked.Error()
 	}
 	if errors.Is(err, access.ErrUnchecked) {
-		return http.StatusServiceUnavailable, "the request was interrupted: PostgreSQL does not say whether it may go on"
+		return http.StatusServiceUnavailable, "the request was interrupted: PostgreSQL does not say whether it may continue"
 	}
 	if errors.Is(err, access.ErrNobody) {
 		return http.StatusUnauthorized, "this server needs a login; " + howToLogIn

@@ -80,7 +80,7 @@ func TestRerunOfAPausedRun(t *testing.T) {
 	b.Says(404, "/runs/it/rerun", `{"failed":true,"step":"x"}`, "no step")
 }
 
-// Which codes are retried can be changed while a run goes on.
+// Which codes are retried can be changed while a run continues.
 func TestCodesOfARunAreSet(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

@@ -117,7 +117,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	testenv.Must(b.Pool.Exec(t.Context(), `UPDATE batchrun SET created_at = '2020-01-01',
 		spec = spec || '{"done_by":"2020-01-02T00:00:00Z"}' WHERE name IN ('first', 'second')`))(t)
 	b.Says(200, "/runs/first/rerun", `{"failed":true}`)
-	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though its time has passed, and the first goes on
+	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though its time has passed, and the first continues
 }
 
 // Plan and items are those of one run, though another is the last one before the items are read.

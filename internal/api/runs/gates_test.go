@@ -23,7 +23,7 @@ steps:
 `
 
 // Who started a run, or changed since what comes of it, does not approve it, whatever name they give; someone else sees
-// what waits, who did what, and what is other than in the run before, and lets it go on.
+// what waits, who did what, and what is other than in the run before, and lets it continue.
 func TestFourEyesAtAGate(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

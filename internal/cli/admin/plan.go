@@ -58,9 +58,9 @@ type planList struct {
 func (p *planList) Validate() error {
 	switch {
 	case p.Name == "" && p.Before != 0:
-		return errors.New("--before goes on with versions of a plan; name it, or use --after")
+		return errors.New("--before continues with versions of a plan; name it, or use --after")
 	case p.Name != "" && p.After != "":
-		return errors.New("--after goes on with plans; use --before for versions of one")
+		return errors.New("--after continues with plans; use --before for versions of one")
 	}
 	return nil
 }

@@ -32,7 +32,7 @@ type scheduleKind struct{}
 
 func (scheduleKind) documents() *documents {
 	return &documents{
-		noun: "schedule", most: schedule.MaxBytes, waits: "due time", dropped: "; its runs go on",
+		noun: "schedule", most: schedule.MaxBytes, waits: "due time", dropped: "; its runs continue",
 		parse: func(name string, text []byte) error { _, err := schedule.Parse(name, text); return err },
 		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
 			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text)

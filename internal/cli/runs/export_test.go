@@ -70,7 +70,7 @@ func TestExportOfFiles(t *testing.T) {
 	testenv.Is(t, err, os.ErrNotExist, "an interrupted export has an index")
 	_, err = exportTo(t, r, strings.NewReader(exported))
 	testenv.Says(t, err, "--resume", "into a directory that is not empty")
-	// It goes on: what is there and right stays, what is wrong is written again, and a link is not followed.
+	// It continues: what is there and right stays, what is wrong is written again, and a link is not followed.
 	outside := filepath.Join(t.TempDir(), "outside")
 	testenv.NoError(t, errors.Join(os.WriteFile(outside, []byte("mine"), 0o600),
 		os.Remove(filepath.Join(dir, "a.json")), os.Symlink(outside, filepath.Join(dir, "a.json"))))

@@ -143,7 +143,7 @@ func reportTime(r *client.ReportDocument) string {
 		Row: func(g *client.GenerationReport) []any {
 			ended := g.Ended
 			if g.EndedAt == nil {
-				ended = "goes on"
+				ended = "continues"
 			}
 			return []any{g.Generation, exactly(g.WaitingSeconds), exactly(g.WorkingSeconds), exactly(g.PausedSeconds),
 				exactly(g.ClosingSeconds), exactly(g.Seconds), g.Done, g.Failed, cli.Pace(g.Rate), ended}
@@ -338,7 +338,7 @@ func groupOrigin(g *client.ErrorGroup) string {
 		when = between(*g.First, *g.Last)
 	}
 	return accepted + cli.Join(", ", cli.Text("step %v%v", g.Step,
-		cli.If(g.Optional, " (optional: the items went on without it)")), when,
+		cli.If(g.Optional, " (optional: the items continued without it)")), when,
 		cli.If(len(g.Services) > 0, "by %v", strings.Join(g.Services, ", ")))
 }
 

@@ -308,7 +308,7 @@ func relationText(s *client.StepView) string {
 	}
 	return cli.Join("; ", cli.TargetText(s.Endpoint)+direct,
 		cli.If(len(s.Needs) > 0, "needs %v", strings.Join(s.Needs, ", ")), seenText(s), waits,
-		cli.If(s.Optional, "optional: others go on without it"))
+		cli.If(s.Optional, "optional: others continue without it"))
 }
 
 func seenText(s *client.StepView) string {

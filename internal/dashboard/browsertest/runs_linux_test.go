@@ -60,7 +60,7 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	p.has("run-page")
 	run := runOf(p)
 
-	// It is followed live: as the service goes on, the page says so.
+	// It is followed live: as the service continues, the page says so.
 	p.until("it runs", `document.querySelector('h1 [data-state]')?.dataset.state === "running"`)
 	for range 5 {
 		service.gate <- struct{}{}
@@ -277,7 +277,7 @@ func aListThatSaysWhy(s *stack, p *page) {
 	s.until("it is set anyway", `SELECT count(*) FROM endpoint_setting WHERE max_in_flight = 7`)
 }
 
-// A screen on a wall shows what goes on and what needs attention, as it changes, in large type and without controls.
+// A screen on a wall shows what continues and what needs attention, as it changes, in large type and without controls.
 func aWall(s *stack, p *page) {
 	p.inTheme("light")
 	p.do("be a wall", chromedp.EmulateViewport(3840, 2160))
@@ -330,7 +330,7 @@ func focusFollows(s *stack, p *page) {
 	p.click("run-link")
 	at("October")
 	p.press(kb.Tab)
-	p.until("Tab goes on from there",
+	p.until("Tab continues from there",
 		`document.activeElement?.closest("#main") && document.activeElement.tagName !== "H1"`)
 }
 
@@ -628,7 +628,7 @@ func aFailFastLimitThatHolds(s *stack, p *page) {
 	p.visit("/runs/" + run.String())
 	p.says("hold", "too many first outcomes failed")
 	p.says("hold", "bad_payload")
-	p.until("what changes nothing is the first button, and to go on the last one before the menu",
+	p.until("what changes nothing is the first button, and to continue the last one before the menu",
 		`(([first, ...all]) => first.dataset.test === "errors" && all.at(-2).dataset.test === "resume")(
 			[...document.querySelectorAll(".page-actions .btn")])`)
 	p.accessible("a run that its fail-fast limit holds")
@@ -666,7 +666,7 @@ func withoutAddress() *bills {
 	}}
 }
 
-// Who looks at a gate sees what would go on, some of it, and what is other than in the run before; what changes nothing
+// A gate shows what would continue, some of it, and what is other than in the run before; what changes nothing
 // stands first among the buttons, and the word that lets it begin is asked for again.
 func aGate(s *stack, p *page) {
 	service := withoutAddress()
@@ -709,7 +709,7 @@ func aGate(s *stack, p *page) {
 	testenv.Same(s, n, 2, "approvals say why")
 }
 
-// What was done again before a gate while someone looks does not go on by their word: the page says what is other than
+// What was redone before a gate while someone looks does not continue by their word: the page says what is other than
 // they have seen, and asks again with that.
 func aGateThatChanges(s *stack, p *page) {
 	service := withoutAddress()

@@ -114,7 +114,7 @@ func (p *progress) longest(since time.Time) (took time.Duration) {
 	return took
 }
 
-// gaps tells of each standstill that ended after a moment, or goes on.
+// gaps tells of each standstill that ended after a moment, or continues.
 func (p *progress) gaps(since time.Time, tell func(began, ended moment)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +224,7 @@ func awaitLeader(t testing.TB, other string, leads func() string) string {
 	return name
 }
 
-// steady is for how long leaders must stay until they count as elected: servers that were asleep may go on for a moment
+// steady is for how long leaders must stay to count as elected: servers that were asleep may continue for a moment
 // as if they still led.
 const steady = 2 * time.Second
 

@@ -33,7 +33,7 @@ func slowUntil(full *atomic.Bool) func(context.Context, *nodetest.Chunk) error {
 	})
 }
 
-// JetStream's disk is full in the middle of a run. The server keeps the write error permanently: the run goes on
+// JetStream's disk is full in the middle of a run. The server keeps the write error permanently: the run continues
 // because its streams are replaced.
 func TestTheDiskIsFull(t *testing.T) {
 	t.Parallel()
@@ -60,9 +60,9 @@ func TestTheDiskIsFull(t *testing.T) {
 			w.until("everybody is told of the disk", func() bool { return w.tellsOfDisk(run, nc) })
 			ns.FreeDisk(t)
 			room := time.Now()
-			w.until("it goes on", func() bool { return w.done(run) > done+1_000 })
+			w.until("it continues", func() bool { return w.done(run) > done+1_000 })
 			if took := time.Since(room); took > tooLate {
-				t.Errorf("it went on %s after there was room", took)
+				t.Errorf("it continued %s after there was room", took)
 			}
 			w.wantSound(run, items)
 			w.until("every stream takes messages", func() bool { return w.number(`SELECT count(*) FROM stream_fault`) == 0 })

@@ -24,7 +24,7 @@ type before struct {
 }
 
 // untilPoint starts a long run and a short one, and returns when some of the long one is done. The service waits then
-// until it is told to go on, so that there is enough left to be done.
+// until it is told to continue, so that there is enough left to be done.
 func (w *past) untilPoint() (b before) {
 	w.Helper()
 	w.upTo(items / 4)
@@ -36,7 +36,7 @@ func (w *past) untilPoint() (b before) {
 	return b
 }
 
-// beyondPoint has the nodes go on: a third more of the long run is recorded, the short one completes and is told of,
+// beyondPoint has the nodes continue: a third more of the long run is recorded, the short one completes and is told of,
 // and a run is made of which no one will know.
 func (w *past) beyondPoint(b *before) (vanished workqueue.RunID) {
 	w.Helper()
@@ -128,7 +128,7 @@ func TestStandbyThatLagsTakesOver(t *testing.T) {
 	}
 }
 
-// A backup is put back under nodes that were stopped meanwhile, and under ones that went on.
+// A backup is put back under nodes that were stopped meanwhile, and under ones that continued.
 func TestBackupIsPutBack(t *testing.T) {
 	t.Parallel()
 	for name, restarted := range map[string]bool{"nodes live through it": false, "nodes are started afterwards": true} {
@@ -187,7 +187,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 		"runs tell of a loss")
 }
 
-// The database moves to another server by a dump, while the nodes are stopped and the service goes on.
+// The database moves to another server by a dump, while the nodes are stopped and the service continues.
 func TestADumpIsRestoredElsewhere(t *testing.T) {
 	t.Parallel()
 	old, other := testenv.Postgres(t), testenv.Postgres(t)

@@ -730,11 +730,11 @@ func (s *simulation) failures() (n, limit int) {
 	return failed.Count(), s.Number(failedLimit, s.run)
 }
 
-// heldByThreshold checks that a run with more failures than it may have goes on no more.
+// heldByThreshold checks that a run with more failures than it may have continues no more.
 func (s *simulation) heldByThreshold() {
 	now := s.read()
 	if n, limit := s.failures(); now.state == "running" && now.hold == "" && n > limit {
-		s.failf("%d items have failed, %d may, and the run goes on", n, limit)
+		s.failf("%d items have failed, %d may, and the run continues", n, limit)
 	}
 }
 

@@ -52,7 +52,7 @@ func kinds() []kind {
 		{"publish", 10, true, (*simulation).publish},
 		{"mark", 5, true, (*simulation).mark},
 		{"serve", 14, true, (*simulation).serve},
-		{"go on", 3, true, (*simulation).goOn},
+		{"continue", 3, true, (*simulation).goOn},
 		{"record", 10, true, (*simulation).record},
 		{"round", 6, true, (*simulation).round},
 		{"day", 3, true, (*simulation).day},

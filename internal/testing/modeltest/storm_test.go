@@ -91,7 +91,7 @@ func (s *storm) reconnect() {
 }
 
 // rage lets the storm last for a while, or as long as TRANCHE_SOAK says, and returns how often what has worked. On a
-// busy machine it goes on until all has worked that is to. The store is another one then.
+// busy machine it continues until all has worked that is to. The store is another one then.
 func (s *storm) rage(lasts time.Duration) map[string]int64 {
 	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
 		lasts = d

@@ -186,7 +186,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAcce
       <span class="muted" title="of all failures">${run?.failed ? percent(Math.min(1, count(g) / run.failed)) : ""}</span>
     </div>
     <div class="group-main">
-      <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items went on without it">optional<//>`}${g.accepted > 0 && html`<${Badge} tone="info" test="accepted">${open([g]) === 0 ? "accepted" : `${num(g.accepted)} accepted`}<//>`}</h2>
+      <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items continued without it">optional<//>`}${g.accepted > 0 && html`<${Badge} tone="info" test="accepted">${open([g]) === 0 ? "accepted" : `${num(g.accepted)} accepted`}<//>`}</h2>
       <p class="group-shape"><bdi>${inert(g.shape, 600)}</bdi></p>
       <p class="group-origin">
         <span>step <strong><${Text} max=${40}>${g.step}<//></strong></span>

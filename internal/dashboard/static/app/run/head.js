@@ -158,7 +158,7 @@ function fact(name, value, more, tone, test) {
       class="fact-more">${more}</span>`}</dd></div>`;
 }
 
-// lasted is for how many seconds a run has been going on.
+// lasted is for how many seconds a run has lasted.
 export const lasted = (run) => (run.state === "running"
   ? Math.max(run.seconds, (now.value - new Date(run.started_at).getTime()) / 1000) : run.seconds);
 
