@@ -239,7 +239,7 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 	}
 }
 
-// A server that is not there is told of once, without the password.
+// A missing server is reported once, without the password.
 func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
 	t.Parallel()
 	core, said := observer.New(zap.InfoLevel)

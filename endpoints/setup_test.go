@@ -317,7 +317,7 @@ func (w *whole) fails(t testing.TB, code string, retry bool, answered ...int) {
 	t.Helper()
 	if w == nil || w.failure == nil || w.failure.Code != code || w.failure.Retry != retry ||
 		len(answered) > 0 && w.answered != answered[0] {
-		t.Errorf("got %+v; want failure %s, to be tried again: %t, and %v answered", w, code, retry, answered)
+		t.Errorf("got %+v; want failure %s, to be retried: %t, and %v answered", w, code, retry, answered)
 	}
 }
 
@@ -325,7 +325,7 @@ func (w *whole) fails(t testing.TB, code string, retry bool, answered ...int) {
 func fails(t testing.TB, err error, code string, retry bool) {
 	t.Helper()
 	if slot, ok := errors.AsType[*wire.SlotError](err); !ok || slot.Code != code || slot.Retry != retry {
-		t.Errorf("got %v; want %s, to be tried again: %t", err, code, retry)
+		t.Errorf("got %v; want %s, to be retried: %t", err, code, retry)
 	}
 }
 

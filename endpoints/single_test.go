@@ -158,7 +158,7 @@ func (b *bundle) askSingle(endpoint, text string, deliveries int) wire.Meta {
 	return b.ask(endpoint, []payload{{0, text}}, func(m *wire.Meta) { m.Mode, m.Deliveries = wire.ModeSingle, deliveries })
 }
 
-// Requests of one item are tried again where that may help, and leave a letter where the handler did not decide.
+// Requests of one item are retried where that may help, and leave a letter where the handler did not decide.
 func TestSingleRequestsThatDie(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -172,7 +172,7 @@ func TestWrappersDecideWhatIsAnswered(t *testing.T) {
 		opts    []Option
 		slots   map[int]string
 		failure string
-		final   bool // it is not to be tried again
+		final   bool // it is not to be retried
 	}{
 		"answers": {double, []Option{Wrap(remember)}, map[int]string{0: `{"square":0}`, 1: `{"square":42}`, 2: "%PDF",
 			3: `{"square":6}`}, "", false},
@@ -377,7 +377,7 @@ func TestPartOf(t *testing.T) {
 		t.Errorf("%+v, %v, %v", n, there, err)
 	}
 	if n, there, err := PartOf[number](t.Context(), info, "other"); n.N != 0 || there || err != nil {
-		t.Errorf("a part that is not there: %+v, %v, %v", n, there, err)
+		t.Errorf("a part that does not exist: %+v, %v, %v", n, there, err)
 	}
 	for name, want := range map[string]wire.Binary{
 		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png",

@@ -282,7 +282,7 @@ func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 			}
 		}
 		if most := items / 10; read > most {
-			t.Errorf("%s reads %d rows in vain; want at most %d", ask.sql, read, most)
+			t.Errorf("%s reads %d useless rows; want at most %d", ask.sql, read, most)
 		}
 	}
 }

@@ -103,7 +103,7 @@ func (b *bundle) succeed(t *testing.T, l *nodetest.Ledger) {
 }
 
 // A node crashes at each moment that matters, and another comes after it: nothing is lost, nothing is there twice, no
-// item is to blame, and only what was not recorded is done again.
+// item is to blame, and only what was not recorded is redone.
 func TestANodeCrashesAnywhere(t *testing.T) {
 	t.Parallel()
 	type moment struct {

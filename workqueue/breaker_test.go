@@ -127,7 +127,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	b.Check()
 }
 
-// failedBefore is a run all of whose items have failed alone and permanently, and are to be done again.
+// failedBefore is a run all of whose items have failed alone and permanently, and are to be redone.
 func (b *bench) failedBefore(items, chunk int) workqueue.RunID {
 	b.Helper()
 	run := b.Load(storetest.Chunked(chunk), items)
@@ -153,13 +153,13 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 		serve        service
 		opens        bool
 	}{
-		"five, alone":                    {items: 5, chunk: 1, again: true, serve: down},
-		"five, in a chunk":               {items: 5, chunk: 100, again: true, serve: down},
-		"forty, alone":                   {items: 40, chunk: 1, again: true, serve: down},
-		"five that are asked for again":  {items: 5, chunk: 1, again: true, serve: refusing},
-		"four new ones, again and again": {items: 4, chunk: 1, serve: down},
-		"five, and nothing answers":      {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
-		"five new ones":                  {items: 5, chunk: 1, serve: down, opens: true},
+		"five, alone":                   {items: 5, chunk: 1, again: true, serve: down},
+		"five, in a chunk":              {items: 5, chunk: 100, again: true, serve: down},
+		"forty, alone":                  {items: 40, chunk: 1, again: true, serve: down},
+		"five that are requested again": {items: 5, chunk: 1, again: true, serve: refusing},
+		"four new ones, repeatedly":     {items: 4, chunk: 1, serve: down},
+		"five, and nothing answers":     {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
+		"five new ones":                 {items: 5, chunk: 1, serve: down, opens: true},
 	} {
 		subtest(t, name, func(b *bench) {
 			good := b.Load(storetest.Chunked(1), 39)

@@ -131,7 +131,7 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			sql: `DELETE FROM work_slice WHERE run_id = $1`, completed: true,
 			want: doctor.AskedFor, what: "does not exist", items: []workqueue.Ordinal{0, 1, 2, 3},
 		},
-		"not asked for": {
+		"not requested": {
 			sql: `UPDATE work_slice SET mask = set_bit(mask, 2, 0), remaining = set_bit(remaining, 2, 0)
 				WHERE run_id = $1`,
 			completed: true, want: doctor.AskedFor, what: "did not hold", items: []workqueue.Ordinal{2},

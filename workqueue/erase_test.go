@@ -105,7 +105,7 @@ func (b *bench) aside() {
 	l := letter("alone", "e")
 	l.Body, l.Headers = packed.EncodeAll(body, nil), map[string][]string{"Tranche-Encoding": {"zstd"}}
 	b.bury(l, letter("other", "e"))
-	// What a service asked another one for, within a run or one that is not there any more, in forms of other languages.
+	// What a service asked another one for, within a run or one that does not exist any more, in forms of other languages.
 	gone, slice := workqueue.NewRunID(), workqueue.NewSliceID()
 	for i, body := range []string{`{"items":[{"payload":"` + ascii() + `"}]}`,
 		`{"payload":"` + base64.StdEncoding.EncodeToString([]byte(`{"of":"`+person+`"}`)) + `"}`,

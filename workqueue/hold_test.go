@@ -391,7 +391,7 @@ func TestFailFastOfSteps(t *testing.T) {
 }
 
 // Recorders that commit side by side, each in a block of its own, count every outcome once: with one failure less than
-// is enough nothing is held, whatever their order, and with that one the run is.
+// is enough nothing is held, regardless of their order, and with that one the run is.
 func TestFailFastIsExactAmongRecorders(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

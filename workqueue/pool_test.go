@@ -197,7 +197,7 @@ func TestComing(t *testing.T) {
 	}
 }
 
-// pooler is how PgBouncer tells of its own failures.
+// pooler is how PgBouncer reports its own failures.
 func pooler(says string) error {
 	return fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: says})
 }

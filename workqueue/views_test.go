@@ -94,7 +94,7 @@ func TestRunsAreForetold(t *testing.T) {
 		t.Errorf("it supposes %+v, %v", all, err)
 	}
 	_, err = look.Suppose(t.Context(), run, []string{"x.chunk=1"})
-	_ = testenv.As[*workqueue.SettingError](t, err, "a step that is not there")
+	_ = testenv.As[*workqueue.SettingError](t, err, "a step that does not exist")
 	listed := func(foretold bool) {
 		t.Helper()
 		for _, r := range testenv.Must(look.Runs(t.Context(), inspect.RunFilter{}))(t) {

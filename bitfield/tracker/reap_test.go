@@ -106,8 +106,8 @@ func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 	}
 }
 
-// TestReapWaitsForNobody leaves out a batch that someone is sealing, and looks at it again.
-func TestReapWaitsForNobody(t *testing.T) {
+// TestReapDoesNotWait leaves out a batch that someone is sealing, and looks at it again.
+func TestReapDoesNotWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.open(5)

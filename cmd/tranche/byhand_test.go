@@ -75,8 +75,8 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "resume", "--all"), 0, "2 runs resumed: their items")
 	b.want(b.tranche("run", "cancel", "other", "--reason", "twice"), 0, "3 items left")
 
-	mended := make(chan struct{})
-	b.echo(mended)
+	fixed := make(chan struct{})
+	b.echo(fixed)
 	b.want(b.tranche("run", "watch", "it"), 3, "1 failed")
 	b.want(b.tranche("run", "rerun", "it", "--failed", "--dry-run"), 0, "dry run",
 		"would rerun 1 item", "1 request over 1 block",
@@ -86,7 +86,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.accepting()
 	file := filepath.Join(t.TempDir(), "keys")
 	testenv.NoError(t, os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600))
-	close(mended)
+	close(fixed)
 	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "reruns 2 items, as generation 2",
 		"3 of 3 items done")
 	b.want(b.pipe("1\nnobody\n", "run", "rerun", "it", "--keys", "-"), 7, `"nobody"`)
@@ -138,9 +138,9 @@ func (b *bench) correcting() {
 func TestDeletionOfARun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	mended := make(chan struct{})
-	close(mended)
-	b.echo(mended)
+	fixed := make(chan struct{})
+	close(fixed)
+	b.echo(fixed)
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it", "--wait"), 0, "3 of 3")
 	b.want(b.tranche("run", "delete", "it"), 7, "completed for less than 1m0s", "try again in")
 	db := testenv.Must(pgx.Connect(t.Context(), b.database))(t)
@@ -198,9 +198,9 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.want(b.tranche(append(correct, file)...), 7, "3 items are in the run just as given")
 
 	from := []string{"run", "start", "--from", "it", "--state", "failed", "--name", "more", "--idempotency-key", "back"}
-	mended := strings.Replace(csv.out, "1,1,bad", "1,1,ann", 1)
-	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "3 items")
-	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "exists already, by its idempotency key")
+	fixed := strings.Replace(csv.out, "1,1,bad", "1,1,ann", 1)
+	b.want(b.pipe(fixed, append(from, "--correct", "-")...), 0, "3 items")
+	b.want(b.pipe(fixed, append(from, "--correct", "-")...), 0, "exists already, by its idempotency key")
 	b.want(b.tranche("run", "item", "more", "1"), 0, givenBack)
 	other := written(t, "other.csv", strings.Replace(csv.out, "1,1,bad", "1,1,eve", 1))
 	b.want(b.tranche(append(from, "--correct", other)...), 7, "with other content: corrections")
@@ -346,8 +346,8 @@ func testItemsThatComeLater(t *testing.T, b *bench) {
 // What operators see of a run, its errors and what was done to it. Keys and messages are hostile; want finds out.
 func testReportsByHand(t *testing.T, b *bench) {
 	t.Helper()
-	mended := make(chan struct{})
-	b.echo(mended)
+	fixed := make(chan struct{})
+	b.echo(fixed)
 	const evil = "id,name\n1,ann\n\x1b[31m2,bad\n3,bad\n"
 	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--wait", "--name"}
 	b.want(b.pipe(evil, append(start, "first")...), 3, "2 failed")
@@ -361,7 +361,7 @@ func testReportsByHand(t *testing.T, b *bench) {
 		t.Errorf("the group %q cannot be run again by:\n%s", group, errs.out)
 	}
 
-	close(mended)
+	close(fixed)
 	b.want(b.pipe(evil+"4,cy\n", append(start, "second")...), 0, "4 of 4 items done")
 	b.want(b.tranche("run", "report", "second", "--against", "first"), 0, "newly fixed", `\x1b[31m2`, "only here",
 		"failed NO_SUCH → done", "list of items: different", "--list")
@@ -558,7 +558,7 @@ not_before: "02:00"
 done_by: "06:00"
 `
 
-// A run that could not be started is told of by the exit code, whatever the output.
+// A run that could not be started is reported by the exit code, regardless of the output.
 func testRunNowThatFails(t *testing.T, b *bench) {
 	t.Helper()
 	b.want(b.pipe(strings.Replace(nightly, "nightly", "at-once", 1)+"start_attempts: 1\n", "schedule", "apply", "-"), 0,

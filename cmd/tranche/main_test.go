@@ -108,7 +108,7 @@ func TestUpkeepByHand(t *testing.T) { //nolint:tparallel // its parts run one at
 }
 
 // echo is a service that greets, until the test ends. Those called bad, until fixed, get an error.
-func (b *bench) echo(mended <-chan struct{}) {
+func (b *bench) echo(fixed <-chan struct{}) {
 	b.Helper()
 	nc := testenv.Dial(b.T, b.nats, nats.Name("echo"))
 	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"}))(b)
@@ -117,7 +117,7 @@ func (b *bench) echo(mended <-chan struct{}) {
 	}
 	testenv.NoError(b, endpoints.HandleEach(svc, "echo", func(_ context.Context, p person) (map[string]string, error) {
 		select {
-		case <-mended:
+		case <-fixed:
 		default:
 			if p.Name == "bad" {
 				return nil, endpoints.Fail("NO_SUCH", "no one is \x1b[31mcalled\x1b[0m %s", p.Name)
@@ -186,8 +186,8 @@ const people = "id,name\n1,ann\n2,bad\n3,cy\n"
 
 func testAPersonsDay(t *testing.T, b *bench) {
 	t.Helper()
-	mended := make(chan struct{})
-	b.echo(mended)
+	fixed := make(chan struct{})
+	b.echo(fixed)
 	file := filepath.Join(t.TempDir(), "people.csv")
 	testenv.NoError(t, os.WriteFile(file, []byte(people), 0o600))
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", file, "--name", "day", "--wait"), 3,
@@ -202,7 +202,7 @@ func testAPersonsDay(t *testing.T, b *bench) {
 	b.want(b.tranche("doctor"), 0, "hold")
 	b.want(b.tranche("doctor", "--database", b.database), 0, "hold")
 
-	close(mended)
+	close(fixed)
 	b.want(b.tranche("run", "rerun", "day", "--failed", "--chunk", "1", "--wait"), 0, "reruns 1 item", "3 of 3 items done")
 	b.want(b.tranche("run", "errors", "day"), 0, "no failed items")
 	out := filepath.Join(t.TempDir(), "out.csv")

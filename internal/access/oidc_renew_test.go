@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// renewals is what a renewer keeps in the database: the sessions that are due, and what became of them.
+// renewals is what a renewer keeps in the database: the sessions that are due, and their outcomes.
 type renewals struct {
 	due []identity.DueSession
 

@@ -96,7 +96,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	testenv.SameList(t, got, want, "it was told")
 }
 
-// What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
+// What a rule reports of a run does not hide what health says of it otherwise, and failed items are reported once.
 func TestOtherConditionsOfARun(t *testing.T) {
 	t.Parallel()
 	b, host, d, lease := withRule(t, "when: {runs: [overdue, completed, deadline_at_risk], health: warning}\n")

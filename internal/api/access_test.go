@@ -283,7 +283,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 	b.Server.Close() // it writes what it has counted
 	testenv.Same(t, b.Number(`SELECT (count(*) BETWEEN 1 AND 3 AND bool_and(actor = 'anonymous' AND
 		subject = '127.0.0.1' AND detail->>'by' = 'token'))::int FROM audit_log WHERE action = 'login_failed'`), 1,
-		"the audit log tells of it")
+		"the audit log reports it")
 	testenv.Same(t, b.Number(`SELECT sum((detail->>'count')::int) FROM audit_log WHERE action = 'request_refused'
 		AND actor = 'ann' AND subject = 'GET /api/v1/tokens' AND detail->>'by' = '403' AND origin->>'address' = '127.0.0.1'`),
 		2, "requests that were refused")

@@ -144,7 +144,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what
+// Bodies that are held entirely are held together up to a bound. What they say of their length takes no room, what
 // has come of them does. Who comes on top waits a while and is told to come again, and finds room once others have
 // gone.
 func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
@@ -351,7 +351,7 @@ func TestTokensAreBound(t *testing.T) {
 	testenv.Same(t, fmt.Sprint(reads(here.Secret), reads(next.Secret)), "401 200", "after the overlap")
 }
 
-// PROOF: who may do what, 19. One caller's requests are bounded, reads and changes apart, and nobody else's by them.
+// PROOF: who may do what, 19. One caller's requests are bounded, reads and changes apart, and no one else's by them.
 func TestRequestsAreLimitedByCaller(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t).LockedWith(api.Config{}, access.Config{RequestRate: 1})

@@ -271,7 +271,7 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 	}
 	b.Server.Close() // it writes what it has counted
 	testenv.Same(t, b.Number(`SELECT (count(*) BETWEEN 1 AND 20)::int FROM audit_log WHERE action = 'login_failed'
-		AND actor = 'anonymous' AND detail->>'by' = 'provider'`), 1, "the audit log tells of it")
+		AND actor = 'anonymous' AND detail->>'by' = 'provider'`), 1, "the audit log reports it")
 }
 
 // Of an attempt that did begin here each way back is asked for at the provider, so an address has only a few of them.

@@ -327,7 +327,7 @@ func TestDirectoryIsReadAnew(t *testing.T) {
 		t.Errorf("without a document: %d", w.Code)
 	}
 	if _, err := dashboard.Handler(dashboard.Config{Dir: filepath.Join(dir, "no")}); err == nil {
-		t.Error("a directory that is not there is taken")
+		t.Error("a directory that does not exist is taken")
 	}
 }
 

@@ -129,7 +129,7 @@ func TestStoringAddsDataOnce(t *testing.T) {
 	if got := b.stored("b"); !strings.Contains(got, `"name":null`) { // as the row has it
 		t.Errorf("stored %s", got)
 	}
-	// What is known is not asked for again, and one that is new is.
+	// What is known is not requested again, and one that is new is.
 	if done, err := b.add(text); err != nil || done.Duplicates != 2 || from.asked.Load() != 1 {
 		t.Errorf("again: %+v, %v, asked %d times", done, err, from.asked.Load())
 	}

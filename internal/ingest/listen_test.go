@@ -102,7 +102,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	}
 }
 
-// No service listens: the producer continues until its time is over, and says so.
+// No service listens: the producer continues until its time ends, and says so.
 func TestProducersWaitForANode(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))

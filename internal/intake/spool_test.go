@@ -85,7 +85,7 @@ type failing struct{}
 
 func (*failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// repeatReader yields a head once, and a body again and again.
+// repeatReader yields a head once, and a body repeatedly.
 type repeatReader struct {
 	head, body, rest []byte
 	left             int // bodies to come

@@ -156,7 +156,7 @@ func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
 	}}
 	topics := live.NewTopics(nil, func(error) string { return "it is unavailable" }, topic)
 	_, err := topics.Watch([]string{"weather"})
-	testenv.Fails(t, err, "a topic that is not there can be watched")
+	testenv.Fails(t, err, "a topic that does not exist can be watched")
 	watcher := testenv.Must(topics.Watch([]string{"runs", "runs"}))(t)
 	next := func(name, data string) {
 		t.Helper()

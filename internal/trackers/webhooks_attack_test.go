@@ -62,7 +62,7 @@ func hangs(text string) func(*net.TCPConn) {
 	}
 }
 
-// endless writes a text again and again behind another, until no one takes it any more.
+// endless writes a text repeatedly behind another, until no one takes it any more.
 func endless(first, text string) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
 		for _, err := io.WriteString(c, first); err == nil; {

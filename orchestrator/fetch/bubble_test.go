@@ -313,7 +313,7 @@ func TestHandsAreFew(t *testing.T) {
 		}
 		<-time.After(fetcherRest)
 		if synctest.Wait(); room() == 0 {
-			t.Error("it is not tried again")
+			t.Error("it is not retried")
 		}
 	})
 }

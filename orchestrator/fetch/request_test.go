@@ -46,7 +46,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 			switch {
 			case item.In.ID == "C7":
 				item.Fail("no_balance", "the account has no balance")
-			case item.In.ID == "C300" && chunk.Meta().Attempt == 1: // left out: it is asked for again
+			case item.In.ID == "C300" && chunk.Meta().Attempt == 1: // left out: it is requested again
 			default:
 				item.Reply(nodetest.Statement{Of: item.In.ID + strings.Repeat(".", 3000*(n%2))})
 			}
@@ -258,7 +258,7 @@ func TestDoubledRepliesOverCoreNATS(t *testing.T) {
 	b.Check(t)
 }
 
-// Replies that come faster than they can be recorded are let go when they are too many, and asked for again later; no
+// Replies that come faster than they can be recorded are let go when they are too many, and requested again later; no
 // item is blamed.
 func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	t.Parallel()

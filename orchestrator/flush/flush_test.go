@@ -178,7 +178,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	}
 }
 
-// A node crashes while a service works on its flushes. Another one takes its keys when its session is over: nothing is
+// A node crashes while a service works on its flushes. Another one takes its keys when its session ends: nothing is
 // lost, what was asked is asked again, and nothing overtakes anything.
 func TestANodeCrashesInMidFlush(t *testing.T) {
 	t.Parallel()

@@ -31,7 +31,7 @@ type world struct {
 	verdict settle.Verdict
 	commits [][]string // the services of each
 	aside   []string   // reasons of messages in quarantine
-	settled []string   // what became of each message: service and how
+	settled []string   // the outcome of each message: service and how
 	takes   time.Duration
 }
 
@@ -112,7 +112,7 @@ func (w *world) reply(service, body string) core.Message {
 		from: service}}
 }
 
-// What is committed is acknowledged. What PostgreSQL refuses, what cannot be read, and what was not asked for is put
+// What is committed is acknowledged. What PostgreSQL refuses, what cannot be read, and what was not requested is put
 // aside, and keeps no other; while PostgreSQL is unavailable, everything is given back, and no more is read.
 func TestWhatBecomesOfReplies(t *testing.T) {
 	t.Parallel()
@@ -134,7 +134,7 @@ func TestWhatBecomesOfReplies(t *testing.T) {
 			true},
 		"of another endpoint": {world{verdict: settle.Verdict{Endpoint: "other"}}, []string{empty}, "a acknowledged", 1,
 			"wrong_endpoint", false},
-		"of items that were not asked for": {world{verdict: settle.Verdict{Foreign: []workqueue.Ordinal{7}}},
+		"of items that were not requested": {world{verdict: settle.Verdict{Foreign: []workqueue.Ordinal{7}}},
 			[]string{empty}, "a acknowledged", 1, "foreign_ordinal", false},
 		"given up, without a letter": {world{}, []string{failed}, "a given back", 1, "", false},
 	} {
@@ -151,7 +151,7 @@ func TestWhatBecomesOfReplies(t *testing.T) {
 			slices.Sort(w.settled)
 			if got := strings.Join(w.settled, ", "); got != tc.settled || len(w.commits) != tc.commits ||
 				strings.Join(w.aside, ", ") != tc.aside || (len(w.unrecorded) > 0) != tc.away {
-				t.Errorf("%s: %s, in %d commits; put aside for %v; told that PostgreSQL is unavailable: %t", name, got,
+				t.Errorf("%s: %s, in %d commits; quarantined for %v; told that PostgreSQL is unavailable: %t", name, got,
 					len(w.commits), w.aside, len(w.unrecorded) > 0)
 			}
 		})

@@ -79,7 +79,7 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 		aside += n
 	}
 	if aside != len(wrong) || reasons["foreign_ordinal"] != 1 || reasons["wrong_endpoint"] != 1 {
-		t.Errorf("%d were put aside for reasons %v; want %d", aside, reasons, len(wrong))
+		t.Errorf("%d were quarantined for reasons %v; want %d", aside, reasons, len(wrong))
 	}
 	if n, again := b.Node.Stats().Stale, b.Again(t); n < 1 || n > 1+again {
 		t.Errorf("%d stale replies, %d came again; want the one of an unknown slice", n, again)

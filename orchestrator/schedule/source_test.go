@@ -78,7 +78,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	_, err = none.Open("daily/a.csv")
 	wants(t, "without a directory", err, "--schedule-files DIR", false)
 	_, err = schedule.OpenFiles(filepath.Join(above, "nope"))
-	testenv.Fails(t, err, "a directory that is not there is opened")
+	testenv.Fails(t, err, "a directory that does not exist is opened")
 }
 
 // sources answers as sources of items do, and should not.

@@ -190,7 +190,7 @@ func (l *leader) settle() (again time.Duration) {
 	return 0
 }
 
-// occurrences writes what became of due times, the oldest first: when, of what kind but due, state and reason.
+// occurrences writes the outcome of due times, the oldest first: when, of what kind but due, state and reason.
 func (w *world) occurrences(name string) string {
 	w.Helper()
 	list, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})

@@ -63,7 +63,7 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	for stream, name := range map[string]string{wire.StreamWork: "plain", wire.StreamStage: "flow"} {
 		testenv.NoError(t, js.DeleteConsumer(t.Context(), stream, name))
 	}
-	made("the consumers are made again")
+	made("the consumers are recreated")
 }
 
 type setter interface {
@@ -116,7 +116,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	testenv.NoError(t, change(t, pace.New(b.Store), set))
 	wanted("the leader brings the next setting", 7)
 	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"))
-	wanted("a consumer made again has the setting", 7)
+	wanted("a recreated consumer has the setting", 7)
 	consumer = testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 	config := consumer.CachedInfo().Config
 	config.MaxDeliver, config.Metadata = -1, nil

@@ -154,7 +154,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	}
 	testenv.NoError(t, b.js.DeleteStream(t.Context(), wire.StreamStage))
 	b.heard(b.made, 7)
-	testenv.Same(t, b.stream(wire.StreamStage).Config.Replicas, 1, "copies of the lost stream that was made again")
+	testenv.Same(t, b.stream(wire.StreamStage).Config.Replicas, 1, "copies of the lost stream that was recreated")
 	auto := 0
 	b.change(session.StreamChanges{Replicas: &auto})
 	b.eventually("the trouble is over", func() bool {

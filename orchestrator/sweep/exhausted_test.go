@@ -22,7 +22,7 @@ import (
 )
 
 // exhaust takes the first message of a consumer and gives it back until the server delivers it no more, as a service
-// does that dies of it again and again.
+// does that dies of it repeatedly.
 func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	t.Helper()
 	consumer := testenv.Must(b.JS(t).Consumer(t.Context(), stream, name))(t)
@@ -40,7 +40,7 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 			t.Error(err)
 		}
 	}, jetstream.PullMaxMessages(1)))(t)
-	testenv.Must(noticed.NextMsg(nodetest.Stuck))(t) // the server was to deliver it once more
+	testenv.Must(noticed.NextMsg(nodetest.Stuck))(t) // the server was to deliver it again
 	testenv.NoError(t, noticed.Unsubscribe())
 	taking.Drain()
 	<-taking.Closed()

@@ -81,7 +81,7 @@ func testProves(t *testing.T, program string) {
 	expectNothingLeft(t, text, dir)
 }
 
-// expectPDFs wants the fifty statements that were made again.
+// expectPDFs wants the fifty statements that were recomputed.
 func expectPDFs(t *testing.T, dir string) {
 	t.Helper()
 	files := testenv.Must(filepath.Glob(filepath.Join(dir, "*.pdf")))(t)

@@ -35,7 +35,7 @@ func (c *opsBench) flushKeys(n int) []*flushOf {
 	return flushes
 }
 
-// complain has the service say of a flush that it failed as a whole.
+// complain has the service say of a flush that it failed entirely.
 func (c *opsBench) complain(f *flushOf, e workqueue.SlotError) {
 	c.Helper()
 	f.end.Replied, f.end.Refused = true, true

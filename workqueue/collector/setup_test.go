@@ -129,7 +129,7 @@ func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 	return out[0]
 }
 
-// fail ends a flush as a whole.
+// fail fails an entire flush.
 func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) {
 	c.Helper()
 	f.end.Failure = &e

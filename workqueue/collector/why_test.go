@@ -94,7 +94,7 @@ func TestDoctorChecksCollectors(t *testing.T) {
 	if report := diagnose(); !report.OK() {
 		t.Fatalf("it found %v in what is whole", report.Violations)
 	}
-	for _, way := range []struct{ says, breaks, mends string }{
+	for _, way := range []struct{ says, breaks, fixes string }{
 		{
 			"count what is not there", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
 			`UPDATE collector_key SET parked = parked - 1 WHERE key = 'a'`,
@@ -127,9 +127,9 @@ func TestDoctorChecksCollectors(t *testing.T) {
 		}) {
 			t.Errorf("after %s it found %v; want %q", way.breaks, report.Violations, way.says)
 		}
-		c.Exec(way.mends)
+		c.Exec(way.fixes)
 		if report := diagnose(); !report.OK() {
-			t.Fatalf("after %s it found %v in what is whole", way.mends, report.Violations)
+			t.Fatalf("after %s it found %v in what is whole", way.fixes, report.Violations)
 		}
 	}
 }

@@ -49,7 +49,7 @@ func TestAChainSharesAnEndpoint(t *testing.T) {
 	}
 }
 
-// Items that wait to be tried again are asked for once more.
+// Items that wait to be retried are requested again.
 func TestRetriesTakeTheirTime(t *testing.T) {
 	t.Parallel()
 	a := step("a", 0, 10_000, cost(1, 8))
@@ -142,7 +142,7 @@ func TestFewLanesAreSlow(t *testing.T) {
 	n := one(s)
 	n.Steps[0].Cost.Level = 1
 	n.Fit()
-	want(t, "items that waited to be tried again", n, 51)
+	want(t, "items that waited to be retried", n, 51)
 }
 
 // Many runs with many steps take a bounded time, and none when no one waits any more.
@@ -222,7 +222,7 @@ func TestAnotherRunIsNamedExactly(t *testing.T) {
 	}
 }
 
-// Whatever is in flight, held, tried again or shared, each run ends, at times in their order.
+// Whatever is in flight, held, retried or shared, each run ends, at times in their order.
 func TestEachRunEnds(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {

@@ -157,7 +157,7 @@ func TestExportOfSeveralSteps(t *testing.T) {
 		"1 failed accounts accounts:failedEARLY extra: letter: notify:",
 		"2 failed letter accounts:donenew2 extra:failedEXTRA letter:failedLATE notify:",
 		"3 missing  accounts: extra: letter: notify:",
-		"4 failed notify accounts:donenew4 extra: letter: notify:failedNOTIFY", // the letter is made again
+		"4 failed notify accounts:donenew4 extra: letter: notify:failedNOTIFY", // the letter is recomputed
 	}
 	for _, c := range []struct{ got, want []string }{
 		{parts(""), all},

@@ -143,7 +143,7 @@ func TestEvidenceNamesTheSteps(t *testing.T) {
 	}
 	g.work()
 	if len(g.did[storetest.Posting]) != 3 || len(g.did[storetest.Statement])+len(g.did[storetest.Accounts]) > 0 {
-		t.Errorf("done again: %v", g.did)
+		t.Errorf("redone: %v", g.did)
 	}
 	g.Check()
 }

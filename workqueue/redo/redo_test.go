@@ -191,7 +191,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	b.Record(storetest.Faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}))
 	size := int64(out[0].Mask.Count())
 	reading := testenv.Must(b.Pool.Begin(t.Context()))(t)
-	defer func() { _ = reading.Rollback(context.Background()) }() // in vain after the commit
+	defer func() { _ = reading.Rollback(context.Background()) }() // no effect after the commit
 	step := testenv.Must(b.Pool.Begin(t.Context()))(t)
 	defer func() { _ = step.Rollback(context.Background()) }() // as above
 	testenv.Must(reading.Exec(t.Context(), `LOCK TABLE work_result IN ACCESS EXCLUSIVE MODE`))(t)

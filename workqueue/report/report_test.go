@@ -77,7 +77,7 @@ func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
 			b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "BAD", Message: "no"}))
 		}
 		if q := b.Report(run).Requests; q.Items != 8+4*(again+1) || q.TriedAgain != 4 {
-			t.Errorf("after rerun %d the requests are %+v; want 4 items asked for again", again+1, q)
+			t.Errorf("after rerun %d the requests are %+v; want 4 items requested again", again+1, q)
 		}
 	}
 }

@@ -287,7 +287,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 	testenv.Rewrite(t, b.Pool, `UPDATE audit_log SET at = at - interval '100 days'`)
 	before := time.Now().Add(-50 * 24 * time.Hour)
 	want := map[retention.RetentionKind]int64{
-		retention.RetainEvents:     1, // its start: reports tell of the rest
+		retention.RetainEvents:     1, // its start: reports have the rest
 		retention.RetainAudit:      int64(len(b.Actions(ended)) - 1),
 		retention.RetainQuarantine: 1, retention.RetainDeadLetters: 1, retention.RetainSessions: 5,
 		retention.RetainOccurrences: 0,

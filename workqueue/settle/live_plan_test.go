@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// What is looked for again and again costs what is found of it. What waits, and what there ever was, costs nothing,
+// What is looked for repeatedly costs what is found of it. What waits, and what there ever was, costs nothing,
 // also by plans that are kept since there was nothing.
 func TestLooksCostWhatTheyFind(t *testing.T) {
 	t.Parallel()

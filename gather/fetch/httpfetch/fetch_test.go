@@ -204,7 +204,7 @@ func TestHostileItems(t *testing.T) {
 	})
 }
 
-// Chunks that get nothing from a service fail as a whole, and do not knock for each item.
+// Chunks that get nothing from a service fail entirely, and do not knock for each item.
 func TestServiceIsDown(t *testing.T) {
 	t.Parallel()
 	const nobody = "http://127.0.0.1:1"

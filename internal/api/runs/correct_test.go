@@ -165,7 +165,7 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		`(service \"other\"); who made an item's parts: tranche run item `)
 	answer, text := b.Get("/runs/v/export?key=9")
 	if answer.StatusCode != http.StatusNotFound || strings.Contains(text, "changed") {
-		t.Errorf("an export of a key that is not there: %d %s", answer.StatusCode, text)
+		t.Errorf("an export of a key that does not exist: %d %s", answer.StatusCode, text)
 	}
 	b.Says(409, "/runs/v/accept", `{"states":["failed"],"reason":"r"}`, "nothing to accept")
 	b.Says(422, "/runs/v/rerun", `{"where":"$.a = 1"}`, "no path of SQL/JSON")

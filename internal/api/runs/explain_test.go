@@ -119,7 +119,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 
 type nothing struct{}
 
-func TestExplainAFlowThatAsksNobody(t *testing.T) {
+func TestExplainAFlowWithoutQuestions(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	type stage = endpoints.Stage[apitest.Number, apitest.Number, nothing, endpoints.None]

@@ -80,7 +80,7 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
-// What a rerun asked for again is no retry.
+// What a rerun requested again is no retry.
 func TestAProfileTellsRetriesFromRerun(t *testing.T) {
 	t.Parallel()
 	n := &forecast.Network{Steps: []forecast.Step{{}}}

@@ -684,7 +684,7 @@ func healthIsAnInbox(s *stack, p *page) {
 	p.says("verdict", "All is well")
 }
 
-// ofFailed clicks on the card of failed items: on a slow machine health tells of others, for a while.
+// ofFailed clicks on the card of failed items: on a slow machine health reports others, for a while.
 func (p *page) ofFailed(test string) {
 	p.Helper()
 	p.clickOn(test, `[data-kind="failed_items"] `+at(test))

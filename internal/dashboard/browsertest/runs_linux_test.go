@@ -165,7 +165,7 @@ func (p *page) drop(test, name, text string) {
 	})()`, body, name, at(test)))
 }
 
-// A range on the map is selected with the mouse, and its parts are made again; a part of one item on its page.
+// A range on the map is selected with the mouse, and its parts are recomputed; a part of one item on its page.
 func aPartIsMadeAgain(s *stack, p *page) {
 	s.listen(&bills{codes: threeBad})
 	run := s.load(request("again", "statement"), 500, plainItem)
@@ -180,7 +180,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.says("reset-tried", "would be recomputed")
 	p.click("reset-go")
 	p.lacks("reset-dialog")
-	s.until("parts are made again", `SELECT count(*) FROM work_result WHERE generation = 2`)
+	s.until("parts are recomputed", `SELECT count(*) FROM work_result WHERE generation = 2`)
 	s.ended(run)
 
 	p.visit("/runs/" + run.String() + "/item?key=C3")
@@ -188,7 +188,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.click("reset-part")
 	p.has("reset-dialog")
 	p.click("reset-go")
-	s.until("the part is made again", `SELECT count(*) FROM work_result WHERE ordinal = 3 AND generation =
+	s.until("the part is recomputed", `SELECT count(*) FROM work_result WHERE ordinal = 3 AND generation =
 	(SELECT max(generation) FROM batchrun) AND generation > 2`)
 }
 
@@ -667,7 +667,7 @@ func withoutAddress() *bills {
 }
 
 // A gate shows what would continue, some of it, and what is other than in the run before; what changes nothing
-// stands first among the buttons, and the word that lets it begin is asked for again.
+// stands first among the buttons, and the word that lets it begin is requested again.
 func aGate(s *stack, p *page) {
 	service := withoutAddress()
 	s.listen(service)

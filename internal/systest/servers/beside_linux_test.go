@@ -261,7 +261,7 @@ func (c *caller) wantLess() {
 		c.Errorf("the add that is there is answered by %+v", a)
 	}
 	const rewound = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound'`
-	testenv.Same(c, c.number(c.url, rewound, c.run), 1, "gaps that the run's history tells of")
+	testenv.Same(c, c.number(c.url, rewound, c.run), 1, "gaps that the run's history reports")
 	var group *tracker.GroupError
 	if err := c.ack(0, 1); !errors.As(err, &group) || group.Group != 1 || group.Groups != 1 {
 		c.Errorf("an ack of items that are lost: %v", err)

@@ -171,7 +171,7 @@ func (w *world) told(run workqueue.RunID) bool {
 	consumer, err := w.js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{wire.EventSubject("run.completed")}})
 	if err != nil {
-		return false // it is just being made again
+		return false // it is just being recreated
 	}
 	batch, err := consumer.FetchNoWait(100)
 	if err != nil {
@@ -208,7 +208,7 @@ func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 	if w.letter("L2") {
 		t.Fatal("the disk is not full")
 	}
-	second := w.start("statement", items, 100, 4) // the node tells of it, and meets what is broken
+	second := w.start("statement", items, 100, 4) // the node reports it, and meets what is broken
 	w.until("the leader finds no room", func() bool {
 		return w.number(`SELECT count(*) FROM stream_fault WHERE detail <> ''`) > 0
 	})

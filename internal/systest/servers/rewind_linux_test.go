@@ -71,7 +71,7 @@ func (w *past) wantWhole(url string, b before) {
 	const noted = `SELECT count(*) FROM database_rewind WHERE lost AND to_at > from_at`
 	testenv.Same(w, w.number(url, noted), 1, "gaps were noted")
 	const told = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound' AND payload ? 'from'`
-	testenv.Same(w, w.number(url, told, b.long), 1, "gaps that the run's history tells of")
+	testenv.Same(w, w.number(url, told, b.long), 1, "gaps that the run's history reports")
 	facts, err := health.New(database.New(testenv.Connect(w, url))).Health(context.Background(), health.Limits{})
 	gap := func(c health.Condition) bool { return c.Kind == health.DatabaseRewind && c.Severity == health.Critical }
 	if err != nil || !slices.ContainsFunc(facts.Conditions, gap) {
@@ -184,7 +184,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind`), 1, "times the take-over was noted")
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM run_event WHERE kind = 'rewound'`), 0,
-		"runs tell of a loss")
+		"runs report a loss")
 }
 
 // The database moves to another server by a dump, while the nodes are stopped and the service continues.

@@ -448,7 +448,7 @@ func (s *simulation) recordThese(picked []int) {
 		answers = append(answers, s.replies[i].Answer)
 	}
 	held := s.held(answers)
-	s.redone = true // a part that changes has what was made of it done again
+	s.redone = true // a part that changes has what was made of it redone
 	out, err := settle.New(s.Store).Record(s.Context(), answers)
 	s.must(err)
 	left := s.held(answers)
@@ -480,7 +480,7 @@ func (s *simulation) recordThese(picked []int) {
 	}
 }
 
-// accounted checks that a verdict says of each slot what became of it.
+// accounted checks that a verdict says the outcome of each slot.
 func (s *simulation) accounted(q *request, a *settle.Answer, v settle.Verdict, held map[workqueue.SliceID]int) {
 	foreign := 0
 	for _, slot := range a.Slots {
@@ -577,7 +577,7 @@ func (s *simulation) pass(d time.Duration, n int) {
 	}
 }
 
-// crash takes a node's memory. Its session stays until its time is over.
+// crash takes a node's memory. Its session stays until its time ends.
 func (s *simulation) crash() { s.restart(s.node()) }
 
 func (s *simulation) stop() {

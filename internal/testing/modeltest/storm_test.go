@@ -118,7 +118,7 @@ func (s *storm) allWorked() bool {
 	return all
 }
 
-// keep does something again and again until the storm is over; what is refused or interrupted does not matter.
+// keep does something repeatedly until the storm ends; what is refused or interrupted does not matter.
 func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *rand.Rand) error) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	worked := new(atomic.Int64)
