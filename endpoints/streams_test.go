@@ -253,7 +253,7 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Para
 	testenv.Says(t, err, "no.seed", "a missing file")
 }
 
-// Servers that refuse log each try; those that do not exist are to be found again at once.
+// Servers that refuse log each try; those that do not exist are to be found again immediately.
 func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
 	t.Parallel()
 	core, logged := observer.New(zap.DebugLevel)

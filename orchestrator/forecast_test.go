@@ -33,7 +33,7 @@ type scene struct {
 	budget int                          // of the first endpoint
 	takes  map[string]func() float64    // seconds of a request, by endpoint
 	each   float64                      // and of each of its items
-	at     int                          // requests that a service works on at once; 0: 32
+	at     int                          // requests that a service works on concurrently; 0: 32
 	double bool                         // a second service begins when half is done
 	down   time.Duration                // services answer nothing for so long, from a quarter of the way on
 	again  float64                      // share of the items that are answered with an error that passes

@@ -111,7 +111,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if _, probes := b.Breaker(); !change.Probed || change.Changed || probes != failed {
 			t.Errorf("after probe %d failed: %+v, %d probes", failed, change, probes)
 		}
-		testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "another probe at once")
+		testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "another probe immediately")
 		b.hurry(run)
 	}
 	change := b.Look(b.Record(storetest.Whole(b.One(run))).Look)

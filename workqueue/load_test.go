@@ -261,7 +261,7 @@ func (b *bench) abandoned(name string) {
 	b.Expire(req.Session)
 }
 
-// Payloads may be so large that what is deleted at once takes too long: it is rolled back, and would be indefinitely.
+// Payloads may be so large that what is deleted together takes too long: it is rolled back, and would be indefinitely.
 func TestClearingTakesFewerRowsWhenTheyTakeTooLong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -300,7 +300,7 @@ func TestPlansAreListed(t *testing.T) {
 	testenv.Is(t, err, workqueue.ErrNotFound, "the versions of a deleted plan")
 }
 
-// However many put plans on record at once, each version is there once, and the numbers have no gaps.
+// However many put plans on record concurrently, each version is there once, and the numbers have no gaps.
 func TestPlansAppliedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

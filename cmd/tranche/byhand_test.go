@@ -134,7 +134,7 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "export", "it", "--corrected", "--format", "csv"), 0, "\n1,done,")
 }
 
-// A run that someone deletes is gone at once, and soon nothing is left of it.
+// A run that someone deletes is gone immediately, and soon nothing is left of it.
 func TestDeletionOfARun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -673,7 +673,7 @@ func testTheQuarantineByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("quarantine", "list", "--run", "nope"), 7, "tranche run list")
 }
 
-// Operators change how much an instance does at once while it runs.
+// Operators change how much an instance does concurrently while it runs.
 func testEndpointsByHand(t *testing.T, b *bench) {
 	t.Helper()
 	b.echo(nil)

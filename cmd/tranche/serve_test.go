@@ -574,7 +574,7 @@ func TestAKilledServeTakesItsPostgreSQLAlong(t *testing.T) {
 	eventually(t, "PostgreSQL ends", func() bool { return !isRunning(postmaster) })
 }
 
-// A second signal is heeded at once, and leaves nothing running either.
+// A second signal is heeded immediately, and leaves nothing running either.
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -20,7 +20,7 @@ type forgetful struct {
 	access.Store
 
 	slow              time.Duration // of a look-up
-	looked, now, most int           // look-ups, those in progress, and the most of them at once
+	looked, now, most int           // look-ups, those in progress, and the most of them concurrently
 
 	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
@@ -55,7 +55,7 @@ func (f *forgetful) NoteCounted(_ context.Context, all []identity.Counted) error
 
 // PROOF: who may do what, 18.
 // However many addresses fail to log in, the audit log gets a few rows a minute, in which
-// each failure is counted; the first is there at once.
+// each failure is counted; the first is there immediately.
 func TestFailuresAreSummedUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestFailuresAreSummedUp(t *testing.T) {
 			told := len(store.rows) > 0
 			store.mu.Unlock()
 			if !told {
-				t.Error("the first failure is not told at once")
+				t.Error("the first failure is not reported immediately")
 			}
 			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's own time
 		}
@@ -172,7 +172,7 @@ func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 		}
 		all.Wait()
 		if store.looked > 11 || store.most > 1 { // those that had their turn within a second
-			t.Errorf("10,000 tokens were looked up %d times, %d of them at once", store.looked, store.most)
+			t.Errorf("10,000 tokens were looked up %d times, %d of them concurrently", store.looked, store.most)
 		}
 		before := store.looked
 		_, err := gate.Token(t.Context(), there, access.NewSecret())
@@ -256,7 +256,7 @@ func TestWhoIsGoodGetsInBesideANeighborWhoIsNot(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Tokens that no one knows count from their beginning: an address that sends all of them at once has no more of them
+// Tokens that no one knows count from their beginning: an address that sends all of them together has no more of them
 // looked up than one that sends them one at a time, but for those that take turns.
 func TestMadeUpTokensCountFromTheirBeginning(t *testing.T) {
 	t.Parallel()

@@ -138,7 +138,7 @@ func TestOneSessionKeepsNoOtherFromBeingRenewed(t *testing.T) {
 		t.Errorf("the next turn: %v, and %d were renewed", err, len(r.store.renewed))
 	}
 	if _, again := asked.Load("bad"); again {
-		t.Error("the one that failed was asked about again at once")
+		t.Error("the one that failed was asked about again immediately")
 	}
 }
 

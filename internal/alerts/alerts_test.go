@@ -110,7 +110,7 @@ func TestWhatIsAcknowledgedIsNotEscalated(t *testing.T) {
 	testenv.Same(t, host.count(), 1, "how often it was told after an operator took it: it is not over")
 }
 
-// Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
+// Two thousand conditions together are one message, whose text is bounded; what changes while it waits is the next one.
 func TestManyAreOneMessage(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)

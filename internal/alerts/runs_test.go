@@ -125,7 +125,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	testenv.SameList(t, got, want, "it was told")
 }
 
-// A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.
+// A test is sent immediately, also by a paused rule and in the middle of a pause, and is tried once.
 func TestATestIsTriedOnce(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t, 500)

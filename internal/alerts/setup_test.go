@@ -105,7 +105,7 @@ func (b *bench) operator(mailServer string, hosts ...string) {
 // leader task is a node's; change says what is particular about it.
 func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts.LeaderTask {
 	b.Helper()
-	web, err := httpfetch.New(b.conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
+	web, err := httpfetch.New(b.conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run concurrently
 	testenv.NoError(b, err)
 	b.Cleanup(web.Close)
 	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example",

@@ -77,7 +77,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 		api.Config{ReadTimeout: apitest.Timeout})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + apitest.Three + "\r\n--x--\r\n"
-	var all sync.WaitGroup // at once, and not as tests of their own: they do little but wait
+	var all sync.WaitGroup // concurrently, and not as tests of their own: they do little but wait
 	for _, c := range []struct{ path, kind, body string }{
 		{"/runs/last/cancel", "", ""}, {"/runs/last/rerun", "application/json", `{"failed":true}`},
 		{"/runs?endpoint=echo", "text/csv", apitest.Three}, {"/runs", "multipart/form-data; boundary=x", multi},

@@ -367,7 +367,7 @@ func TestRequestsAreLimitedByCaller(t *testing.T) {
 			}
 		}
 		if !limited {
-			t.Error("1000 requests at once are answered")
+			t.Error("1000 concurrent requests are answered")
 		}
 	}
 	testenv.Same(t, b.Send(http.MethodPost, api.Prefix+"/runs/none/pause", "{}", ann...).StatusCode, http.StatusNotFound,

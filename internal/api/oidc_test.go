@@ -236,7 +236,7 @@ func TestSettingsOfAProvider(t *testing.T) {
 
 // PROOF: who may do what, 19.
 // Whatever comes back from no login of ours leaves nothing behind that could be full: who
-// logs in meanwhile is let in at once. It is told to the audit log, in a few rows.
+// logs in meanwhile is let in immediately. It is told to the audit log, in a few rows.
 func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)
@@ -361,7 +361,7 @@ func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 }
 
 // PROOF: who may do what, 4.
-// An admin ends the sessions of a user at once, whoever vouches for him, on all nodes.
+// An admin ends the sessions of a user immediately, whoever vouches for him, on all nodes.
 func TestRevokingSessions(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// Inputs that are kept at once share the room on the disk; who finds none is told what helps, and finds some when
+// Inputs that are kept concurrently share the room on the disk; who finds none is told what helps, and finds some when
 // another is done. One that breaks off leaves none taken.
 func TestKeptInputsShareTheirRoom(t *testing.T) {
 	t.Parallel()

@@ -75,7 +75,7 @@ func TestWaitingForAName(t *testing.T) {
 	}
 }
 
-// What is waited for is said at once, and then ever more seldom; something else is said at once.
+// What is waited for is said immediately, and then ever more seldom; something else is said immediately.
 func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)

@@ -56,7 +56,7 @@ func TestNodesBehindAPooler(t *testing.T) {
 	}
 }
 
-// startAll starts the nodes at once; the first ones race for the migrations.
+// startAll starts the nodes concurrently; the first ones race for the migrations.
 func startAll(t *testing.T, binary, database, nats string) []*server {
 	t.Helper()
 	all := make([]*server, nodes)

@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
-// Very many callers acknowledge the same items at once, in two batches, some of them nonsense, while both are sealed.
+// Very many callers acknowledge the same items together, in two batches, some of them nonsense, while both are sealed.
 // Each item counts for one caller, exactly one caller is told of each end, each mistake is told to who made it, and the
 // callers share transactions.
 func TestAcksThatComeTogether(t *testing.T) {

@@ -183,7 +183,7 @@ func newHanging(t *testing.T) *hanging {
 	return h
 }
 
-// due opens batches whose webhooks are due at once.
+// due opens batches whose webhooks are due concurrently.
 func (b *bench) due(url string, n int) (ids []uuid.UUID) {
 	b.Helper()
 	for range n {

@@ -110,7 +110,7 @@ func (b *bench) webhooks(
 	conns *connections.Connections, change ...func(*trackers.WebhooksConfig),
 ) *trackers.Webhooks {
 	b.Helper()
-	web, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
+	web, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run concurrently
 	testenv.NoError(b, err)
 	b.Cleanup(web.Close)
 	config := trackers.WebhooksConfig{FirstRetry: time.Millisecond, SenderConfig: httpfetch.SenderConfig{

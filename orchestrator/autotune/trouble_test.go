@@ -104,7 +104,7 @@ func TestAnUnknownEndpointBeginsWithItsRoom(t *testing.T) {
 	}
 }
 
-// While the streams elect a leader nothing is answered, and what waited comes all at once afterwards. That says nothing
+// While the streams elect a leader nothing is answered, and what waited comes together afterwards. That says nothing
 // about services: the limit is soon what it was, and so is the rate.
 func TestAnElectionTeachesNothing(t *testing.T) {
 	t.Parallel()
@@ -204,7 +204,7 @@ func TestSamples(t *testing.T) {
 					return strings.Contains(c.Reason, "out of time") || strings.Contains(c.Reason, "failed")
 				})
 			}},
-		"a size that kills is left at once": {Settings{Chunk: 500}, 0, 1, func(_ *Controller, at time.Time, _ int) Sample {
+		"a size that kills is left immediately": {Settings{Chunk: 500}, 0, 1, func(_ *Controller, at time.Time, _ int) Sample {
 			return Sample{At: at, Live: 10, InHands: 10, Demand: true, ChunkAuto: true,
 				Ended: failed("too_many_deliveries", 1, 500)}
 		}, func(s Settings, changes []Change) bool { return len(changes) == 1 && s.Chunk == 200 }},

@@ -69,7 +69,7 @@ func TestElsewhere(t *testing.T) {
 		e.seen(now.Add(after), map[string]dispatch.StepRef{"busy": ref(busy), "stuck": ref(stuck)}, nil)
 		return e.late(now.Add(after))
 	}
-	testenv.SameList(t, at(0, 1, 2), nil, "late at once")
+	testenv.SameList(t, at(0, 1, 2), nil, "late immediately")
 	testenv.Same(t, e.next(now), elsewhereWait, "it looks again after")
 	for i, after := range []time.Duration{elsewhereWait, 2 * elsewhereWait} {
 		testenv.SameList(t, at(after, 10+i, 2), []string{"stuck"}, "late after %s", after)

@@ -278,7 +278,7 @@ func TestASuspectBeginsOnceTheOneBeforeIsRecorded(t *testing.T) {
 	})
 }
 
-// No more chunks are worked on at once than there are hands. What waits for one too long is given back, and nothing is
+// No more chunks are worked on together than there are hands. What waits for one too long is given back, and nothing is
 // claimed ahead until chunks are quick again; a node without the function leaves it to others for a while.
 func TestHandsAreFew(t *testing.T) {
 	var goOn chan struct{}

@@ -295,7 +295,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 }
 
 // A few items of a block have parts that are far larger than those of the others, for whose mean chunks are cut. The
-// node cuts what it cannot hold at once, and every item is done once, when all have come to the barrier.
+// node cuts what it cannot hold together, and every item is done once, when all have come to the barrier.
 func TestChunksOfUnevenParts(t *testing.T) {
 	t.Parallel()
 	const n = 4000

@@ -65,7 +65,7 @@ func (l *ledgerOfKeys) begin(key int, busy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if busy && l.busy[key] {
-		l.fault("key %d is flushed twice at once", key)
+		l.fault("key %d is in two flushes", key)
 	}
 	l.busy[key] = busy
 }

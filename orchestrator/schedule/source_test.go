@@ -123,7 +123,7 @@ func sources(t *testing.T) *httptest.Server {
 func web(t *testing.T, allow ...connections.Network) (*schedule.Web, *httpfetch.Client) {
 	t.Helper()
 	client := testenv.Must(httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
-		httpfetch.Config{ConnectTimeout: time.Minute}))(t) // many tests run at once
+		httpfetch.Config{ConnectTimeout: time.Minute}))(t) // many tests run concurrently
 	t.Cleanup(client.Close)
 	return schedule.NewWeb(client.Transport()), client
 }

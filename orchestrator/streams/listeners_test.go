@@ -104,7 +104,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	took := time.Since(begun)
 	consumer := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 	if got := stream.SettingsOf(consumer.CachedInfo()).Concurrency; got != 5 && took < leftToLeader {
-		t.Errorf("after %s the consumer has the concurrency %d; want 5 at once", took, got)
+		t.Errorf("after %s the consumer has the concurrency %d; want 5 immediately", took, got)
 	}
 	wanted("the setting reaches the consumer", 5)
 	set.Concurrency = 0

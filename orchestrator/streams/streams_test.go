@@ -62,7 +62,7 @@ func (b *streamBench) left(sub *nats.Subscription) int {
 }
 
 // join starts a node whose program wants the streams to be like that, and returns what it warns of. Its lease and its
-// session last: who begins to lead tries at once what was refused.
+// session last: who begins to lead tries immediately what was refused.
 func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 	b.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)

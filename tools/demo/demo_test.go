@@ -32,7 +32,7 @@ const (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// TestDemo runs four whole demos at once, on the program as it is built.
+// TestDemo runs four whole demos concurrently, on the program as it is built.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	program := testenv.Program(t, filepath.Join("..", ".."))

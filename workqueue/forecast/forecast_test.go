@@ -15,7 +15,7 @@ import (
 
 var now = time.Date(2026, 11, 27, 4, 0, 0, 0, time.UTC)
 
-// cost is that of requests of ten items that took so many seconds, so many of them at once.
+// cost is that of requests of ten items that took so many seconds, so many of them concurrently.
 func cost(seconds float64, atOnce int) forecast.Cost {
 	var all []forecast.Request
 	for i := range 40 * atOnce {

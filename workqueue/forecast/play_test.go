@@ -21,7 +21,7 @@ func want(t *testing.T, what string, n *forecast.Network, seconds float64) {
 	}
 }
 
-// Steps that feed each other continue at once, however many they are.
+// Steps that feed each other continue concurrently, however many they are.
 func TestAChainIsAsFastAsItsSteps(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int{2, 5, 10, 30} {
@@ -58,7 +58,7 @@ func TestRetriesTakeTheirTime(t *testing.T) {
 	a.RetryDue, a.RetryMean = 600, 300
 	want(t, "half of the items, later and later", one(a), 601)
 	a.RetryMean = 600
-	want(t, "half of the items, later all at once", one(a), 663)
+	want(t, "half of the items, later all together", one(a), 663)
 	b := step("b", 1, 10_000, cost(1, 8), 0)
 	b.Settled, b.Retrying, b.RetryDue = 5000, 5000, 1
 	done := step("a", 0, 10_000, cost(1, 8))

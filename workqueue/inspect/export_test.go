@@ -42,7 +42,7 @@ func TestExportOfLargeResultsComesInPages(t *testing.T) {
 	}
 	reply.Slots[3].Result, reply.Slots[3].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no"}
 	reply.Slots[7].Result = bytes.Repeat([]byte("7"), 12<<20) // more than a page by itself
-	// A few at once: a transaction has its time.
+	// A few together: a transaction has its time.
 	for some := range slices.Chunk(reply.Slots, 4) {
 		part := reply
 		part.Slots = some

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Items in every state at once, and what a report says of each.
+// Items in every state together, and what a report says of each.
 func TestReportAddsUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

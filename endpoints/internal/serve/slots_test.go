@@ -152,7 +152,7 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 	}
 	all.Wait()
 	if most.Load() > 6 || s.Used[Chunks].Load() != 0 || s.waiters() != 0 {
-		t.Errorf("at most %d at once; %d taken, %d waiting at the end", most.Load(), s.Used[Chunks].Load(), s.waiters())
+		t.Errorf("at most %d concurrently; %d taken, %d waiting at the end", most.Load(), s.Used[Chunks].Load(), s.waiters())
 	}
 }
 

@@ -290,7 +290,7 @@ func (p *page) chord(first, second string) {
 	p.Helper()
 	p.run(`window.__heard || [true, false].forEach((capture) => // before the page itself hears a key, and after
 		addEventListener("keydown", () => window.__heard.push(performance.now()), {capture}))`)
-	testenv.Until(p, patience, "the keys of a chord come at once", func() bool {
+	testenv.Until(p, patience, "the keys of a chord come together", func() bool {
 		p.run(`window.__heard = []`)
 		p.press(first, second)
 		return eval[float64](p, `window.__heard.at(-1) - window.__heard[0]`) < float64(chordWithin.Milliseconds())

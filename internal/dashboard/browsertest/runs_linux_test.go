@@ -566,7 +566,7 @@ func itemsInGroups(s *stack, p *page) {
 	p.says("groups-table", fmt.Sprintf("%d,%03d", failed/1000, failed%1000))
 }
 
-// Search from anywhere finds runs, pages and items; several runs are acted on at once; a tab says how its run goes.
+// Search from anywhere finds runs, pages and items; several runs are acted on together; a tab says how its run goes.
 func findAndChoose(s *stack, p *page) {
 	first := s.load(request("alpha", "nobody"), 100, plainItem)
 	s.load(request("beta", "nobody"), 100, plainItem)
