@@ -176,7 +176,7 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	}
 }
 
-// TestLegsOfAJoinArriveTogether makes the replies to both requests of many chunks come together, one whole and the other
+// TestLegsOfAJoinArriveTogether makes both replies of many chunks come together, one whole and the other
 // in parts, to two instances. No chunk is lost, and none continues without a leg.
 func TestLegsOfAJoinArriveTogether(t *testing.T) {
 	t.Parallel()

@@ -204,7 +204,7 @@ func TestSamples(t *testing.T) {
 					return strings.Contains(c.Reason, "out of time") || strings.Contains(c.Reason, "failed")
 				})
 			}},
-		"a size that kills is left immediately": {Settings{Chunk: 500}, 0, 1, func(_ *Controller, at time.Time, _ int) Sample {
+		"a size that kills is left": {Settings{Chunk: 500}, 0, 1, func(_ *Controller, at time.Time, _ int) Sample {
 			return Sample{At: at, Live: 10, InHands: 10, Demand: true, ChunkAuto: true,
 				Ended: failed("too_many_deliveries", 1, 500)}
 		}, func(s Settings, changes []Change) bool { return len(changes) == 1 && s.Chunk == 200 }},
