@@ -284,7 +284,7 @@ func (r *HTTPResponse) validate(many bool, prefix string) error {
 			bad = bad || !strings.HasPrefix(escape, "0") && !strings.HasPrefix(escape, "1")
 		}
 		if bad {
-			return fieldError(prefix+p.name, "%.60q is no JSON pointer; want one like /data/0/id", p.pointer)
+			return fieldError(prefix+p.name, "%.60q is not a JSON pointer; want one like /data/0/id", p.pointer)
 		}
 	}
 	if !many && (r.Items != "" || r.Key != "") {

@@ -108,7 +108,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 		{`http: {url: "http://h/", redirects: 11}`, "steps[0].http.redirects: 11 is not within 0 to 10"},
 		{`http: {url: "http://h/", timeout: 2h}`, "steps[0].http.timeout: 2h0m0s is not within 1ms to 1h0m0s"},
 		{`http: {url: "http://h/", max_bytes: 1GiB}`, "steps[0].http.max_bytes: "},
-		{`http: {url: "http://h/", response: {value: data}}`, `steps[0].http.response.value: "data" is no JSON pointer`},
+		{`http: {url: "http://h/", response: {value: data}}`, `steps[0].http.response.value: "data" is not a JSON pointer`},
 		{`http: {url: "http://h/", response: {key: /id}}`, "items and key are about whole_chunk: true"},
 		{`http: {url: "http://h/{key}", whole_chunk: true}`, "there is no {key} here; there are keys"},
 		{`http: {url: "http://h/", retries: 3}`, `unknown field "retries"; there are url`},

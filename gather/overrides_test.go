@@ -99,7 +99,7 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"desc":true}`:                                    "desc: it is about the order of items",
 		`{"on_invalid":"x"}`:                               "on_invalid: want reject or fail",
 		`{"contract":"x"}`:                                 "contract: want reject, warn or off",
-		`{"schema":{"type":"x"}}`:                          "schema: it is no JSON Schema",
+		`{"schema":{"type":"x"}}`:                          "schema: it is not a JSON Schema",
 		`{"schema":{},"on_invalid":"fail"}`:                "",
 		`{"schema":{},"on_invalid":"fail","order_by":"a"}`: "on_invalid: it does not go with order_by",
 		`{"canary_auto_approve":true}`:                     "canary_auto_approve: there is no canary",

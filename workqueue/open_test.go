@@ -153,7 +153,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 	b.Check()
 }
 
-// A run that no one adds anything to completes with its seal. What was sealed or cancelled is no load that was given
+// A run that no one adds anything to completes with its seal. What was sealed or cancelled is not a load that was given
 // up, whatever becomes of its node.
 func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 	t.Parallel()

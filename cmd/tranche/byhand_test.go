@@ -123,7 +123,7 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "reset", "it", "--where", `$.fixed == "yes"`, "--since", "1h", "--dry-run"), 0,
 		"reset 1 item", "\n  1\n")
 	b.want(b.tranche("run", "accept", "it", "--service", "nobody@1", "--reason", "r"), 7, "nothing to accept")
-	b.want(b.tranche("run", "rerun", "it", "--where", "$.x = 1"), 7, "no path of SQL/JSON")
+	b.want(b.tranche("run", "rerun", "it", "--where", "$.x = 1"), 7, "not a path of SQL/JSON")
 	b.want(b.tranche("run", "rerun", "it"), 2, "--failed, --key K", "--where")
 	b.want(b.tranche("run", "start", "--from", "it"), 7, "no items in these states")
 	b.want(b.tranche("run", "start", "--state", "failed", "--items", "x", "--endpoint", "echo"), 2, "give --from RUN too")

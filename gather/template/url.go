@@ -109,7 +109,7 @@ func checkHost(u *url.URL) error {
 // urlLiteral matches text between expressions.
 var urlLiteral = regexp.MustCompile("^([^\\x00-\\x20\\x7f\"<>^`{|}\\\\%]|%[0-9A-Fa-f]{2})*$")
 
-var errLiteral = errors.New("it is no template by RFC 6570: braces go in pairs around a variable, and % before two " +
+var errLiteral = errors.New("it is not an RFC 6570 template: braces go in pairs around a variable, and % before two " +
 	"digits of an escaped character")
 
 func (u *URL) parsePieces(text string, variables Variables) error {

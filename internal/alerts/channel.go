@@ -255,7 +255,7 @@ func (c *chat) url(r *Receivers) (*url.URL, error) {
 	}
 	u, err := secret.URL()
 	if err != nil {
-		return nil, fmt.Errorf("this node's secret %q is no URL of one of its hosts", c.Secret)
+		return nil, fmt.Errorf("this node's secret %q is not a URL of one of its hosts", c.Secret)
 	}
 	return u, nil
 }

@@ -170,7 +170,7 @@ func TestReceiversThatAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		`to: {webhook: {url: "http://evil.example/", secret: hooks}}`:  "to.webhook: secret \"hooks\" is not meant for",
 		`to: {webhook: {url: "http://127.0.0.1:1/", secret: other}}`:   "knows no secret \"other\"",
-		`to: {slack: {secret: hooks}}`:                                 "is no URL of one of its hosts",
+		`to: {slack: {secret: hooks}}`:                                 "is not a URL of one of its hosts",
 		`to: {teams: {secret: none}}`:                                  "knows no secret \"none\"",
 		`to: {email: {to: [ann@evil.example]}}`:                        "mail may not go to ann@evil.example",
 		`to: {command: sh}`:                                            "runs no program \"sh\"; it allows page",

@@ -26,7 +26,7 @@ type Endpoint struct {
 	Name        string     `json:"name" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Kind        string     `json:"kind" enum:"endpoint,direct,http,sql,local" doc:"direct: called in plain requests only"`
 	Listeners   []Listener `json:"listeners" doc:"instances of services; of endpoints only"`
-	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is no endpoint"`
+	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is not an endpoint"`
 	Runs        int        `json:"runs" doc:"running runs that use it"`
 	Waiting     int64      `json:"waiting" doc:"items that wait for other steps, or are held"`
 	Ready       int64      `json:"ready" doc:"items that could be sent"`

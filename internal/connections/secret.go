@@ -128,7 +128,7 @@ func HostPort(u *url.URL) string {
 	return net.JoinHostPort(t.host, t.port)
 }
 
-var errNoURL = errors.New("it is no URL, or one of a host that it is not meant for")
+var errNoURL = errors.New("it is not a URL, or one of a host that it is not meant for")
 
 // URL returns a secret that is a complete URL, as those of chats: its holder may post there. It must be on one of the
 // secret's hosts. The error does not reveal it.

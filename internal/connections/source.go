@@ -44,7 +44,7 @@ type server struct {
 	cluster int64
 }
 
-var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like " +
+var errNoDSN = errors.New("it is not a connection string of PostgreSQL; want one like " +
 	"postgres://USER:PASSWORD@HOST/DATABASE")
 
 func (r *reader) source(at, name string, s *Source) error {

@@ -33,7 +33,7 @@ func Handler(config Config) (http.Handler, error) {
 		return handler{site: build}, nil
 	}
 	if stat, err := os.Stat(config.Dir); err != nil || !stat.IsDir() {
-		return nil, fmt.Errorf("the dashboard's files: %s is no directory", config.Dir)
+		return nil, fmt.Errorf("the dashboard's files: %s is not a directory", config.Dir)
 	}
 	files := os.DirFS(config.Dir)
 	return handler{site: func() (*site, error) { return newSite(files, config.Base, true) }}, nil

@@ -141,7 +141,7 @@ func (w *world) report(watch *health.Watch) *health.Report {
 	if w.node != nil {
 		w.node.WakeLeaderTask("sweep") // its lease lives for so long that by itself it sweeps seldom
 	}
-	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
+	watch.Again() // what a look has found that began earlier is not an answer, however slow this machine is
 	w.last = testenv.Must(watch.Report(w.Context()))(w)
 	return w.last
 }

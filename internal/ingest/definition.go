@@ -112,7 +112,7 @@ func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
 		case slices.Contains(codes[:i], code):
 			return doc.Fail(at, "%q appears twice", code)
 		case len(code) > wire.MaxNameLength || !isCode(code):
-			return doc.Fail(at, "%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
+			return doc.Fail(at, "%.40q is not an error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
 		}
 	}
 	return nil

@@ -118,7 +118,7 @@ func (c Config) isParquet(plain *bufio.Reader) bool {
 
 func keepParquet(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 	if start, _ := plain.Peek(len(parquet.Magic)); string(start) != parquet.Magic {
-		return nil, &row.InputError{Reason: "the input is no Parquet file: it does not start like one"}
+		return nil, &row.InputError{Reason: "the input is not a Parquet file: it does not start like one"}
 	}
 	kept, err := cfg.Spool.Keep(plain)
 	if err != nil {

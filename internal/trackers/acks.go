@@ -222,7 +222,7 @@ func parseRange(text string, about *uuid.UUID) (span, error) {
 	if head, tail, ok := strings.Cut(text, ":"); ok && len(head) == uuidLength {
 		id, err := uuid.Parse(head)
 		if err != nil {
-			return span{}, badRange("it begins with %q, which is no UUID", echo(head))
+			return span{}, badRange("it begins with %q, which is not a UUID", echo(head))
 		}
 		s.batch, rest = id, tail
 	} else if about != nil {

@@ -130,7 +130,7 @@ func TestRequestsThatAreRefused(t *testing.T) {
 		{"open", `{"owner":"o"} {}`, "after top-level value"},
 		{"open", "{\"owner\":\"o\xff\"}", "invalid UTF-8"},
 		{"open", ``, `"place":"owner"`},
-		{"add", `{"batch":"x","items":1}`, `"code":"bad_id","message":"\"x\" is no id of a batch`},
+		{"add", `{"batch":"x","items":1}`, `"code":"bad_id","message":"\"x\" is not an id of a batch`},
 		{"add", `{"batch":"x","items":1.5}`, `"place":"items"`},
 		{"ack", `{"ids":["x"]}`, `"place":"ids[0]","value":"x"`},
 		{"groups", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"}`, `"code":"no_such_batch"`},

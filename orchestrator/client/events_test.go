@@ -123,7 +123,7 @@ func TestWhatGoesWithARequest(t *testing.T) {
 		}
 	})
 	_, err := cl.GetRun(t.Context(), "last")
-	testenv.Fails(t, err, "a redirect is no error")
+	testenv.Fails(t, err, "a redirect is not an error")
 	_, err = cl.GetRun(t.Context(), "last", client.IfNoneMatch(`"1"`))
 	testenv.Is(t, err, client.ErrNotModified, "asked again")
 	var raw []byte

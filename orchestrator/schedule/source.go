@@ -46,7 +46,7 @@ func CheckURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, refused("url: %.200q is no URL; want one like https://api.bank.example/customers.ndjson", text)
+		return nil, refused("url: %.200q is not a URL; want one like https://api.bank.example/customers.ndjson", text)
 	case u.User != nil:
 		return nil, refused("url: a user or a password does not belong in a URL")
 	case u.Fragment != "":
@@ -224,7 +224,7 @@ func (f *Files) Close() error { return f.root.Close() }
 // CheckPath returns a *SourceError for a path that cannot be below a directory.
 func CheckPath(path string) error {
 	if !filepath.IsLocal(path) {
-		return refused("file %q is no path below the directory of schedules' files; give one like daily/customers.csv, "+
+		return refused("file %q is not a path below the directory of schedules' files; give one like daily/customers.csv, "+
 			"without a leading / and without ..", path)
 	}
 	return nil
@@ -268,5 +268,5 @@ func fileProblem(path string, err error) error {
 	if _, system := errors.AsType[syscall.Errno](err); system {
 		return later("file %q cannot be read: %v", path, err)
 	}
-	return refused("file %q leads out of the directory of schedules' files, or is no path: %v", path, err)
+	return refused("file %q leads out of the directory of schedules' files, or is not a path: %v", path, err)
 }

@@ -65,7 +65,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 		testenv.Same(t, read(t, from, err), "id\n1\n", "%s", path)
 	}
 	for path, want := range map[string]string{
-		"../secret": "no path below", "/etc/passwd": "no path below", "daily/../../secret": "no path below", "": "no path",
+		"../secret": "not a path below", "/etc/passwd": "not a path below", "daily/../../secret": "not a path below", "": "not a path",
 		"far": "leads out of", "near": "leads out of", "up/secret": "leads out of",
 		"daily": "is a directory", "pipe": "a pipe", "a\x00b": "",
 	} {
@@ -151,8 +151,8 @@ func TestItemsFromURLs(t *testing.T) {
 	wants(t, "an answer that breaks off", err, "ended early", true)
 	_ = body.Close()
 	for text, want := range map[string]string{
-		"": "no URL", "file:///etc/passwd": "no URL", "http://": "no URL", "https://u:p@h.example/": "a password",
-		"https://h.example/#x": "a fragment", "http://h.example:x/": "no URL",
+		"": "not a URL", "file:///etc/passwd": "not a URL", "http://": "not a URL", "https://u:p@h.example/": "a password",
+		"https://h.example/#x": "a fragment", "http://h.example:x/": "not a URL",
 	} {
 		_, err := from.Open(t.Context(), text)
 		wants(t, text, err, want, false)

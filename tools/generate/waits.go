@@ -53,7 +53,7 @@ func waits(root string) (string, error) {
 	rows, err := durationRows(packages, set, missing)
 	for name, unknown := range missing {
 		if unknown && err == nil {
-			err = fmt.Errorf("%s names %s, which is no duration of the code", waitsPage, name)
+			err = fmt.Errorf("%s names %s, which is not a duration of the code", waitsPage, name)
 		}
 	}
 	slices.Sort(rows)

@@ -142,7 +142,7 @@ func TestAFlushThatFailsLeavesTheProbeOfARun(t *testing.T) {
 	}
 }
 
-// What is no outage leaves the breaker closed: failures of few keys, or before something came through, be it a flush of
+// No outage leaves the breaker closed: failures of few keys, or before something came through, be it a flush of
 // another collector or a slice of a run, and what a service says of itself, of its operations, or of a load that is too
 // much.
 func TestFlushesThatAreNoOutage(t *testing.T) {

@@ -217,7 +217,7 @@ func (o outage) reason() string {
 //
 // A success of any size is evidence against an outage. No evidence are items known to be bad; items that failed
 // before and that the service again answers with an error; and, while the endpoint is trusted after an answered
-// probe, chunks of several items, since large chunks failing while small ones work is no outage. Of a chunk and its
+// probe, chunks of several items, since large chunks failing while small ones work is not an outage. Of a chunk and its
 // pieces only the smallest failures count, and a retry counts with what it retries. So one bad item is one place,
 // however often it is cut out and retried.
 func judge(newest []endedSlice, trusted bool) (o outage) {

@@ -102,7 +102,7 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 	testenv.Same(t, fmt.Sprint(failed.Examples), "[C11]", "a rerun of a payload without a step, %v", err)
 	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
 		Select: redo.Selection{Evidence: redo.Evidence{Where: `$.branch = "2"`}}})
-	b.WantSaid(err, "where is", "no path of SQL/JSON", `$.branch == "12"`)
+	b.WantSaid(err, "where is", "not a path of SQL/JSON", `$.branch == "12"`)
 	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
 		Select: redo.Selection{Evidence: redo.Evidence{Since: at(14), Until: at(13)}}})
 	b.WantSaid(err, "since is not before until")

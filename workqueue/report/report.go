@@ -288,7 +288,7 @@ type StepReport struct {
 	Kind        workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
 	Endpoint    string         `json:"endpoint" doc:"or what else was called, like http:HOST, sql:SOURCE or local:FUNCTION"`
 	Needs       []string       `json:"needs,omitempty"`
-	Optional    bool           `json:"optional,omitempty" doc:"what it failed is no failure of the item"`
+	Optional    bool           `json:"optional,omitempty" doc:"what it failed is not a failure of the item"`
 	Result      bool           `json:"result" doc:"no other step needs it: its parts are the results of the run"`
 	Items       int64          `json:"items"`
 	Done        int64          `json:"done"`

@@ -347,7 +347,7 @@ func checkAddress(at netip.AddrPort, allowed []connections.Network) error {
 func (c *Client) guard(_ context.Context, network, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || network != "tcp4" && network != "tcp6" {
-		return fmt.Errorf("connect: %s is no address", network)
+		return fmt.Errorf("connect: %s is not an address", network)
 	}
 	return checkAddress(at, c.conns.HTTP.AllowPrivate)
 }

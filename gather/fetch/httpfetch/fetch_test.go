@@ -234,7 +234,7 @@ func TestServiceIsDown(t *testing.T) {
 	}
 }
 
-// Now and then is no outage: those items have errors of their own.
+// Now and then is not an outage: those items have errors of their own.
 func TestServiceStumbles(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64

@@ -75,7 +75,7 @@ func (s *step) results(body []byte) (map[string][]byte, outcome) {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(at, &list) != nil || list == nil {
-		return nil, failed(CodeBadResponse, false, "%s answers with JSON in which %q is no list of results", host,
+		return nil, failed(CodeBadResponse, false, "%s answers with JSON in which %q is not a list of results", host,
 			s.Response.Items)
 	}
 	if s.Response.Key == "" {

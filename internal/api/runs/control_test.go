@@ -52,7 +52,7 @@ func TestControl(t *testing.T) {
 	b.Says(409, "/endpoints/echo/settings", `{"rate":5,"if_was":{"rate":"0"}}`, "rate of endpoint echo is now 2000000")
 	b.Says(422, "/endpoints/echo/settings", `{"if_was":{"rate":"0"}}`, "does not set")
 	for _, path := range []string{"/runs//pause", "/runs/./pause", "/runs/it/../pause"} {
-		b.Says(404, path, `{"all":true}`, "is no path")
+		b.Says(404, path, `{"all":true}`, "is not a path")
 	}
 	b.Says(400, "/runs/cancel", ``, "body is required")
 	b.Says(404, "/runs/it/settings", `{"step":"other","chunk":1}`, "no step")

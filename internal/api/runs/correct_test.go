@@ -168,7 +168,7 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		t.Errorf("an export of a key that does not exist: %d %s", answer.StatusCode, text)
 	}
 	b.Says(409, "/runs/v/accept", `{"states":["failed"],"reason":"r"}`, "nothing to accept")
-	b.Says(422, "/runs/v/rerun", `{"where":"$.a = 1"}`, "no path of SQL/JSON")
+	b.Says(422, "/runs/v/rerun", `{"where":"$.a = 1"}`, "not a path of SQL/JSON")
 	b.Says(422, "/runs/v/rerun", `{"since":"yesterday"}`, "RFC 3339")
 	b.Says(422, "/runs/v/rerun", `{"states":["late"]}`, "done or failed")
 	b.Says(422, "/runs/v/rerun", `{}`, "choose one of", "or evidence: states, service")

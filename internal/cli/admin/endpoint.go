@@ -264,7 +264,7 @@ type endpointsSet struct {
 	Namespaces  []string          `help:"Namespaces whose runs and collectors may use it, or all." placeholder:"NAME,…"`
 	ChunkCap    string            `enum:",0" default:"" help:"0 forgets the size above which whole requests fail; nodes find that cap automatically." placeholder:"0"`
 	IfWas       map[string]string `help:"Refuse the change unless the setting has this value; repeatable." placeholder:"NAME=VALUE"`
-	Breaker     string            `enum:",closed" default:"" help:"closed means that it is no outage: for 10 minutes failures use up attempts. Nodes open it automatically." placeholder:"closed"`
+	Breaker     string            `enum:",closed" default:"" help:"closed means that it is not an outage: for 10 minutes failures use up attempts. Nodes open it automatically." placeholder:"closed"`
 }
 
 type requestRate float64

@@ -80,7 +80,7 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
-// What a rerun requested again is no retry.
+// What a rerun requested again is not a retry.
 func TestAProfileTellsRetriesFromRerun(t *testing.T) {
 	t.Parallel()
 	n := &forecast.Network{Steps: []forecast.Step{{}}}

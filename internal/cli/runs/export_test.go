@@ -27,7 +27,7 @@ func TestWriteWholeReplacesOnlyPlainFiles(t *testing.T) {
 		t.Errorf("the link is gone: %v, %v", info, err)
 	}
 	if info, err := os.Lstat(os.DevNull); err != nil || info.Mode()&os.ModeDevice == 0 {
-		t.Errorf("%s is no device any more: %v, %v", os.DevNull, info, err)
+		t.Errorf("%s is not a device any more: %v, %v", os.DevNull, info, err)
 	}
 	testenv.Same(t, testenv.Must(os.Stat(plain))(t).Mode().Perm()&0o077, 0, "others may read the export")
 }

@@ -363,7 +363,7 @@ func failuresAreAccepted(s *stack, p *page, run workqueue.RunID) {
 	testenv.Same(s, s.number(`SELECT accepted FROM batchrun`), 2, "items are accepted")
 }
 
-// An operator corrects the data of an item on its page: what is no JSON cannot be sent, numbers keep their digits, and
+// An operator corrects the data of an item on its page: what is not JSON cannot be sent, numbers keep their digits, and
 // what the item had stays known.
 func dataIsCorrected(s *stack, p *page, run workqueue.RunID) {
 	p.visit("/runs/" + run.String() + "/item?key=C5")

@@ -171,7 +171,7 @@ func TestParquetFilesThatAreBroken(t *testing.T) {
 	} {
 		format := intake.Recognize
 		if name == "not at all" {
-			format, c.want = intake.Parquet, "no Parquet file"
+			format, c.want = intake.Parquet, "not a Parquet file"
 		}
 		_, err := readParquet(c.data, intake.Config{Format: format})
 		testenv.Says(t, err, c.want, "%s", name)

@@ -19,7 +19,7 @@ import (
 const (
 	// sampleEvery is how often progress is looked at.
 	sampleEvery = 50 * time.Millisecond
-	// lull is the longest time between two outcomes that is no standstill: runs are watched while they are limited to a
+	// lull is the longest time between two outcomes that is not a standstill: runs are watched while they are limited to a
 	// pace at which chunks come several times as often.
 	lull = time.Second
 	// hiccup is the longest that a busy machine is stalled by itself.

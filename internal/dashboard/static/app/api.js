@@ -124,7 +124,7 @@ async function parse(answer) {
   try {
     return exactly(text);
   } catch {
-    throw new ApiError(answer.status, { title: "Not understood", detail: "The answer is no JSON." });
+    throw new ApiError(answer.status, { title: "Not understood", detail: "The answer is not JSON." });
   }
 }
 

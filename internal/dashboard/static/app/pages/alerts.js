@@ -61,7 +61,7 @@ function Alert({ name, editing, onApplied, reload }) {
 }
 
 function Messages({ load }) {
-  return html`<${Card} flush title="What it has told"><${ErrorBox} error=${load.error} retry=${load.reload}/>
+  return html`<${Card} flush title="Messages"><${ErrorBox} error=${load.error} retry=${load.reload}/>
     ${load.data && html`<${Table} caption="Messages, newest first" test="messages" rows=${load.data.messages || []} rowKey=${(m) => m.id}
       columns=${messageColumns} empty=${html`<${Empty} title="Nothing yet"/>`}/>`}<//>`;
 }
