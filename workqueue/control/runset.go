@@ -207,7 +207,7 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 		gently = *c.Gentle
 	}
 	if gently && next == nil {
-		return workqueue.BadSetting("gentle goes with done_by: no more is in flight than is needed to be done by then")
+		return workqueue.BadSetting("gentle goes with done_by: only as many requests are in flight as done_by needs")
 	}
 	still := risk.against(next)
 	if _, err := tx.Exec(ctx, setTimes, r.id, next, gently, still); err != nil {

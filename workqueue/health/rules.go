@@ -551,7 +551,7 @@ var rules = []Rule{
 		Why:    outOf + "the run's limit of requests in flight",
 		Advice: []Advice{{"raise the limit", "tranche run set {{.run}} --in-flight N{{.flag}}"}},
 		Cases: map[string]Rule{"gentle": {
-			Why:    outOf + "as many as the run needs to be done by its done_by: it is gentle",
+			Why:    outOf + "as many as the run needs to meet its done_by: it is gentle",
 			Advice: []Advice{{"allow as many as its limits do", "tranche run set {{.run}} --no-gentle"}},
 		}}},
 	{Kind: ReasonBudget, Owner: OwnerService, Items: "ready; the budget of {to} is used up", Normal: true,

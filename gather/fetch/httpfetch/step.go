@@ -122,7 +122,7 @@ func (s *step) rested(ctx context.Context, share *share, values *template.Values
 // resting returns the remaining pause, and the outcome for an item that cannot wait.
 func (s *step) resting() (out outcome, rest time.Duration) {
 	rest = time.Until(s.client.rests.until(s.paceKey()))
-	return failed(CodeThrottled, true, "%s has asked to be left alone for another %v (Retry-After)",
+	return failed(CodeThrottled, true, "%s requested a pause, for another %v (Retry-After)",
 		s.templates.URL.Shown(), rest.Round(time.Second)), rest
 }
 
