@@ -20,7 +20,6 @@ import (
 
 type wrapChunk = Chunk[number, square]
 
-// double answers each item.
 var double = each(func(item *Item[number, square]) { item.Reply(square{2 * item.In.N}) })
 
 func TestWrappersNest(t *testing.T) {

@@ -246,7 +246,6 @@ func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) e
 	return err
 }
 
-// cancelRuns cancels the runs of --cancel-run.
 func (s *serveCommand) cancelRuns(ctx context.Context, store *database.DB, log *zap.Logger) error {
 	for _, run := range s.CancelRun {
 		done, err := cancelUnreadable(ctx, store, run)

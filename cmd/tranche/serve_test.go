@@ -58,7 +58,6 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 	return launchIn(t, nil, wait, args...)
 }
 
-// launchIn is launch in an environment.
 func launchIn(t *testing.T, env []string, wait bool, args ...string) *server {
 	t.Helper()
 	s := &server{where: map[string]string{}, log: &testenv.Log{}}

@@ -394,7 +394,6 @@ func grantForAPI(subject string, tokens []string) string {
 	}
 }
 
-// streamPrefix is the prefix of all stream names.
 const streamPrefix = "TRANCHE_"
 
 const (

@@ -127,7 +127,6 @@ func (w *world) exec(sql string, args ...any) {
 	testenv.Must(w.pool.Exec(w.Context(), sql, args...))(w)
 }
 
-// seen returns the condition of a kind and subject in a report.
 func seen(r *health.Report, kind store.Kind, subject string) (store.Condition, bool) {
 	i := slices.IndexFunc(r.Conditions, func(c store.Condition) bool { return c.Kind == kind && c.Subject == subject })
 	if i < 0 {

@@ -309,7 +309,6 @@ func Query(e *collector.Enrichment) (*gather.SQL, error) {
 	return q, nil
 }
 
-// bodyOf returns the payload template of an enrichment.
 func bodyOf(e *collector.Enrichment) (*template.Body, error) {
 	of := template.Variables{Item: true, Alone: true}
 	if part := partOf(e); part != "" {

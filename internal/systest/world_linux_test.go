@@ -45,7 +45,6 @@ func setup(t *testing.T) *world {
 		ledger: t.TempDir() + "/ledger", items: items}
 }
 
-// process is a child.
 type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}

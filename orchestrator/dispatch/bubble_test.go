@@ -82,7 +82,6 @@ func (w *world) NextDue(now time.Time) time.Duration {
 	return max(0, w.due.Sub(now))
 }
 
-// dispatcher is one in this world.
 func (w *world) dispatcher() *Dispatcher {
 	w.begun = time.Now()
 	return &Dispatcher{queue: w, claims: w, link: w, own: w, endpoints: w, streams: w, after: after{w: w},

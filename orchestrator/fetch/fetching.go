@@ -209,7 +209,6 @@ func (f *Worker) Abandon(session workqueue.SessionID) {
 	}
 }
 
-// begin registers a job and returns its context.
 func (f *Worker) begin(ctx context.Context, job *fetchJob) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	f.mu.Lock()

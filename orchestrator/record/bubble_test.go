@@ -72,7 +72,6 @@ func (w *world) GivenUp(context.Context, *settle.Answer, uuid.UUID) error {
 
 func (w *world) Seen(settle.Recorded, time.Time) {}
 
-// message is one of a reply.
 type message struct {
 	jetstream.Msg
 
@@ -103,7 +102,6 @@ func (silent) Consumer(context.Context, string, string) (jetstream.Consumer, err
 	return nil, jetstream.ErrNoStreamResponse
 }
 
-// reply is a whole reply of a service.
 func (w *world) reply(service, body string) core.Message {
 	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
 	h := meta.Reply()

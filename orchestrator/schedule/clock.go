@@ -14,7 +14,6 @@ import (
 // clock is the local time of a zone. A local time, called wall, is a time in UTC with the same fields.
 type clock struct{ zone *time.Location }
 
-// openZone returns the clock of an IANA zone.
 func openZone(name string) (clock, error) {
 	if name == "Local" || strings.EqualFold(name, "local") {
 		return clock{}, fmt.Errorf("%q is another zone on each machine; name one, like Europe/Berlin or UTC", name)

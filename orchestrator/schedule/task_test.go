@@ -188,7 +188,6 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 		"were started more than once")
 }
 
-// become sets the state of a schedule.
 func (w *world) become(name string, state string) {
 	w.Helper()
 	testenv.Must(store.New(w.store).SetSchedule(w.Context(), name, state, next, "ann"))(w)

@@ -214,7 +214,6 @@ func (w *world) want(name, occurrences string) {
 	testenv.Same(w, w.occurrences(name), occurrences, "%s", name)
 }
 
-// last is the newest occurrence.
 func (w *world) last(name string) store.Occurrence {
 	w.Helper()
 	list, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})

@@ -159,7 +159,6 @@ func (a *attacker) utter(subject string, header nats.Header, body []byte) {
 	a.ask("$JS.API.DIRECT.GET.TRANCHE_FLOW."+note, subject, nil)
 }
 
-// uttering is an attack by utter.
 func uttering(subject string) func(*attacker) {
 	return func(a *attacker) { a.utter(subject, nil, []byte(marked)) }
 }

@@ -42,7 +42,6 @@ type echoWorker struct {
 	done chan<- struct{} // receives a value when left reaches 0
 }
 
-// Work does one job.
 func (w *echoWorker) Work(ctx context.Context, job *river.Job[echoArgs]) error {
 	if err := river.RecordOutput(ctx, job.Args.Payload); err != nil {
 		return err

@@ -129,7 +129,6 @@ func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 	return out[0]
 }
 
-// fail fails an entire flush.
 func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) {
 	c.Helper()
 	f.end.Failure = &e

@@ -171,7 +171,6 @@ WITH chosen AS MATERIALIZED (
 ORDER BY r.id DESC`
 )
 
-// page returns the statement and its values.
 func (f *RunFilter) page(limit int, in []string) (sql string, values []any) {
 	values = []any{f.States, pg.UnlessZero(f.Before), limit, f.Plan, f.Version, pg.UnlessZero(f.Since),
 		pg.UnlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint, f.Result, f.Schedule, in}

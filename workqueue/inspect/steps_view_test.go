@@ -44,7 +44,6 @@ func (b *bench) look(run workqueue.RunID) (*inspect.RunView, *health.Explanation
 	return view, e
 }
 
-// reasons are the groups of a step.
 func reasons(e *health.Explanation, step string) (all []string) {
 	for i := range e.Groups {
 		if g := &e.Groups[i]; g.Step == step {

@@ -43,7 +43,6 @@ type Slots struct {
 	resized []func()         // called without mu after each resize
 }
 
-// usualReserve is the default of Reserve.
 func usualReserve(size int) int {
 	if size >= 4 {
 		return 1

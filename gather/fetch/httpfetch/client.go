@@ -329,7 +329,6 @@ var special = []netip.Prefix{ //nolint:gochecknoglobals // never changed
 	netip.MustParsePrefix("fec0::/10"),       // formerly private
 }
 
-// public reports whether an address is on the public internet.
 func public(address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	return address.IsGlobalUnicast() && !address.IsPrivate() &&

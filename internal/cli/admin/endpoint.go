@@ -367,7 +367,6 @@ type endpointsCanary struct {
 	None  bool    `xor:"share" required:"" help:"Send none to it; requests that no service has received return to NAME."`
 }
 
-// wholeShare is 100 percent.
 const wholeShare = 100
 
 func (e *endpointsCanary) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

@@ -195,7 +195,6 @@ func eval[V any](p *page, expression string) V {
 	return value
 }
 
-// run runs a script for what it does.
 func (p *page) run(script string) {
 	p.Helper()
 	eval[bool](p, "("+script+", true)")

@@ -239,7 +239,6 @@ func await(t testing.TB, what string, holds func() bool) {
 	testenv.Until(t, clusterTimeout, what, holds)
 }
 
-// natsProcess is one process of a cluster.
 type natsProcess struct {
 	name, dir, config      string
 	client, route, monitor int // its ports
