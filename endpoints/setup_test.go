@@ -75,7 +75,6 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	return b.over(b.connect())
 }
 
-// newBundle returns a bundle without a server.
 func newBundle(t testing.TB) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
@@ -220,7 +219,6 @@ func perItem[In, Out, State, Shared any](
 	}
 }
 
-// payload is one item of a request.
 type payload struct {
 	ordinal int
 	json    string
@@ -250,7 +248,6 @@ func (b *bundle) bound(name string, bytes int64) {
 	testenv.Must(b.js.UpdateStream(b.ctx, config))(b.t)
 }
 
-// ask publishes a request.
 func (b *bundle) ask(endpoint string, items []payload, change ...func(*wire.Meta)) wire.Meta {
 	b.t.Helper()
 	meta, msg := b.request(endpoint, items, change...)
@@ -427,7 +424,6 @@ func (b *bundle) next(consumer jetstream.Consumer) jetstream.Msg {
 	return testenv.Must(consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2)))(b.t)
 }
 
-// reply asks and returns the answer.
 func (b *bundle) reply(endpoint string, items []payload) *whole {
 	b.t.Helper()
 	meta := b.ask(endpoint, items)

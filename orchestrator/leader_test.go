@@ -74,7 +74,6 @@ func (l *lease) reachable(is bool) {
 	l.away = !is
 }
 
-// ttl is the life of the lease.
 const ttl = 4 * time.Second
 
 // join runs what a node does about leading, until it is told to stop.

@@ -42,7 +42,6 @@ type DeadLetter struct {
 	Body   []byte
 }
 
-// unknownCause is the cause of a letter without one.
 const unknownCause = "unknown"
 
 // maxLetterText bounds the bytes read from a header of a letter.

@@ -57,7 +57,6 @@ func (m *memory) Put(_ context.Context, name string, body io.Reader) error {
 	return nil
 }
 
-// bench has an archive in memory.
 type bench struct {
 	*storetest.Bench
 	*memory
@@ -80,7 +79,6 @@ func (b *bench) goes(run workqueue.RunID, state string) bool {
 	return testenv.Must(b.store.DeleteRun(b.Context(), b.lease, run, time.Now(), "age 1h", state))(b)
 }
 
-// lines unpacks an object.
 func (b *bench) lines(name string) (all []map[string]any) {
 	b.Helper()
 	unpacked := testenv.Must(gzip.NewReader(bytes.NewReader(b.objects[name])))(b)

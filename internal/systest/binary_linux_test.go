@@ -38,7 +38,6 @@ func newOffice(t *testing.T, binary string, cfg faultyservice.Config) *office {
 	return o
 }
 
-// server is a tranche serve.
 type server struct {
 	*process
 	url     string // empty: it ended

@@ -143,7 +143,6 @@ func (w *world) done(run workqueue.RunID) int {
 	return w.number(`SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`, run)
 }
 
-// execution is a line of the ledger.
 type execution struct {
 	slice               workqueue.SliceID
 	ordinal, generation int

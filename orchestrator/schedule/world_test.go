@@ -231,7 +231,6 @@ func (w *world) number(sql string) (n int) {
 
 func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
 
-// end ends the runs that are in progress.
 func (w *world) end() {
 	w.Helper()
 	testenv.Must(control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}))(w)

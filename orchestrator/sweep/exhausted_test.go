@@ -234,7 +234,6 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	b.Check(t)
 }
 
-// take fetches one request.
 func (b *bundle) take(t *testing.T, endpoint string) (msg jetstream.Msg) {
 	t.Helper()
 	js := b.JS(t)

@@ -201,7 +201,6 @@ func readMessage(msg *nats.Msg) *message {
 
 func (m *message) id() string { return m.header.Get(wire.HeaderMsgID) }
 
-// answer is a reply assembled from its messages.
 type answer struct{ messages []*message }
 
 func (a *answer) slots() map[int]slot {

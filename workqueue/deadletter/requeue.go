@@ -176,7 +176,6 @@ func requeueNamed(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeu
 	return pg.CheckRows(len(moved.ids))(tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force))
 }
 
-// mayRequeue returns the reason for a refusal, or "".
 func (l *deadRow) mayRequeue(force bool) string {
 	switch {
 	case l.State == LetterReissued && l.Run != nil:

@@ -6,7 +6,6 @@ import (
 	"slices"
 )
 
-// limit is what limits a step.
 type limit int
 
 const (
@@ -184,7 +183,6 @@ func (n *Network) release(p *play) {
 	}
 }
 
-// over reports whether steps have ended.
 func (p *play) over(steps []int) bool {
 	return !slices.ContainsFunc(steps, func(i int) bool { return p.steps[i].ended < 0 || p.steps[i].ended > p.now })
 }

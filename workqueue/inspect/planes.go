@@ -63,7 +63,6 @@ type Planes struct {
 	Bytes  []byte
 }
 
-// planeItems is a point read.
 const planeItems = `SELECT items FROM batchrun WHERE id = $1`
 
 // Planes returns a layer of some blocks, as of one moment.

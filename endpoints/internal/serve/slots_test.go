@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// waiters returns how many wait for a slot.
 func (s *Slots) waiters() int { return s.Waiting(Chunks) + s.Waiting(Calls) }
 
 // takers has n goroutines of a bubble wait for a slot, and returns where each says that it has one.

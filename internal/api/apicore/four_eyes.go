@@ -219,7 +219,6 @@ func Confirm(ctx context.Context, s *Core, act *identity.Act, by string, eyes []
 	return nil, Denied(answer.code, "it stays "+now.State+": "+why.Detail)
 }
 
-// recorder keeps an answer.
 type recorder struct {
 	header http.Header
 	code   int

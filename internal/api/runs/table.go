@@ -235,7 +235,6 @@ func resultCell(item *export.Item) exportCell {
 	return textCell(resultText(item))
 }
 
-// partFields is a step and the fields of its results.
 type partFields struct {
 	step   string
 	fields []string

@@ -193,7 +193,6 @@ func (w *walker) fields(depth int) error {
 // maxPageBytes is the maximum size of a page, packed or not. Writers make pages of a megabyte.
 const maxPageBytes = 64 << 20
 
-// maxPageWindow is the maximum zstd window of a page.
 const maxPageWindow = 32 << 20
 
 // unpackPage unpacks a page to exactly n bytes, the size in its header. More data is damage; nothing beyond n is

@@ -66,7 +66,6 @@ func startServers(t testing.TB) *servers {
 	return c
 }
 
-// configure returns the configuration file of a server.
 func (c *servers) configure(i int) string {
 	s := c.servers[i]
 	var routes []string

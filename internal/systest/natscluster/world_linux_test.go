@@ -134,7 +134,6 @@ func (w *world) startNode() {
 	w.api = where["api"]
 }
 
-// startNodeJS starts the service of examples/node.
 func (w *world) startNodeJS() {
 	w.Helper()
 	cmd := exec.Command("node", w.script)

@@ -148,7 +148,6 @@ func (w *world) made(name string) time.Time {
 	return stream.CachedInfo().Created
 }
 
-// replaced reports whether a stream has been made since.
 func (w *world) replaced(name string, since time.Time) bool { return w.made(name).After(since) }
 
 // letter publishes a dead letter, and reports whether JetStream has taken it.
