@@ -327,7 +327,7 @@ func TestTheNextPieceIsAsLargeAsTheLastOneAllows(t *testing.T) {
 		took time.Duration
 		want int64
 	}{
-		{1, 60 * time.Millisecond, 2}, // after time-outs
+		{1, 60 * time.Millisecond, 2}, // after timeouts
 		{64, 99 * time.Millisecond, 128},
 		{64, 100 * time.Millisecond, 64},
 		{64, time.Second, 64},

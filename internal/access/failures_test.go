@@ -19,8 +19,8 @@ import (
 type forgetful struct {
 	access.Store
 
-	slow              time.Duration // of a look-up
-	looked, now, most int           // look-ups, those in progress, and the most of them concurrently
+	slow              time.Duration // of a lookup
+	looked, now, most int           // lookups, those in progress, and the most of them concurrently
 
 	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
@@ -177,7 +177,7 @@ func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 		before := store.looked
 		_, err := gate.Token(t.Context(), there, access.NewSecret())
 		if _, ok := errors.AsType[*access.RefusedError](err); !ok || store.looked != before+1 {
-			t.Errorf("another address got %v after %d look-ups", err, store.looked-before)
+			t.Errorf("another address got %v after %d lookups", err, store.looked-before)
 		}
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // the failures are written
 		synctest.Wait()
@@ -189,7 +189,7 @@ type knowing struct {
 	forgetful
 
 	token, session [32]byte
-	asked          int // look-ups of sessions
+	asked          int // lookups of sessions
 }
 
 func (k *knowing) TokenCredential(ctx context.Context, hash [32]byte) (identity.Credential, error) {
@@ -245,7 +245,7 @@ func TestWhoIsGoodGetsInBesideANeighborWhoIsNot(t *testing.T) {
 			testenv.NoError(t, err)
 			before := store.asked
 			if _, err := first.Session(t.Context(), here, cookie); err != nil || store.asked > before {
-				t.Errorf("after a login %s: %v after %d look-ups", what, err, store.asked-before)
+				t.Errorf("after a login %s: %v after %d lookups", what, err, store.asked-before)
 			}
 			_, err = second.Session(t.Context(), here, cookie)
 			testenv.Same(t, err, nil, "after a login %s, at another node", what)

@@ -195,7 +195,7 @@ func TestSamples(t *testing.T) {
 		sample  func(c *Controller, at time.Time, n int) Sample
 		right   func(s Settings, changes []Change) bool
 	}{
-		"a few time-outs are bad requests": {Settings{Chunk: 100, InFlight: 20}, 0, 60,
+		"a few timeouts are bad requests": {Settings{Chunk: 100, InFlight: 20}, 0, 60,
 			func(_ *Controller, at time.Time, _ int) Sample {
 				return Sample{At: at, Live: 20, InHands: 15, InFlightAuto: true, ChunkAuto: true, Demand: true,
 					Ended: append(failed("deadline", 1, 100), answered(40, 4000, 12*time.Second))}

@@ -42,7 +42,7 @@ const (
 	// The first and the longest pause between two attempts of an operation.
 	DefaultFlushBackoff = Span(time.Second)
 	DefaultFlushRest    = Span(5 * time.Minute)
-	// The time-out of a flush: then unanswered operations are retried and, DefaultClaimTTL later, the key is freed.
+	// The timeout of a flush: then unanswered operations are retried and, DefaultClaimTTL later, the key is freed.
 	DefaultFlushTimeout = Span(time.Minute)
 	DefaultDedupe       = Span(24 * time.Hour) // how long the ID of an operation is remembered
 )

@@ -23,7 +23,7 @@ type FlushRequest struct {
 	Session   workqueue.SessionID
 	Collector int32
 	Max       int           // most keys
-	TTL       time.Duration // time that the node may take beyond the flush's time-out; 0: DefaultClaimTTL
+	TTL       time.Duration // time that the node may take beyond the flush's timeout; 0: DefaultClaimTTL
 }
 
 // ClaimedFlushes is the result of a claim.

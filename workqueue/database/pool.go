@@ -206,7 +206,7 @@ func forTransactions(params map[string]string) map[string]string {
 }
 
 // transactionSettings returns the statement sent after the BEGIN of each transaction, in the same flush: session
-// settings would leak to the pooler's next client. The URL's settings override ours. Its argument is the time-out
+// settings would leak to the pooler's next client. The URL's settings override ours. Its argument is the timeout
 // ([pg.Until]), since a pooler may not pass on a cancellation.
 func (c PoolConfig) transactionSettings(like *pgxpool.Config) string {
 	all := c.settings()

@@ -25,7 +25,7 @@ type ClaimRequest struct {
 	// LimitBytes is the largest request that can be sent, which bounds the step's wanted size; 0: no bound.
 	LimitBytes int64
 	// TTL is how long the slices may stay claimed without being marked as sent, in case their node never learned of the
-	// commit; 0: DefaultClaimTTL. Work done by nodes stays claimed until recorded, for the step's time-out plus TTL.
+	// commit; 0: DefaultClaimTTL. Work done by nodes stays claimed until recorded, for the step's timeout plus TTL.
 	TTL time.Duration
 }
 

@@ -171,7 +171,7 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND d.oldest < tranche_now() - c.max_age - $1::interval
 ORDER BY since, subject LIMIT $2`
 
-	// collector_key_flushing. After a failure the condition comes before the time-out, which may be an hour.
+	// collector_key_flushing. After a failure the condition comes before the timeout, which may be an hour.
 	hungFlushes = `
 SELECT c.name AS subject, c.endpoint, k.key, k.flushed_at AS since,
     extract(epoch FROM c.timeout)::float8 AS timeout, ` + failedFlush + `

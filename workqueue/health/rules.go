@@ -104,7 +104,7 @@ const (
 // MaxCounted bounds the counts of letters and messages.
 const MaxCounted = 10_000
 
-// When something counts, and how long it is reported. None of these is a time-out of a wait.
+// When something counts, and how long it is reported. None of these is a timeout of a wait.
 const (
 	failedWindow  = 14 * 24 * time.Hour // age of reported failed runs
 	straysWindow  = 24 * time.Hour      // of reported quarantined messages
@@ -115,7 +115,7 @@ const (
 	sinkTimeout   = 5 * time.Minute     // for an entry of the audit log to be forwarded
 	archivePause  = 15 * time.Minute    // without an archive: two rounds of retention
 	staleGrace    = 15 * time.Second    // a leader sweeps every second
-	// hungAfter is how much longer than its time-out a flush may take before it is reported: its key is freed
+	// hungAfter is how much longer than its timeout a flush may take before it is reported: its key is freed
 	// [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
 	hungAfter = time.Minute
 	// scheduleTimeout is how long after its time a due time may be taken: a new leader takes seconds.
