@@ -81,7 +81,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 		if err == nil || ctx.Err() != nil {
 			return false
 		}
-		n.Log.Warn("the partition of a key is unknown; it is given back", zap.String("collector", w.claimed.Name),
+		n.Log.Warn("the owner of a key is unknown; it is given back", zap.String("collector", w.claimed.Name),
 			zap.Stringer("flush", end.Flush.ID), zap.Error(err))
 		end.Ops, end.Slots = nil, nil // it has no result
 		return true
