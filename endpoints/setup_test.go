@@ -127,7 +127,7 @@ func (b *bundle) connect() *nats.Conn {
 
 func (b *bundle) streams() {
 	b.t.Helper()
-	// A request may be lost while a server starts. It is the one that is given up then, and not all that they are.
+	// A request may be lost while a server starts. It is the one that is abandoned then, and not all that they are.
 	js := testenv.Must(jetstream.New(b.nc, jetstream.WithDefaultTimeout(time.Second)))(b.t)
 	eventually(b.t, "the streams are there", func() bool {
 		_, err := stream.Ensure(context.WithoutCancel(b.ctx), js, stream.Config{})

@@ -22,7 +22,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// suspect asks for something that was given up before.
+// suspect asks for something that was abandoned before.
 func (b *bundle) suspect(endpoint string) wire.Meta {
 	b.t.Helper()
 	return b.ask(endpoint, []payload{{0, `{"n":3}`}}, func(m *wire.Meta) { m.Deliveries = wire.SuspectDeliveries })

@@ -225,7 +225,7 @@ func TestWrappersDecideWhatIsAnswered(t *testing.T) {
 }
 
 // While answers are held, none but those that are not the handler's are sent, and the wrapper sees them in their order;
-// then they are sent as it saw them, those in pieces among them, or taken back.
+// then they are sent as it saw them, those in pieces among them, or dropped.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
@@ -290,7 +290,7 @@ func TestHold(t *testing.T) {
 	}
 	dropped := b.reply("dropped", append(numbers(2), payload{100, `{}`}))
 	if dropped.holds(t, "dropped", "rolled_back", nil); dropped.messages != 1 {
-		t.Errorf("of what was taken back %d messages came", dropped.messages)
+		t.Errorf("of what was dropped %d messages came", dropped.messages)
 	}
 }
 

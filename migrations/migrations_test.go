@@ -165,7 +165,7 @@ func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 	}
 }
 
-// Each migration can be taken back, down to nothing, and applied again.
+// Each migration can be undone, down to nothing, and applied again.
 func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)

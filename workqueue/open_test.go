@@ -103,7 +103,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 	b.Check()
 }
 
-// An add that breaks off in the middle, by its source or with its connection, leaves nothing.
+// An add that ends early in the middle, by its source or with its connection, leaves nothing.
 func TestAnAddIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -157,7 +157,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			b.Record(storetest.Whole(o))
 		}, doubted: true},
 		"no one was answered": {others: func(*bench, workqueue.RunID, workqueue.Slice) {}},
-		"another was given up by a node": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
+		"another was abandoned by a node": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
 			b.Record(exhausted(o))
 		}},
 		"one that was sent before": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {

@@ -20,7 +20,7 @@ func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 	return testenv.Must(inspect.New(b.Store).Audit(b.Context(), f))(b)
 }
 
-// What a run starts with is on record, although it may be set otherwise later.
+// What a run starts with is saved, although it may be set otherwise later.
 func TestStartIsAuditedWithSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -257,7 +257,7 @@ func TestWhoIsGoodGetsInBesideANeighborWhoIsNot(t *testing.T) {
 
 // PROOF: who may do what, 19.
 // Tokens that no one knows count from their beginning: an address that sends all of them together has no more of them
-// looked up than one that sends them one at a time, but for those that take turns.
+// looked up than one that sends them one at a time, except those that take turns.
 func TestMadeUpTokensCountFromTheirBeginning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

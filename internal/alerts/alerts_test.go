@@ -375,7 +375,7 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	testenv.Same(t, host.count(), 2, "its end was not told")
 }
 
-// Of a message that is given up only what it told is told again: not what others of its group told. What was told
+// Of a message that is abandoned only what it told is told again: not what others of its group told. What was told
 // before to be less bad is told to be worse again, and its end is told.
 func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	t.Parallel()
@@ -394,7 +394,7 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	b.look(d, lease)
 	b.send(d, lease)
 	if got := b.messages("r"); got[0].State != alert.MessageGivenUp && got[1].State != alert.MessageGivenUp {
-		t.Errorf("%+v; want one that is given up", got)
+		t.Errorf("%+v; want one that is abandoned", got)
 	}
 	round(a, worse, fresh)
 	round(a, worse, fresh)

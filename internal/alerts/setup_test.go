@@ -150,7 +150,7 @@ func (b *bench) says(conditions ...store.Condition) {
 	b.report.Conditions = conditions
 }
 
-// apply puts a rule on record that neither waits nor pauses, but for what it says.
+// apply saves a rule that neither waits nor pauses, except what it says.
 func (b *bench) apply(name, text string) {
 	b.Helper()
 	for _, field := range []string{"wait: 0s\n", "interval: 0s\n"} {

@@ -237,7 +237,7 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		return b.Pool.QueryRow(t.Context(), look, token.ID).Scan(&used) == nil && used
 	})
 	testenv.Must(identity.New(b.Store).RevokeToken(t.Context(), token.ID.String(), "the test"))(t)
-	limit := testenv.NewWatch(t).After(time.Minute) // what it wrote is taken back, however slow the database is
+	limit := testenv.NewWatch(t).After(time.Minute) // what it wrote is undone, however slow the database is
 	a, ok := testenv.ReceiveBefore(answer, limit)
 	if !ok {
 		t.Fatal("the upload continues")
@@ -298,7 +298,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
 
 // PROOF: who may do what, 19.
-// Who may not try to log in is told so before he has sent his token, and others are not waited for as long as other
+// Who may not try to log in is told so before sending a token, and others are not waited for as long as other
 // senders are.
 func TestLoginsAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
@@ -345,7 +345,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	full := ask("/", "192.0.2.1")
 	apitest.Eventually(t, "no more logins may be in progress", func() bool {
 		if full.StatusCode != http.StatusTooManyRequests {
-			stall() // on a machine that was stalled the first of them have been given up
+			stall() // on a machine that was stalled the first of them have been abandoned
 			full = ask("/", "192.0.2.1")
 		}
 		return full.StatusCode == http.StatusTooManyRequests

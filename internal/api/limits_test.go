@@ -68,7 +68,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 				refused++
 				continue
 			}
-			let++ // one that was let in may be given up on a machine that is stalled
+			let++ // one that was let in may be abandoned on a machine that is stalled
 			if let > each || answer.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("%s is answered %d, %v; want 429", path, answer.StatusCode, answer.Header)
 				break
@@ -94,7 +94,7 @@ func TestWhatReadsARunIsBounded(t *testing.T) {
 }
 
 // PROOF: who may do what, 4.
-// Whoever has taken all ordinary connections keeps no one from revoking his token, and neither
+// Whoever has taken all ordinary connections keeps no one from revoking their token, and neither
 // heartbeats nor the leader tasks from going on.
 func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	t.Parallel()
@@ -182,7 +182,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	apitest.Eventually(t, "there is room when others have gone", func() bool { return ack().StatusCode == http.StatusOK })
 }
 
-// A body that is too large, or that breaks off, is answered as any other is.
+// A body that is too large, or that ends early, is answered as any other is.
 func TestBulkyBodiesThatAreWrong(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -193,8 +193,8 @@ func TestBulkyBodiesThatAreWrong(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often he asks,
-// and an operator gets his own meanwhile.
+// Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often they ask,
+// and an operator gets theirs meanwhile.
 func TestSlowReadersOfLargeAnswers(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

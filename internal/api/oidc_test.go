@@ -22,7 +22,7 @@ import (
 )
 
 // Concurrent logins in one browser all end, in any order; of too many the
-// oldest is given up.
+// oldest is abandoned.
 func TestTabsLogInAtOnce(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)
@@ -361,7 +361,7 @@ func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 }
 
 // PROOF: who may do what, 4.
-// An admin ends the sessions of a user immediately, whoever vouches for him, on all nodes.
+// An admin ends the sessions of a user immediately, whoever vouches for them, on all nodes.
 func TestRevokingSessions(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)

@@ -122,7 +122,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	}
 	for _, want := range []bool{true, false} {
 		found := testenv.Must(store.New(w.store).DropMarks(t.Context(), store.ConditionKey{Kind: "breaker_open"}, "ann"))(t)
-		testenv.Same(t, found, want, "taken back")
+		testenv.Same(t, found, want, "undone")
 	}
 	w.stands(store.BreakerOpen, "bills", "")
 }

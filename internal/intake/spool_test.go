@@ -16,7 +16,7 @@ import (
 )
 
 // Inputs that are kept concurrently share the room on the disk; who finds none is told what helps, and finds some when
-// another is done. One that breaks off leaves none taken.
+// another is done. One that ends early leaves none taken.
 func TestKeptInputsShareTheirRoom(t *testing.T) {
 	t.Parallel()
 	input := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
@@ -24,7 +24,7 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 	broken := io.MultiReader(bytes.NewReader(input), &failing{})
 	for range 3 {
 		if _, err := inputs.Keep(broken); err == nil {
-			t.Fatal("an input that broke off was kept")
+			t.Fatal("an input that ended early was kept")
 		}
 	}
 	first, err := inputs.Keep(bytes.NewReader(input))

@@ -116,7 +116,7 @@ func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
 	}
 }
 
-// What a client gives up continues for no longer behind a pooler whose connections are all taken, and does not keep the
+// What a client abandons continues for no longer behind a pooler whose connections are all taken, and does not keep the
 // next from them.
 func TestWhatIsGivenUpEndsBehindAPooler(t *testing.T) {
 	direct := testenv.Database(t)

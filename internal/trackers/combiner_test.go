@@ -85,7 +85,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 	}
 }
 
-// shareOf is what a caller acknowledges: his part of all items of both batches, and those of his two neighbors, in any
+// shareOf is what a caller acknowledges: its part of all items of both batches, and those of its two neighbors, in any
 // order. So each item is named by three callers, of whom at most one is wrong.
 func shareOf(batches []uuid.UUID, caller, callers, items int) (ids []string) {
 	for n := range items {

@@ -82,7 +82,7 @@ func oddReceivers(t *testing.T) map[string]struct{ url, want string } {
 	t.Cleanup(secure.Close)
 	line := "X-A: " + strings.Repeat("x", 1<<12) + "\r\n"
 	return map[string]struct{ url, want string }{
-		"breaks off":    {rawHost(t, says(okBegin+"three")), ""},
+		"ends early":    {rawHost(t, says(okBegin+"three")), ""},
 		"slow body":     {rawHost(t, hangs(okBegin)), ""},
 		"endless body":  {rawHost(t, endless("HTTP/1.1 200 OK\r\n\r\n", line)), ""},
 		"broken chunks": {rawHost(t, says("HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")), ""},

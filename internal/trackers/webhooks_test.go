@@ -283,7 +283,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 		}
 		view := b.runHooks(hooks, lease, id, func(w *trackerclient.WebhookView) bool { return w.State != "due" })
 		if view.State != "given_up" || view.Attempts != before+1 || view.Error == "" {
-			t.Errorf("%+v; want given up after %d attempts", view, before+1)
+			t.Errorf("%+v; want abandoned after %d attempts", view, before+1)
 		}
 		host.wantTaken(t, 1)
 	}

@@ -89,7 +89,7 @@ func busy(c *Controller, at time.Time, places int) Sample {
 			Took: time.Duration(n) * 900 * time.Millisecond, Clocked: n, Stay: time.Duration(n) * time.Second}}}
 }
 
-// An endpoint of which nothing is known begins with twice its places, but for quick requests: they wait for nothing.
+// An endpoint of which nothing is known begins with twice its places, except quick requests: they wait for nothing.
 func TestAnUnknownEndpointBeginsWithItsRoom(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]int{time.Millisecond: defaultInFlight, time.Second: 4} {
@@ -208,12 +208,12 @@ func TestSamples(t *testing.T) {
 			return Sample{At: at, Live: 10, InHands: 10, Demand: true, ChunkAuto: true,
 				Ended: failed("too_many_deliveries", 1, 500)}
 		}, func(s Settings, changes []Change) bool { return len(changes) == 1 && s.Chunk == 200 }},
-		"paused, nothing is learned, and what was tried is taken back": {Settings{Chunk: 500}, 50, 30,
+		"paused, nothing is learned, and what was tried is undone": {Settings{Chunk: 500}, 50, 30,
 			func(_ *Controller, at time.Time, _ int) Sample {
 				return Sample{At: at, Live: 64, Queued: 64, InFlightAuto: true, Demand: true, Paused: true,
 					Ended: failed("deadline", 64, 6400)}
 			}, func(s Settings, _ []Change) bool { return s.InFlight == 50 && s.Chunk == 500 }},
-		"a size that requests do not get to is taken back": {Settings{Chunk: 500, InFlight: 8}, 0, 60,
+		"a size that requests do not get to is undone": {Settings{Chunk: 500, InFlight: 8}, 0, 60,
 			func(_ *Controller, at time.Time, _ int) Sample {
 				return Sample{At: at, Live: 8, InHands: 8, Demand: true, InFlightAuto: true, ChunkAuto: true,
 					Ended: []Ended{answered(8, 4000, 8*time.Second)}}

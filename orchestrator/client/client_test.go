@@ -132,7 +132,7 @@ func TestWhatFlowsMayPause(t *testing.T) {
 	})
 }
 
-// A document that stops in the middle is given up too, and the caller's own end stays the caller's.
+// A document that stops in the middle is abandoned too, and the caller's own end stays the caller's.
 func TestADocumentThatStops(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})

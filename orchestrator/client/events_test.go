@@ -23,7 +23,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *client.Client {
 	return cl
 }
 
-// A stream that breaks off continues after the last event that came, and gives up on what says no permanently.
+// A stream that ends early continues after the last event that came, and gives up on what says no permanently.
 func TestEventsGoOn(t *testing.T) {
 	t.Parallel()
 	var asked []string

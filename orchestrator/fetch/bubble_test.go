@@ -187,7 +187,7 @@ func TestCallsThatDoNotComeBack(t *testing.T) {
 		w.take(1, nil)
 		<-time.After(quickChunk + 1)
 		w.Tend(w.Context())
-		testenv.Is(t, <-ended, errTaken, "the call of a slice that was taken back ended with")
+		testenv.Is(t, <-ended, errTaken, "the call of a slice that was withdrawn ended with")
 	})
 }
 

@@ -134,7 +134,7 @@ func TestWhatBecomesOfReplies(t *testing.T) {
 			"wrong_endpoint", false},
 		"of items that were not requested": {world{verdict: settle.Verdict{Foreign: []workqueue.Ordinal{7}}},
 			[]string{empty}, "a acknowledged", 1, "foreign_ordinal", false},
-		"given up, without a letter": {world{}, []string{failed}, "a given back", 1, "", false},
+		"abandoned, without a letter": {world{}, []string{failed}, "a given back", 1, "", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &tc.world

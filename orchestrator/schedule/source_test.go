@@ -148,7 +148,7 @@ func TestItemsFromURLs(t *testing.T) {
 	}
 	body = testenv.Must(from.Open(t.Context(), server.URL+"/cut"))(t)
 	_, err = io.ReadAll(body)
-	wants(t, "an answer that breaks off", err, "ended early", true)
+	wants(t, "an answer that ends early", err, "ended early", true)
 	_ = body.Close()
 	for text, want := range map[string]string{
 		"": "not a URL", "file:///etc/passwd": "not a URL", "http://": "not a URL", "https://u:p@h.example/": "a password",

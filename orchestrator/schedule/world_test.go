@@ -89,7 +89,7 @@ func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err er
 	return due, ok, nil
 }
 
-// apply puts a schedule on record, of which only the lines that matter are given.
+// apply saves a schedule, of which only the lines that matter are given.
 func (w *world) apply(name, lines string) {
 	w.Helper()
 	source := "endpoint: e\nitems: {file: f.csv}\n" + lines

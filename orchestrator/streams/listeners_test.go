@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// list has someone say that he listens, as a service with the least of permissions can.
+// list announces a listener, as a service with the least of permissions can.
 func (b *bundle) list(t *testing.T, stages map[string]int) {
 	t.Helper()
 	svc := testenv.Must(micro.AddService(testenv.Conn(t, b.NS), micro.Config{

@@ -229,7 +229,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	}
 }
 
-// A load of several batches that fails is taken back with its lanes.
+// A load of several batches that fails is undone with its lanes.
 func TestALoadWithLinesIsTakenBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -220,7 +220,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	}
 	testenv.NoError(t, step.Commit(t.Context()))
 	wg.Wait()
-	testenv.Same(t, accepted.Items, size-1, "items accepted: those that were found, but for who failed otherwise")
+	testenv.Same(t, accepted.Items, size-1, "items accepted: those that were found, except who failed otherwise")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM work_result p JOIN work_block k USING (run_id, step) WHERE run_id = $1
 		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`,
 		run), 0, "accepted items that failed otherwise")

@@ -263,7 +263,7 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 }
 
 // PROOF: who may do what, 17.
-// What is old goes, but for what something still needs.
+// What is old goes, except what something still needs.
 func TestOldThingsAreDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

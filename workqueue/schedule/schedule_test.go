@@ -130,7 +130,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	mine := stopped
 	mine.Lease = lease // an attempt before, of the same leader
 	_, err = load(mine, 9000)
-	testenv.Fails(t, err, "an attempt that was given up has started a run")
+	testenv.Fails(t, err, "an attempt that was abandoned has started a run")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left of starts that were fenced off")
 	loaded := testenv.Must(load(claim, 3))(t)
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE schedule = 'night'`), 1, "runs that name their schedule")

@@ -65,7 +65,7 @@ func TestExportOfFiles(t *testing.T) {
 	}
 	// When it is interrupted, there is no index, and a directory with something in it is refused.
 	_, err := exportTo(t, r, strings.NewReader(exported[:len(exported)-20]))
-	testenv.Says(t, err, "was interrupted", "an export that breaks off")
+	testenv.Says(t, err, "was interrupted", "an export that ends early")
 	_, err = os.Stat(filepath.Join(dir, "index.ndjson"))
 	testenv.Is(t, err, os.ErrNotExist, "an interrupted export has an index")
 	_, err = exportTo(t, r, strings.NewReader(exported))

@@ -131,7 +131,7 @@ func supposedBySlider(s *stack, p *page) {
 	p.says("knob-priority", "It is now 3")
 	testenv.Same(s, s.number(priority), 3, "the priority after a conflict")
 	p.press("\r")
-	s.until("it is set all the same", `SELECT count(*) FROM batchrun WHERE priority = 7`)
+	s.until("it is set anyway", `SELECT count(*) FROM batchrun WHERE priority = 7`)
 }
 
 func runOf(p *page) string {
@@ -311,7 +311,7 @@ func aRunThatHasEnded(s *stack, p *page) {
 	whatHappened(p, run)
 }
 
-// Whoever goes to another page is at its heading, which is read out, however he went there.
+// A user who goes to another page is at its heading, which is read out, by any way.
 func focusFollows(s *stack, p *page) {
 	at := func(heading string) {
 		s.Helper()

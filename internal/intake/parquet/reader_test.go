@@ -205,7 +205,7 @@ type wide struct {
 	Text string `parquet:"text,dict"`
 }
 
-// A megabyte that an index repeats for every row takes no memory, and is given up.
+// A megabyte that an index repeats for every row takes no memory, and is abandoned.
 func TestParquetBombs(t *testing.T) {
 	t.Parallel()
 	rows := make([]wide, 2000)

@@ -182,7 +182,7 @@ func (s *simulation) publish() {
 			s.say("postponed")
 			s.must(settle.New(s.Store).Postpone(s.Context(), n.session, q.ID, time.Second, errors.New("no stream")))
 		case s.odd(15):
-			s.say("given up")
+			s.say("abandoned")
 			s.must(settle.New(s.Store).GiveUpClaim(s.Context(), n.session, q.ID))
 			if s.odd(2) {
 				s.put(q) // the server took it, and did not come to say so
