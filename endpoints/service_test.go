@@ -245,7 +245,7 @@ func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
 	core, said := observer.New(zap.InfoLevel)
 	nc := testenv.Must(nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...))(t)
 	defer nc.Close()
-	eventually(t, "it is told of", func() bool {
+	eventually(t, "it is reported", func() bool {
 		return said.FilterMessageSnippet("NATS cannot be reached; trying until it can: start `tranche serve`").Len() == 1
 	})
 	for _, line := range said.All() {

@@ -145,7 +145,7 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 				b.Want(t, run, 1, items, 0)
 				b.WantRight(t, run, items*len(steps))
 				testenv.Same(t, b.Number(t, `SELECT count(*) FROM run_event WHERE kind = 'completed'`), 1,
-					"times the completion was told")
+					"times the completion was reported")
 				b.Check(t)
 				again := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'session'`)
 				extra := l.Extra(items * len(steps))

@@ -166,7 +166,7 @@ func TestForecastsAreClose(t *testing.T) { //nolint:tparallel // scenes ends whe
 	}
 }
 
-// Runs are done by their time, as gently as that allows; and those that cannot be are told of soon, and no others.
+// Runs are done by their time, as gently as that allows; and those that cannot be are reported soon, and no others.
 func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes ends when all of them have
 	t.Parallel()
 	all := scenes()[:7]

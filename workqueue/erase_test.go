@@ -471,7 +471,7 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 	testenv.Same(t, err, nil, "started again")
 }
 
-// What came in while the rest was erased is told of.
+// What came in while the rest was erased is reported.
 func TestAKeyThatComesInWhileItIsErased(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

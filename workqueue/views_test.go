@@ -128,6 +128,6 @@ func TestRunsAreForetold(t *testing.T) {
 	}
 	if f := testenv.Must(failing.ForecastRun(t.Context(), run))(t).Forecast; told > 2 ||
 		!strings.Contains(f.WhyNot, "could not be read") {
-		t.Errorf("it says %+v, and was told of %d times", f, told)
+		t.Errorf("it says %+v, and was reported %d times", f, told)
 	}
 }

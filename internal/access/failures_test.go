@@ -136,7 +136,7 @@ func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
 		time.Sleep(3 * time.Minute) //nolint:forbidigo // as above
 		synctest.Wait()
 		if len(store.rows) != 1 || store.rows[0].Count != 3 || store.rows[0].Address != "192.0.2.1" {
-			t.Errorf("3 failures are told as %+v", store.rows)
+			t.Errorf("3 failures are reported as %+v", store.rows)
 		}
 		for range 2 { // the first is written immediately
 			_, err := gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret())

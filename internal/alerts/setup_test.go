@@ -62,7 +62,7 @@ func setup(t *testing.T) *bench {
 		conns: &connections.Connections{}}
 }
 
-// withReceiver is a bench with a host that is told by HTTP.
+// withReceiver is a bench with a host that is notified by HTTP.
 func withReceiver(t *testing.T, answer ...int) (*bench, *receiver) {
 	t.Helper()
 	host, b := newReceiver(t, answer...), setup(t)
@@ -229,7 +229,7 @@ func (b *bench) complete(run workqueue.RunID, generation, failed int) {
 		run, generation, failed)
 }
 
-// receiver is a host that is told by HTTP.
+// receiver is a host that is notified by HTTP.
 type receiver struct {
 	*httptest.Server
 
@@ -276,7 +276,7 @@ func (r *receiver) told(t *testing.T) (all []alerts.Message) {
 		}
 		if err := json.Unmarshal(body, &doc); err != nil || doc.Type != "alert" ||
 			doc.Data.ID != r.got[i].Header.Get("webhook-id") || r.got[i].Header.Get("webhook-signature") == "" {
-			t.Errorf("it was told %s, %v, by %v", body, err, r.got[i].Header)
+			t.Errorf("it was reported %s, %v, by %v", body, err, r.got[i].Header)
 		}
 		all = append(all, doc.Data)
 	}

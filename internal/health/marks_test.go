@@ -127,7 +127,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	w.stands(store.BreakerOpen, "bills", "")
 }
 
-// What got worse than it was when it was muted, and better, and worse again, is told of all the while, until
+// What got worse than it was when it was muted, and better, and worse again, is reported all the while, until
 // someone puts it muted again or it is over: alerts would tell each turn.
 func TestWhatGotWorseStaysSo(t *testing.T) {
 	t.Parallel()

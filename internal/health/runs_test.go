@@ -148,7 +148,7 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	w.goes(store.RunOverdue, opened.Run.String())
 }
 
-// A run whose items no one sends for long is told of, and not one that has just continued.
+// A run whose items no one sends for long is reported, and not one that has just continued.
 func TestARunThatDoesNotMove(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

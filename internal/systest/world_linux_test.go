@@ -172,7 +172,7 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
 	testenv.Same(w, right, w.items, "results of %d are right", w.items)
 	testenv.Same(w, w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run), 1,
-		"times the completion was told")
+		"times the completion was reported")
 	nodetest.WantInvariants(w.T, w.store)
 	executed := map[int]int{}
 	var slices []workqueue.SliceID

@@ -49,7 +49,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 	why := c.wantWhy("while the only key is being flushed", "flushing")["flushing"]
 	if want := begun.end.Flush.Claimed.Add(time.Minute + dispatch.DefaultClaimTTL); why.Until == nil ||
 		!why.Until.Equal(want) || !strings.Contains(why.Text, "being flushed: 1, the first since 2") {
-		t.Errorf("it is told of as %q until %v; want %s", why.Text, why.Until, want)
+		t.Errorf("it is reported as %q until %v; want %s", why.Text, why.Until, want)
 	}
 	c.record(begun, nil)
 	c.wantWhy("when another may be flushed")

@@ -116,7 +116,7 @@ func TestViewsOfSeveralSteps(t *testing.T) {
 	}
 }
 
-// A hold that all steps wait for is told once, and no item is counted twice.
+// A hold that all steps wait for is reported once, and no item is counted twice.
 func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -141,7 +141,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	testenv.Same(t, e.Summary, summary, "the summary is")
 }
 
-// A rate that several steps wait for is told once, with the command for any of them.
+// A rate that several steps wait for is reported once, with the command for any of them.
 func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -166,7 +166,7 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	g.work()
 	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 3, storetest.Statement: 3, storetest.Posting: 2})
 	if advised(fix) || !advised(again) {
-		t.Error("a part that is fixed is told of as bad")
+		t.Error("a part that is fixed is reported as bad")
 	}
 	g.Check()
 }

@@ -36,12 +36,12 @@ func (w *past) untilPoint() (b before) {
 	return b
 }
 
-// beyondPoint has the nodes continue: a third more of the long run is recorded, the short one completes and is told of,
+// beyondPoint lets the nodes continue: a third more of the long run is recorded, the short one completes, is reported,
 // and a run is made of which no one will know.
 func (w *past) beyondPoint(b *before) (vanished workqueue.RunID) {
 	w.Helper()
 	vanished = w.run("vanished", chunk)
-	w.until("the short run is told of", func() bool {
+	w.until("the short run is reported", func() bool {
 		return w.number(w.url, `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'
 			AND published_at IS NOT NULL`, b.short) == 1
 	})
@@ -77,7 +77,7 @@ func (w *past) wantWhole(url string, b before) {
 	if err != nil || !slices.ContainsFunc(facts.Conditions, gap) {
 		w.Errorf("the health knows of %+v, %v", facts, err)
 	}
-	testenv.Same(w, len(w.completions("run", b.short)), 1, "the completion was told under the ids")
+	testenv.Same(w, len(w.completions("run", b.short)), 1, "the completion was reported under the ids")
 	testenv.Same(w, w.number(url, `SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`), 0,
 		"slices waited for their deadline")
 }
@@ -168,7 +168,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	w := setupPast(t, at(front.Addr()))
 	b := w.untilPoint()
 	w.upTo(0)
-	w.until("the short run is told of", func() bool {
+	w.until("the short run is reported", func() bool {
 		return w.number(w.url, `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, b.short) == 1
 	})
 	done := w.number(w.url, doneOf, b.long)
@@ -181,7 +181,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	w.wantSound(standby.URL(), "long", b.long, items)
 	w.wantSound(standby.URL(), "short", b.short, 2*chunk)
 	w.wantInvariants(standby.URL())
-	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
+	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are reported")
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind`), 1, "times the take-over was noted")
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM run_event WHERE kind = 'rewound'`), 0,
 		"runs report a loss")
@@ -201,5 +201,5 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 	w.wantSound(w.url, "long", b.long, items)
 	w.wantSound(w.url, "short", b.short, 2*chunk)
 	w.wantInvariants(w.url)
-	testenv.Same(t, w.number(w.url, `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
+	testenv.Same(t, w.number(w.url, `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are reported")
 }
