@@ -187,7 +187,7 @@ func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 			heads = append(heads, row.Item)
 		}
 	}
-	busy, err := r.underWay(ctx, heads)
+	busy, err := r.inProgress(ctx, heads)
 	if err != nil {
 		return nil, err
 	}
