@@ -20,6 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
+// maxRetentionAge is the maximum age that can be set.
 const maxRetentionAge = 100 * 366 * 24 * time.Hour
 
 const seeRetention = "tranche retention show"
