@@ -92,7 +92,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 		{`http: {url: "http://h/", method: GET, body: {}}`, "steps[0].http.method: a GET has no body"},
 		{`http: {url: "http://h/", body: "{nope}"}`, "steps[0].http.body: there is no {nope} here"},
 		{`http: {url: "http://h/", body: 0x10}`, "steps[0].http.body: want what JSON can say"},
-		{`http: {url: "http://h/", body: {1: 2}}`, "steps[0].http.body: the name \"1\" has to stand in quotes"},
+		{`http: {url: "http://h/", body: {1: 2}}`, "steps[0].http.body: the name \"1\" must be in quotes"},
 		{`http: {url: "http://h/", headers: {"a b": x}}`, `steps[0].http.headers: invalid header name "a b"`},
 		{
 			`http: {url: "http://h/", headers: {Host: x}}`,
@@ -116,7 +116,7 @@ func TestBadKindsThatFetch(t *testing.T) {
 		{`sql: {source: a}`, "steps[0].sql.query: a query is needed"},
 		{`sql: {source: a, query: "DELETE FROM x WHERE i = ANY($1)"}`, "steps[0].sql.query: it only reads"},
 		{`sql: {source: a, query: "/* SELECT */ DROP TABLE x -- $1"}`, "steps[0].sql.query: it only reads"},
-		{`sql: {source: a, query: "SELECT 1 -- $1"}`, "steps[0].sql.query: $1 is not in it"},
+		{`sql: {source: a, query: "SELECT 1 -- $1"}`, "steps[0].sql.query: $1 is missing"},
 		{`sql: {source: a, query: "SELECT $1, $4"}`, "steps[0].sql.query: there is no $4"},
 		{`sql: {source: a, query: "SELECT $1", rows: all}`, `steps[0].sql.rows: want one of one, many`},
 		{`sql: {source: a, query: "SELECT $1", timeout: 0s}`, "steps[0].sql.timeout: "},

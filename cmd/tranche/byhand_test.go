@@ -71,7 +71,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "pause", "--all"), 0, "no run was paused")
 	b.want(b.tranche("run", "resume", "it", "--max-failed", "none"), 0, "resumed: its items")
 	start("--name", "other")
-	b.want(b.tranche("run", "pause", "--all"), 0, "2 runs paused", "started from now on are not paused", "resume --all")
+	b.want(b.tranche("run", "pause", "--all"), 0, "2 runs paused", "new runs are not paused", "resume --all")
 	b.want(b.tranche("run", "resume", "--all"), 0, "2 runs resumed: their items")
 	b.want(b.tranche("run", "cancel", "other", "--reason", "twice"), 0, "3 items left")
 

@@ -120,7 +120,7 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 		{"params: {a: [b]}\n",
 			"params.a: want a value: text, a number, true or false; this is a list"},
 		{"params: {1: b}\n",
-			"the name \"1\" has to stand in quotes"},
+			"the name \"1\" must be in quotes"},
 		{"- a\n",
 			"f.yaml:1:1: want fields: name, order"},
 		{"name: &a x\n",

@@ -175,7 +175,7 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"sources:\n  a:\n    dsn: {postgres://me:" + canary + "@x: 1}",
 			"c.yaml:3:11: sources.a.dsn: want fields: env, file"},
 		{"sources:\n  a: {}", "c.yaml:2:6: sources.a: it has no dsn"},
-		{"sources:\n  a:\n    dsn: {file: dsn, env: X}", "c.yaml:3:11: sources.a.dsn: say where it stands: either env"},
+		{"sources:\n  a:\n    dsn: {file: dsn, env: X}", "c.yaml:3:11: sources.a.dsn: say where it is: either env"},
 		{"sources:\n  a:\n    dsn: {file: nodsn}", "c.yaml:3:11: sources.a.dsn: it is not a connection string"},
 		{"sources:\n  a:\n    dsn: {file: nothere}", "no such file"},
 		{"sources:\n  a:\n    dsn: {env: F_TEST_EMPTY}", "the environment has no F_TEST_EMPTY"},

@@ -94,7 +94,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	const rest = "endpoint: e\nitems: {file: f.csv}\n"
 	for text, want := range map[string]string{
-		`cron: "TZ=UTC 0 0 * * *"`:                         "s:1:7: cron: a time zone does not stand in the expression",
+		`cron: "TZ=UTC 0 0 * * *"`:                         "s:1:7: cron: a time zone does not belong in the expression",
 		`cron: "CRON_TZ="`:                                 "use the field zone",
 		`cron: "@reboot"`:                                  "unrecognized descriptor: @reboot",
 		`cron: "@every 0s"`:                                "0s is too often; at least 1m0s",

@@ -93,7 +93,7 @@ func TestCodesOfARunAreSet(t *testing.T) {
 	set(200, `"after":{"retry_codes":"B, C.D"}`, `{"retry_codes":["B","C.D"]}`)
 	set(200, `"before":{"retry_codes":"B, C.D"}`, `{"retry_codes":["none"]}`)
 	set(200, `"after":{"no_retry_codes":"B"}`, `{"no_retry_codes":["B"],"retry_codes":[]}`)
-	set(422, `code \"B\" would stand in retry_codes and in no_retry_codes`, `{"retry_codes":["B"]}`)
+	set(422, `code \"B\" would be in retry_codes and in no_retry_codes`, `{"retry_codes":["B"]}`)
 	set(422, "appears twice", `{"retry_codes":["A","A"]}`)
 	set(422, "a b", `{"no_retry_codes":["a b"]}`)
 	codes := `SELECT count(*) FROM run_step WHERE retry_codes = '{}' AND no_retry_codes = '{B}'`
