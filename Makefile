@@ -31,9 +31,9 @@ PROOF       := /internal/(systest|embedded)(/|$$)|/cmd/tranche$$|/orchestrator/s
 PROOF_PKG   ?= ./...
 # Packages of make proof in parallel. They mostly wait for processes.
 PROOF_P     ?= 3
-# Run only by make soak: installed artefacts, and tests that a change rarely breaks. make proof keeps one fault of each
+# Run only by make soak: installed artifacts, and tests that a change rarely breaks. make proof keeps one fault of each
 # kind, Go conformance and the main paths through the dashboard.
-SOAK_SHIP   := TestChart|TestCompose|TestImagesAsComposeRunsThem|TestReleaseArtefacts|TestTwoCheckoutsMakeTheSameBytes
+SOAK_SHIP   := TestChart|TestCompose|TestImagesAsComposeRunsThem|TestReleaseArtifacts|TestTwoCheckoutsMakeTheSameBytes
 SOAK_WALKS  := TestDashboard/a_million|TestDashboard/together/(in_4K|a_gate_that|a_list_that|a_part_is|a_run_that_stands|items_in|keyboard|many_tabs|parallel|two_runs|why_nothing)
 SOAK_FAULTS := TestCluster/(one|two|all)_|TestTheDiskIsFull/the_private|TestStandbyThatLagsTakesOver/(two|nodes)|TestBackupIsPutBack/nodes_live|TestAFlowLoses/the_(states|questions)|TestNothingIsLostWithoutAFault
 SOAK_TESTS  := $(SOAK_SHIP)|$(SOAK_WALKS)|$(SOAK_FAULTS)|TestMakeCluster|TestNodeServicePasses|TestNodePackage|TestProxiesOfTheDocs|TestTheSmallestServiceDoesWhatItMust|TestMutantsAreCaught|TestFlawsAreFound|TestARunIsArchivedInS3
@@ -157,7 +157,7 @@ image: ## build images tranche:TAG and tranche-interest:TAG for amd64 and arm64 
 	scripts/image.sh $(TAG)
 
 .PHONY: release-snapshot
-release-snapshot: ## build all release artefacts into dist, without publishing
+release-snapshot: ## build all release artifacts into dist, without publishing
 	tool=$$(scripts/tool.sh $(GORELEASER)) && COMMIT=$$(git rev-parse HEAD) \
 	DATE=$$(TZ=UTC git log -1 --date=format-local:%Y-%m-%dT%H:%M:%SZ --format=%cd) $$tool release --snapshot --clean
 

@@ -33,7 +33,7 @@ func position() *rapid.Generator[int] {
 	return rapid.OneOf(rapid.IntRange(0, bitfield.Size-1), rapid.SampledFrom(edges), rapid.IntRange(0, 130))
 }
 
-// pair draws the same set twice over: as runs of neighbours and single members.
+// pair draws the same set twice: as runs of neighbors and single members.
 func pair() *rapid.Generator[both] {
 	return rapid.Custom(func(t *rapid.T) both {
 		b := both{oracle: oracle{}}

@@ -28,7 +28,7 @@ type answerBox struct {
 type callPart struct {
 	first, end int              // ordinals [first, end), without those at the end that did not fit
 	left       int              // unanswered ordinals
-	slots      map[int]struct{} // ordinals of received slots, also of items not asked for
+	slots      map[int]struct{} // ordinals of received slots, also of unrequested items
 	final      int              // number of slots in the whole reply; -1 until known
 	whole      bool             // the final message held all slots
 	failure    *wire.SlotError

@@ -155,7 +155,6 @@ const (
 	defaultCaller = "caller"
 )
 
-// call is one Call or CallList in progress.
 type call struct {
 	nc       *nats.Conn
 	js       jetstream.JetStream // nil with Direct

@@ -253,10 +253,10 @@ func TestCallWithoutPermission(t *testing.T) {
 		user, endpoint, subject string
 		opts                    []CallOption
 	}{
-		"request":        {"mute", "shut", "tranche.work.shut", []CallOption{CallerName("web")}},
-		"direct request": {"mute", "shut", "tranche.direct.shut", []CallOption{CallerName("web"), Direct()}},
-		"answers":        {"mute", "open", "tranche.call.caller.>", nil},
-		"acknowledgment": {"deaf", "open", "_INBOX.>", []CallOption{CallerName("web")}},
+		"request":         {"mute", "shut", "tranche.work.shut", []CallOption{CallerName("web")}},
+		"direct request":  {"mute", "shut", "tranche.direct.shut", []CallOption{CallerName("web"), Direct()}},
+		"answers":         {"mute", "open", "tranche.call.caller.>", nil},
+		"acknowledgement": {"deaf", "open", "_INBOX.>", []CallOption{CallerName("web")}},
 	} {
 		nc := testenv.Must(nats.Connect(b.server.ClientURL(), nats.UserInfo(tc.user, "p"), nats.Timeout(patience)))(t)
 		t.Cleanup(nc.Close)
@@ -465,7 +465,7 @@ func TestWrappersSeeEachStage(t *testing.T) {
 			slots, answersErr := w.Answers()
 			mu.Lock()
 			defer mu.Unlock()
-			seen = append(seen, fmt.Sprintf("stage %d: %d items, %d answered, %d go on", w.Stage(), before, len(slots),
+			seen = append(seen, fmt.Sprintf("stage %d: %d items, %d answered, %d continue", w.Stage(), before, len(slots),
 				len(w.GoingOn())))
 			if wire.TraceOfHeader(w.Header()).Parent != someParent && w.Stage() > 0 {
 				t.Errorf("stage %d has trace %+v", w.Stage(), wire.TraceOfHeader(w.Header()))
@@ -475,8 +475,8 @@ func TestWrappersSeeEachStage(t *testing.T) {
 	checkJoined(t, "wrapped", b.reply("flow", numbers(30)), 30)
 	mu.Lock()
 	defer mu.Unlock()
-	want := []string{"stage 0: 30 items, 6 answered, 24 go on", "stage 1: 23 items, 4 answered, 19 go on",
-		"stage 2: 19 items, 19 answered, 0 go on"}
+	want := []string{"stage 0: 30 items, 6 answered, 24 continue", "stage 1: 23 items, 4 answered, 19 continue",
+		"stage 2: 19 items, 19 answered, 0 continue"}
 	testenv.SameList(t, seen, want, "wrappers saw")
 }
 

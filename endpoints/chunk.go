@@ -149,7 +149,7 @@ func (i *Item[In, Out]) claim() bool {
 	case j.Answers.Closed:
 		j.Log.Warn("an answer came after the handler had returned and is dropped", zap.Int("ordinal", i.Ordinal))
 	case i.answered:
-		j.Log.Warn("an item was answered twice; the first answer stands", zap.Int("ordinal", i.Ordinal))
+		j.Log.Warn("an item was answered twice; the first answer counts", zap.Int("ordinal", i.Ordinal))
 	default:
 		i.answered = true
 		return true

@@ -172,12 +172,12 @@ func TestVersionsOfAFlowSideBySide(t *testing.T) {
 	w := b.collect(1)[meta.Slice]
 	w.fails(t, wire.CodeFlowChanged, true, 0)
 	if took := time.Since(began); took < flow.MaxChanged*rest {
-		t.Errorf("it was given up after %s", took)
+		t.Errorf("it was abandoned after %s", took)
 	}
 }
 
-// TestLegsOfAJoinArriveTogether has the replies to both requests of many chunks come at once, one whole and the other
-// in parts, to two instances. No chunk is lost, and none goes on without a leg.
+// TestLegsOfAJoinArriveTogether makes both replies of many chunks come together, one whole and the other
+// in parts, to two instances. No chunk is lost, and none continues without a leg.
 func TestLegsOfAJoinArriveTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -224,7 +224,7 @@ func (b *bundle) spoil(meta wire.Meta, part string, change func(h nats.Header, b
 }
 
 // TestSpoiledStatesAndHeads has someone write into the stream of suspended chunks. No service dies of it, and the
-// asker is told, as long as it stands there who he is.
+// asker is told, as long as the state names it.
 func TestSpoiledStatesAndHeads(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -283,7 +283,7 @@ func TestSpoiledStatesAndHeads(t *testing.T) {
 		}
 	}
 	for len(told) > 0 {
-		for slice, w := range b.collect(1) { // also of others, which are given up after many deliveries
+		for slice, w := range b.collect(1) { // also of others, which are abandoned after many deliveries
 			name, ours := told[slice]
 			if ours && (w.failure == nil || w.failure.Code != wire.CodeFlowChanged || !w.failure.Retry) {
 				t.Errorf("%s: answered %d, failure %v", name, w.answered, w.failure)

@@ -531,7 +531,7 @@ func TestAStageThatOutlastsItsTime(t *testing.T) {
 	b.nothingLeft()
 }
 
-// No one serves the endpoint that a flow asks. What the flow has stored and asked goes when its time is over, and
+// No one serves the endpoint that a flow asks. What the flow has stored and asked goes when its time ends, and
 // nothing is said to the node: the slice's deadline brings the items back.
 func TestAFlowThatIsNotAnsweredInTime(t *testing.T) {
 	t.Parallel()

@@ -54,7 +54,7 @@ func (g *gate) handle(_ context.Context, chunk *Chunk[number, square]) error {
 	return nil
 }
 
-// TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch has ended: the next one goes by it.
+// TestFetchCountsWhatItHasTaken looks at the room as soon as a fetch ended: the next one goes by it.
 func TestFetchCountsWhatItHasTaken(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -112,7 +112,7 @@ func TestSlowHandlersHoldFewLargeRequests(t *testing.T) {
 	b.collect(requests)
 }
 
-// deaf has the server lose all pulls of an endpoint, while someone goes on to send their heartbeats; lost gets a value
+// deaf makes the server lose all pulls of an endpoint, whose heartbeats are sent on; lost gets a value
 // for each. The returned function ends it; pulls that were lost by then stay lost.
 func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	b.t.Helper()
@@ -134,7 +134,7 @@ func (b *bundle) deaf(endpoint string) (lost <-chan struct{}, end func()) {
 	return losses, func() { b.account.RemoveMapping(next) }
 }
 
-// TestWatchdogGivesALostPullUp has the server lose a pull whose heartbeats go on.
+// TestWatchdogGivesALostPullUp has the server lose a pull whose heartbeats continue.
 func TestWatchdogGivesALostPullUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -239,13 +239,13 @@ func TestListenersSayHowTheyAre(t *testing.T) {
 	}
 }
 
-// A server that is not there is told of once, without the password.
+// A missing server is reported once, without the password.
 func TestANATSThatIsNotThereIsToldOf(t *testing.T) {
 	t.Parallel()
 	core, said := observer.New(zap.InfoLevel)
 	nc := testenv.Must(nats.Connect("nats://u:canary@127.0.0.1:1", append(Options(), LogTo(zap.New(core)))...))(t)
 	defer nc.Close()
-	eventually(t, "it is told of", func() bool {
+	eventually(t, "it is reported", func() bool {
 		return said.FilterMessageSnippet("NATS cannot be reached; trying until it can: start `tranche serve`").Len() == 1
 	})
 	for _, line := range said.All() {

@@ -75,7 +75,6 @@ func setup(t testing.TB, change ...func(*server.Options)) *bundle {
 	return b.over(b.connect())
 }
 
-// newBundle returns a bundle without a server.
 func newBundle(t testing.TB) *bundle {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), allTimeout)
@@ -128,7 +127,7 @@ func (b *bundle) connect() *nats.Conn {
 
 func (b *bundle) streams() {
 	b.t.Helper()
-	// A request may be lost while a server starts. It is the one that is given up then, and not all that they are.
+	// A request may be lost while a server starts. It is the one that is abandoned then, and not all that they are.
 	js := testenv.Must(jetstream.New(b.nc, jetstream.WithDefaultTimeout(time.Second)))(b.t)
 	eventually(b.t, "the streams are there", func() bool {
 		_, err := stream.Ensure(context.WithoutCancel(b.ctx), js, stream.Config{})
@@ -220,7 +219,6 @@ func perItem[In, Out, State, Shared any](
 	}
 }
 
-// payload is one item of a request.
 type payload struct {
 	ordinal int
 	json    string
@@ -250,7 +248,6 @@ func (b *bundle) bound(name string, bytes int64) {
 	testenv.Must(b.js.UpdateStream(b.ctx, config))(b.t)
 }
 
-// ask publishes a request.
 func (b *bundle) ask(endpoint string, items []payload, change ...func(*wire.Meta)) wire.Meta {
 	b.t.Helper()
 	meta, msg := b.request(endpoint, items, change...)
@@ -317,7 +314,7 @@ func (w *whole) fails(t testing.TB, code string, retry bool, answered ...int) {
 	t.Helper()
 	if w == nil || w.failure == nil || w.failure.Code != code || w.failure.Retry != retry ||
 		len(answered) > 0 && w.answered != answered[0] {
-		t.Errorf("got %+v; want failure %s, to be tried again: %t, and %v answered", w, code, retry, answered)
+		t.Errorf("got %+v; want failure %s, to be retried: %t, and %v answered", w, code, retry, answered)
 	}
 }
 
@@ -325,7 +322,7 @@ func (w *whole) fails(t testing.TB, code string, retry bool, answered ...int) {
 func fails(t testing.TB, err error, code string, retry bool) {
 	t.Helper()
 	if slot, ok := errors.AsType[*wire.SlotError](err); !ok || slot.Code != code || slot.Retry != retry {
-		t.Errorf("got %v; want %s, to be tried again: %t", err, code, retry)
+		t.Errorf("got %v; want %s, to be retried: %t", err, code, retry)
 	}
 }
 
@@ -427,7 +424,6 @@ func (b *bundle) next(consumer jetstream.Consumer) jetstream.Msg {
 	return testenv.Must(consumer.Next(jetstream.FetchMaxWait(patience), jetstream.FetchHeartbeat(patience/2)))(b.t)
 }
 
-// reply asks and returns the answer.
 func (b *bundle) reply(endpoint string, items []payload) *whole {
 	b.t.Helper()
 	meta := b.ask(endpoint, items)

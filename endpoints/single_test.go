@@ -22,7 +22,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// suspect asks for something that was given up before.
+// suspect asks for something that was abandoned before.
 func (b *bundle) suspect(endpoint string) wire.Meta {
 	b.t.Helper()
 	return b.ask(endpoint, []payload{{0, `{"n":3}`}}, func(m *wire.Meta) { m.Deliveries = wire.SuspectDeliveries })
@@ -158,7 +158,7 @@ func (b *bundle) askSingle(endpoint, text string, deliveries int) wire.Meta {
 	return b.ask(endpoint, []payload{{0, text}}, func(m *wire.Meta) { m.Mode, m.Deliveries = wire.ModeSingle, deliveries })
 }
 
-// Requests of one item are tried again where that may help, and leave a letter where the handler did not decide.
+// Requests of one item are retried where that may help, and leave a letter where the handler did not decide.
 func TestSingleRequestsThatDie(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -204,7 +204,7 @@ func (i *StageItem[In, Out, State, Shared]) Next() {
 	a := &i.core.Work.Job.Answers
 	a.Mu.Lock()
 	defer a.Mu.Unlock()
-	if i.core.Open("went on") && i.core.HasNext() {
+	if i.core.Open("continued") && i.core.HasNext() {
 		i.core.Next = true
 	}
 }

@@ -237,7 +237,7 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Para
 	b.stop()
 	b.opts.Password = "another"
 	b.start()
-	eventually(t, "it has been refused again and again, or has given up", func() bool {
+	eventually(t, "it has been refused repeatedly, or has given up", func() bool {
 		return refused.Load() >= 3 || nc.IsClosed()
 	})
 	if nc.IsClosed() {
@@ -253,7 +253,7 @@ func TestConnectGoesOnWhenItIsRefused(t *testing.T) { // t.Setenv forbids t.Para
 	testenv.Says(t, err, "no.seed", "a missing file")
 }
 
-// Servers that refuse log each try; those that are not there are to be found again at once.
+// Servers that refuse log each try; those that do not exist are to be found again immediately.
 func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
 	t.Parallel()
 	core, logged := observer.New(zap.DebugLevel)
@@ -271,7 +271,7 @@ func TestServersThatRefuseAreTriedMoreSeldom(t *testing.T) {
 	}
 	o.ReconnectErrCB(nc, nats.ErrNoServers)
 	if wait := o.CustomReconnectDelayCB(9); wait > 2*reconnectWait {
-		t.Errorf("the next try at a server that is not there waits %v", wait)
+		t.Errorf("the next try at a server that does not exist waits %v", wait)
 	}
 	if n := logged.FilterMessageSnippet("NATS_URL=$(cat DIR/nats-url)").Len(); n != 2 || logged.Len() != 2 {
 		t.Errorf("%d lines of which %d say what to do; want one for each of the two troubles", logged.Len(), n)

@@ -69,7 +69,7 @@ func (t Target[Query, Answer]) Err(item Flowing) *wire.SlotError {
 	return slot.Err
 }
 
-// Answer returns the endpoint's answer to the previous stage's question. It is the zero value if nothing was asked or
+// Answer returns the endpoint's answer to the previous stage's question. It is the zero value if there was none or
 // Err is not nil. An answer that does not fit the type fails the item with CodeBadAnswer; later answers to the item
 // are dropped.
 //

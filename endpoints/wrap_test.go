@@ -20,7 +20,6 @@ import (
 
 type wrapChunk = Chunk[number, square]
 
-// double answers each item.
 var double = each(func(item *Item[number, square]) { item.Reply(square{2 * item.In.N}) })
 
 func TestWrappersNest(t *testing.T) {
@@ -172,7 +171,7 @@ func TestWrappersDecideWhatIsAnswered(t *testing.T) {
 		opts    []Option
 		slots   map[int]string
 		failure string
-		final   bool // it is not to be tried again
+		final   bool // it is not to be retried
 	}{
 		"answers": {double, []Option{Wrap(remember)}, map[int]string{0: `{"square":0}`, 1: `{"square":42}`, 2: "%PDF",
 			3: `{"square":6}`}, "", false},
@@ -226,7 +225,7 @@ func TestWrappersDecideWhatIsAnswered(t *testing.T) {
 }
 
 // While answers are held, none but those that are not the handler's are sent, and the wrapper sees them in their order;
-// then they are sent as it saw them, those in pieces among them, or taken back.
+// then they are sent as it saw them, those in pieces among them, or dropped.
 func TestHold(t *testing.T) {
 	t.Parallel()
 	b := setup(t, func(o *server.Options) { o.MaxPayload = 64 << 10 })
@@ -291,7 +290,7 @@ func TestHold(t *testing.T) {
 	}
 	dropped := b.reply("dropped", append(numbers(2), payload{100, `{}`}))
 	if dropped.holds(t, "dropped", "rolled_back", nil); dropped.messages != 1 {
-		t.Errorf("of what was taken back %d messages came", dropped.messages)
+		t.Errorf("of what was dropped %d messages came", dropped.messages)
 	}
 }
 
@@ -303,7 +302,7 @@ func TestHoldIsBounded(t *testing.T) {
 		for _, item := range chunk.Items() {
 			item.Reply(text)
 		}
-		testenv.Fails(t, ctx.Err(), "the handler's context goes on")
+		testenv.Fails(t, ctx.Err(), "the handler's context continues")
 		return nil
 	}
 	serveList(b, "huge", handler, Wrap(func(ctx context.Context, w *Work, next func(context.Context) error) error {
@@ -377,7 +376,7 @@ func TestPartOf(t *testing.T) {
 		t.Errorf("%+v, %v, %v", n, there, err)
 	}
 	if n, there, err := PartOf[number](t.Context(), info, "other"); n.N != 0 || there || err != nil {
-		t.Errorf("a part that is not there: %+v, %v, %v", n, there, err)
+		t.Errorf("a part that does not exist: %+v, %v, %v", n, there, err)
 	}
 	for name, want := range map[string]wire.Binary{
 		"json": {ContentType: "application/json", Data: []byte(`{"n":7}`)}, "png": {ContentType: "image/png",

@@ -151,7 +151,7 @@ func (i *Items) checkReading(prefix string) error {
 			return err
 		}
 		if names[name] {
-			return fieldError(prefix+"columns", "%.40q stands twice", name)
+			return fieldError(prefix+"columns", "%.40q appears twice", name)
 		}
 		names[name] = true
 	}
@@ -191,7 +191,7 @@ func (i *Items) checkNames(prefix string) error {
 	}
 	for _, name := range i.Columns { // without columns the row has both
 		if _, moved := i.Rename[name]; called[name] && !moved && i.HasHeader() {
-			return fieldError(prefix+"columns", "%.40q stands there, and another column is renamed to it; rename it, too, or "+
+			return fieldError(prefix+"columns", "%.40q exists, and another column is renamed to it; rename it, too, or "+
 				"leave it out", name)
 		}
 	}
@@ -333,11 +333,11 @@ func (p *Plan) checkOrder() error {
 		return nil
 	}
 	if p.Order.By == "" {
-		beside := "values"
+		field := "values"
 		if p.Order.Partitions != 0 {
-			beside = "partitions"
+			field = "partitions"
 		}
-		return fieldError(beside, "it goes with order_by, which is missing; name the field that items are put in order by, "+
+		return fieldError(field, "it goes with order_by, which is missing; name the field that items are put in order by, "+
 			"like order_by: customer, or leave this out")
 	}
 	err := p.Order.Validate()
@@ -356,7 +356,7 @@ func (p *Plan) checkOrder() error {
 				"wait until it has done those before them; leave one of the two out")
 		case s.Optional && p.Stops():
 			return fieldError(stepField(i)+".optional", "it does not go with on_failure: stop, since what comes after the step "+
-				"would go on for items that are ended; leave one of the two out")
+				"would continue for items that are ended; leave one of the two out")
 		}
 	}
 	return nil

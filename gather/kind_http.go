@@ -252,7 +252,7 @@ func (h *HTTP) validateHeaders(prefix string) error {
 		case slices.Contains(reservedHeaders(), lower):
 			return fieldError(prefix+name, "this header says how a request is sent; it is not for plans to say")
 		case seen[lower]:
-			return fieldError(prefix+name, "it stands twice")
+			return fieldError(prefix+name, "it appears twice")
 		case len(h.Headers[name]) > maxHeaderBytes:
 			return fieldError(prefix+name, "it has %d bytes; at most %d are allowed", len(h.Headers[name]),
 				maxHeaderBytes)
@@ -284,7 +284,7 @@ func (r *HTTPResponse) validate(many bool, prefix string) error {
 			bad = bad || !strings.HasPrefix(escape, "0") && !strings.HasPrefix(escape, "1")
 		}
 		if bad {
-			return fieldError(prefix+p.name, "%.60q is no JSON pointer; want one like /data/0/id", p.pointer)
+			return fieldError(prefix+p.name, "%.60q is not a JSON pointer; want one like /data/0/id", p.pointer)
 		}
 	}
 	if !many && (r.Items != "" || r.Key != "") {

@@ -50,7 +50,7 @@ type SQL struct {
 	ContentType string             `json:"content_type,omitempty"`
 	Rows        string             `json:"rows" enum:"one,many"` // one row per item; or many: a list, possibly empty
 	Timeout     workqueue.Duration `json:"timeout"`              // of a query; 1ms to 1h; the operator may limit it
-	MaxRows     int                `json:"max_rows"`             // of a query; likewise
+	MaxRows     int                `json:"max_rows"`             // of a query
 	MaxBytes    workqueue.Bytes    `json:"max_bytes"`            // of one part; 1 to 256 MiB
 }
 
@@ -152,7 +152,7 @@ func (q *SQL) validateQuery(s *Step, field string) error {
 	case !queryBegin.MatchString(bare):
 		return fieldError(field, "it only reads, so it begins with SELECT, WITH, VALUES or TABLE")
 	case !slices.Contains(parameters, "$1"):
-		return fieldError(field, "$1 is not in it, which has the keys of the items to ask for, as in WHERE id = ANY($1)")
+		return fieldError(field, "$1 is missing; it has the keys of the requested items, as in WHERE id = ANY($1)")
 	}
 	for _, p := range parameters {
 		if !slices.Contains([]string{"$1", "$2", "$3"}, p) {

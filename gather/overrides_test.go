@@ -93,13 +93,13 @@ func TestOverridesNameTheField(t *testing.T) {
 		`{"rename":["a"]}`:                                 "rename: want NAME=VALUE",
 		`{"rename":["a=c","b=c"]}`:                         `rename: two columns are renamed to "c"`,
 		`{"types":["a=date"]}`:                             "types: a: want one of number, text, bool, json",
-		`{"columns":["a","b"],"rename":["a=b"]}`:           `columns: "b" stands there, and another column is renamed to it`,
+		`{"columns":["a","b"],"rename":["a=b"]}`:           `columns: "b" exists, and another column is renamed to it`,
 		`{"columns":["a","b"],"rename":["a=b","b=a"]}`:     "", // they change places
-		`{"columns":["a","a"]}`:                            `columns: "a" stands twice`,
+		`{"columns":["a","a"]}`:                            `columns: "a" appears twice`,
 		`{"desc":true}`:                                    "desc: it is about the order of items",
 		`{"on_invalid":"x"}`:                               "on_invalid: want reject or fail",
 		`{"contract":"x"}`:                                 "contract: want reject, warn or off",
-		`{"schema":{"type":"x"}}`:                          "schema: it is no JSON Schema",
+		`{"schema":{"type":"x"}}`:                          "schema: it is not a JSON Schema",
 		`{"schema":{},"on_invalid":"fail"}`:                "",
 		`{"schema":{},"on_invalid":"fail","order_by":"a"}`: "on_invalid: it does not go with order_by",
 		`{"canary_auto_approve":true}`:                     "canary_auto_approve: there is no canary",
@@ -159,7 +159,7 @@ func TestSetOverrides(t *testing.T) {
 	for field, text := range map[string]string{
 		"chunk": "many", "rate": "1_000", "canary_auto_approve": "yes", "timeout": "5", "chunk_bytes": "1KB",
 		"max_failed": "few", "fail_fast": "5",
-		"retry_codes": "", "priority": "1.5", "colour": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
+		"retry_codes": "", "priority": "1.5", "color": "red", "order_by": "a..b", "partitions": "x", "on_failure": "halt",
 	} {
 		wrong := testenv.As[*gather.FieldError](t, new(gather.Overrides).Set(field, text), "%s %q", field, text)
 		testenv.Same(t, wrong.Field, field, "%q", text)
@@ -190,7 +190,7 @@ func TestOverridesOfSingleSteps(t *testing.T) {
 		"chunk=5":         `set: "chunk=5": want STEP.SETTING=VALUE`,
 		"a.chunk":         "want STEP.SETTING=VALUE",
 		"a b.chunk=5":     `set: "a b": use`,
-		"a.colour=5":      "steps.a.colour: there is no such setting; there are chunk, chunk_bytes",
+		"a.color=5":       "steps.a.color: there is no such setting; there are chunk, chunk_bytes",
 		"a.priority=5":    "steps.a.priority: there is no such setting",
 		"a.chunk=many":    "steps.a.chunk: want a whole number like 500, or auto; this is",
 		"a.chunk=0":       "steps.a.chunk: 0 is not within 1 to 8192",

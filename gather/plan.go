@@ -169,7 +169,7 @@ func checkGraph(steps []Step) error {
 				return fieldError(field, "there is no step %q; there are %s", need, namesOf(steps))
 			}
 			if slices.Contains(steps[i].Needs[:n], need) {
-				return fieldError(field, "%q stands twice", need)
+				return fieldError(field, "%q appears twice", need)
 			}
 		}
 	}

@@ -242,7 +242,7 @@ func TestPlansWithAnOrder(t *testing.T) {
 		"order_by: a\npartitions: 0\n":              "2:13: partitions: want a whole number within 1 to 65536; this is 0",
 		"order_by: a\nvalues: []\n":                 "2:9: values: the list is empty",
 		"order_by: a\npartitions: 2\nvalues: [x]\n": "2:13: partitions: it does not go with values",
-		"order_by: a\nvalues:\n- x\n- x\n":          `4:3: values[1]: "x" stands there twice`,
+		"order_by: a\nvalues:\n- x\n- x\n":          `4:3: values[1]: "x" appears twice`,
 		"order_by: a\non_failure: halt\n":           "2:13: on_failure: want one of continue, stop",
 		"on_failure: stop\n":                        "1:13: on_failure: nothing follows",
 		"order_by: a\ncanary: 5\n":                  "2:9: canary: it does not go with order_by",

@@ -86,7 +86,7 @@ func (p *Plan) validateValues() error {
 	case err != nil || canonical != p.DoneBy:
 		return fieldError("done_by", "%.60q: %v", p.DoneBy, workqueue.ErrDoneBy)
 	case p.Gentle && p.DoneBy == "":
-		return fieldError("gentle", "it goes with done_by: no more is in flight than is needed to be done by then")
+		return fieldError("gentle", "it goes with done_by: only as many requests are in flight as done_by needs")
 	}
 	if canonical, err := workqueue.ParseMaxFailed(p.MaxFailed); err != nil || canonical != p.MaxFailed {
 		return fieldError("max_failed", "%.40q: %v", p.MaxFailed, workqueue.ErrMaxFailed)
@@ -244,7 +244,7 @@ func (s *Step) checkInputs(prefix string) error {
 				input, cmp.Or(strings.Join(s.Needs, ", "), "it has none"))
 		}
 		if slices.Contains(s.Inputs[:n], input) {
-			return fieldError(field, "%q stands twice", input)
+			return fieldError(field, "%q appears twice", input)
 		}
 	}
 	if s.Barrier && len(s.Needs) == 0 {
@@ -312,7 +312,7 @@ func checkCodes(field string, codes []string) error {
 			return err
 		}
 		if slices.Contains(codes[:i], code) {
-			return fieldError(field, "%q stands twice", code)
+			return fieldError(field, "%q appears twice", code)
 		}
 	}
 	return nil

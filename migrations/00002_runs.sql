@@ -165,7 +165,7 @@ COMMENT ON COLUMN batchrun.max_failed IS
     'How many items may fail before it pauses, as given: a number, a percentage, or empty for no limit.';
 COMMENT ON COLUMN batchrun.failed_limit IS 'max_failed as a number of items; null: no limit, or not sealed yet.';
 COMMENT ON COLUMN batchrun.fail_fast IS
-    'The run is held when so many of its first outcomes at a step fail permanently with the same code: 200/400 means '
+    'The run is held when that share of its first outcomes at a step fails permanently with the same code: 200/400 is '
     '200 of 400. Or off.';
 COMMENT ON COLUMN batchrun.canary IS 'Size of the sample that goes first, while the rest are held; 0: none.';
 COMMENT ON COLUMN batchrun.canary_auto_approve IS 'Whether a successful sample needs no approval.';
@@ -256,7 +256,7 @@ COMMENT ON COLUMN run_step.in_flight_auto IS
 COMMENT ON COLUMN run_step.in_flight_cap IS
     'Reduced limit for a gentle run: as few as it needs to meet batchrun.done_by; null: only in_flight applies.';
 COMMENT ON COLUMN run_step.share IS
-    'Weight of the step when steps share an endpoint: it gets so many times as much as one with share 1. Runs at risk '
+    'Weight of the step when steps share an endpoint: it gets that multiple of one with share 1. Runs at risk '
     'of missing done_by get more.';
 COMMENT ON COLUMN run_step.max_attempts IS 'Number of attempts before an item fails.';
 COMMENT ON COLUMN run_step.request_timeout IS 'How long a request may take after its delivery to a service.';
@@ -359,7 +359,7 @@ ALTER TABLE work_block
     ALTER COLUMN accepted SET STORAGE PLAIN;
 CREATE INDEX work_block_ready ON work_block (run_id, step, block) WHERE has_ready;
 -- Steps of an endpoint with ready items, with fixed limits and without: the most urgent first, then the oldest. Nodes
--- look for work endpoint by endpoint. IS TRUE reserves this index, and similar ones of work_slice, for statements with
+-- find work endpoint by endpoint. IS TRUE reserves this index, and similar ones of work_slice, for statements with
 -- the same condition: while a table is nearly empty, several indexes look equally good, and the planner keeps its first
 -- choice.
 CREATE INDEX work_block_turn ON work_block (endpoint, auto, turn, run_id, step)
@@ -380,7 +380,7 @@ COMMENT ON COLUMN work_block.held IS 'Items held by a canary or behind another i
 COMMENT ON COLUMN work_block.skipped IS 'Items left out here because a needed step failed for them; null: none.';
 COMMENT ON COLUMN work_block.result_bytes IS 'Approximate bytes of its results.';
 COMMENT ON COLUMN work_block.endpoint IS
-    'Endpoint of the step, by which nodes look for ready items; null: not looked for, or none was ready yet.';
+    'Endpoint of the step, by which nodes find ready items; null: not searched, or none was ready yet.';
 COMMENT ON COLUMN work_block.turn IS 'The negated priority of the run, so that the most urgent come first.';
 COMMENT ON COLUMN work_block.auto IS 'Copy of run_step.in_flight_auto.';
 COMMENT ON COLUMN work_block.accepted IS 'Failed items whose failure is accepted (run_acceptance); null: none.';
@@ -509,7 +509,7 @@ COMMENT ON COLUMN work_slice.answered IS 'Total number of slots, as stated by th
 COMMENT ON COLUMN work_slice.stream_epoch IS 'Epoch of the streams when it was sent (stream_epoch.epoch).';
 COMMENT ON COLUMN work_slice.stream_seq IS 'Its sequence number in the work stream; null: not sent.';
 COMMENT ON COLUMN work_slice.error_code IS
-    'Error of the chunk as a whole; null: none. Errors of single items are in work_result and work_error.';
+    'Error of the entire chunk; null: none. Errors of single items are in work_result and work_error.';
 COMMENT ON COLUMN work_slice.error_message IS 'The error in words.';
 COMMENT ON COLUMN work_slice.error_retry IS 'Whether the service allows a retry.';
 COMMENT ON COLUMN work_slice.not_before IS 'When a scheduled slice may be claimed.';
@@ -628,7 +628,7 @@ COMMENT ON COLUMN work_order.lane IS 'Number of the lane, from the item''s order
 -- parts. For that, each outer join is on a unique index or returns one row by definition, and its condition uses at
 -- most one other outer-joined table.
 --
--- It reads by keys, block by block, whatever the planner knows: for a minute after loading there are no statistics, and
+-- It reads by keys, block by block, regardless of statistics: for a minute after loading there are no statistics, and
 -- it would scan all items once per item. OFFSET 0 and GROUP BY prevent that; GROUP BY lets a condition on the key
 -- through, for which the planner should use work_queue_key. The row comparison as upper bound makes it expect many rows
 -- per block, and item_key >= '' few rows per key. For runs of about 100,000 items it may still read the block.

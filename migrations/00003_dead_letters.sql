@@ -46,7 +46,7 @@ COMMENT ON COLUMN dead_letter.slice_id IS 'The slice (work_slice.id); null: none
 COMMENT ON COLUMN dead_letter.root_id IS 'The slice that the flow was working on; null: none.';
 COMMENT ON COLUMN dead_letter.stack IS 'The calling endpoints, outermost first.';
 COMMENT ON COLUMN dead_letter.origin IS 'The first caller.';
-COMMENT ON COLUMN dead_letter.service IS 'The service that gave up: name, version and instance.';
+COMMENT ON COLUMN dead_letter.service IS 'The service that abandoned the request: name, version and instance.';
 COMMENT ON COLUMN dead_letter.deliveries IS 'Number of deliveries; 0: unknown.';
 COMMENT ON COLUMN dead_letter.requeued IS 'How often operators requeued the request, over all of its letters.';
 COMMENT ON COLUMN dead_letter.items IS 'Number of items; 0: unknown.';

@@ -122,7 +122,7 @@ COMMENT ON COLUMN endpoint_pace.rate IS
     'Items per second that the endpoint accepts, learned when it refused more; null: unknown.';
 COMMENT ON COLUMN endpoint_pace.chunk IS
     'Most efficient number of items in a request, for steps with automatic chunks; null: unknown.';
-COMMENT ON COLUMN endpoint_pace.chunk_cap IS 'Larger chunks fail as a whole; null: no such size is known.';
+COMMENT ON COLUMN endpoint_pace.chunk_cap IS 'Larger chunks fail entirely; null: no such size is known.';
 COMMENT ON COLUMN endpoint_pace.chunk_cap_until IS 'When chunk_cap expires.';
 COMMENT ON COLUMN endpoint_pace.learned IS 'Data from which the values above were learned.';
 COMMENT ON COLUMN endpoint_pace.tokens IS 'Remaining budget of the rates over all runs, in items.';

@@ -188,7 +188,7 @@ COMMENT ON COLUMN collector_op.attempts IS 'Number of attempts.';
 COMMENT ON COLUMN collector_op.refusals IS 'How often a permanent error parked it; a part of its idempotency key.';
 COMMENT ON COLUMN collector_op.added_at IS 'When it was added.';
 COMMENT ON COLUMN collector_op.not_before IS 'When a failed operation is retried; null: untried.';
-COMMENT ON COLUMN collector_op.retry_alone IS 'Whether it is retried alone, because its flush failed as a whole.';
+COMMENT ON COLUMN collector_op.retry_alone IS 'Whether it is retried alone, because its flush failed entirely.';
 COMMENT ON COLUMN collector_op.parked_at IS 'When it failed permanently; null: it has not.';
 COMMENT ON COLUMN collector_op.error_code IS 'Last error code; empty: not failed.';
 COMMENT ON COLUMN collector_op.error_message IS 'The last error in words.';
@@ -207,7 +207,7 @@ COMMENT ON COLUMN collector_seen.collector IS 'The collector (collector.id).';
 COMMENT ON COLUMN collector_seen.op_id IS 'ID of the operation.';
 COMMENT ON COLUMN collector_seen.at IS 'When it was added.';
 
--- A key is due when its oldest untried operation reaches max_age, or when a failed one is to be retried, but never
+-- A key is due when its oldest untried operation reaches max_age, or when a failed one must be retried, but never
 -- before held_until. With min_size untried operations, or in a drain, it is due immediately: since its oldest was
 -- added, so that the oldest key goes first.
 -- +goose StatementBegin

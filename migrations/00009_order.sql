@@ -31,7 +31,7 @@ COMMENT ON COLUMN work_lane.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN work_lane.lane IS 'The lane (work_order.lane).';
 COMMENT ON COLUMN work_lane.head IS 'The item in progress (work_queue.ordinal); null: none.';
 COMMENT ON COLUMN work_lane.low IS
-    'The first waiting item, if it comes before the head or there is none; otherwise null.';
+    'The first waiting item, if it comes before the head or there is no head; otherwise null.';
 COMMENT ON COLUMN work_lane.stopped_by IS 'The failed item that stopped the lane; null: none.';
 COMMENT ON COLUMN work_lane.due IS 'Whether the lane was stopped and its waiting items must still be ended.';
 

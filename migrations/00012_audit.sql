@@ -38,7 +38,7 @@ COMMENT ON COLUMN audit_log.seal IS 'Number in the chain; null: not chained yet 
 COMMENT ON COLUMN audit_log.hash IS
     'SHA-256 over the previous seal''s hash and this row: audit_digest of seal, id, microseconds since 1970, actor, '
     'action, run_id, origin and, in hex, the digest of salt and subject, detail, before, after.';
-COMMENT ON COLUMN audit_log.salt IS 'Random; an erasure replaces it, so that nobody can guess what was erased.';
+COMMENT ON COLUMN audit_log.salt IS 'Random; an erasure replaces it, so that what was erased cannot be guessed.';
 COMMENT ON COLUMN audit_log.erased IS
     'Original digest of subject, detail, before and after, if a key was erased there; null: nothing was.';
 

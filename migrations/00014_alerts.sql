@@ -109,7 +109,7 @@ COMMENT ON COLUMN alert_message.state IS
 COMMENT ON COLUMN alert_message.attempts IS 'Number of attempts.';
 COMMENT ON COLUMN alert_message.error IS 'Error of the last attempt, or recipients not reached; empty: none.';
 COMMENT ON COLUMN alert_message.made_at IS 'When it was created.';
-COMMENT ON COLUMN alert_message.ended_at IS 'When it was delivered, given up or dropped; null: waiting.';
+COMMENT ON COLUMN alert_message.ended_at IS 'When it was delivered, abandoned or dropped; null: waiting.';
 
 -- +goose Down
 DROP TABLE alert_message, alert_condition, alert;

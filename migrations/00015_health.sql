@@ -19,7 +19,7 @@ COMMENT ON TABLE health_ack IS 'Health conditions muted or acknowledged by opera
 COMMENT ON COLUMN health_ack.kind IS 'Kind of the condition.';
 COMMENT ON COLUMN health_ack.subject IS 'Its subject: an endpoint, a run or a node.';
 COMMENT ON COLUMN health_ack.state IS
-    'muted: not reported until it worsens or the time is up. acknowledged: someone is handling it.';
+    'muted: not reported until it worsens or the time is up. acknowledged: being handled.';
 COMMENT ON COLUMN health_ack.by IS 'Who muted or acknowledged it.';
 COMMENT ON COLUMN health_ack.at IS 'When that was.';
 COMMENT ON COLUMN health_ack.until IS 'When the mute ends; null: never.';

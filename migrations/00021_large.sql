@@ -17,7 +17,7 @@ CREATE TABLE large_result (
 CREATE INDEX large_result_place ON large_result (run_id, step, ordinal);
 CREATE INDEX large_result_open ON large_result (slice_id) WHERE recorded_at IS NULL;
 COMMENT ON TABLE large_result IS
-    'Results too large for one message, also incomplete ones. Unrecorded ones are deleted after their slice has ended.';
+    'Results too large for one message, also incomplete ones. Unrecorded ones are deleted after their slice ended.';
 COMMENT ON COLUMN large_result.id IS 'Derived from the slice and from what the service announced.';
 COMMENT ON COLUMN large_result.run_id IS 'The run (batchrun.id).';
 COMMENT ON COLUMN large_result.step IS 'The step (run_step.step).';
@@ -60,7 +60,7 @@ END $$;
 -- +goose StatementEnd
 COMMENT ON FUNCTION bytes_as_json(bytea) IS 'JSON from its bytes; null: not JSON, or more than jsonb can hold.';
 
--- LIMIT makes it a lookup by primary key, whatever the statistics. Bytes are read only if selected.
+-- LIMIT makes it a lookup by primary key, regardless of statistics. Bytes are read only if selected.
 CREATE VIEW run_item_parts AS
 SELECT i.run_id, i.ordinal, i.key, i.step, i.step_name, i.state, i.generation, i.error_code, i.error_message,
     CASE WHEN p.result IS NOT NULL THEN coalesce(nullif(p.content_type, ''), 'application/json') END AS content_type,

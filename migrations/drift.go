@@ -107,7 +107,7 @@ func Drift(ctx context.Context, db Querier) (all []string, newer bool, err error
 	rows, _ := db.Query(ctx, newerVersions, len(entries)) // CollectRows returns the error
 	unknown, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
-		return nil, false, fmt.Errorf("look whether the schema is newer: %w", err)
+		return nil, false, fmt.Errorf("check whether the schema is newer: %w", err)
 	}
 	if len(unknown) > 0 {
 		return []string{fmt.Sprintf("is newer than this program: it has migration %05d, this program's last is "+

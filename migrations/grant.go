@@ -133,7 +133,7 @@ func StatsHidden(ctx context.Context, db Querier, role string) (name string, hid
 	rows, _ := db.Query(ctx, statsHidden, role) // CollectRows returns the error
 	found, err := pgx.CollectRows(rows, pgx.RowTo[string])
 	if err != nil {
-		return "", false, fmt.Errorf("look at the rights on statistics: %w", err)
+		return "", false, fmt.Errorf("check the rights on statistics: %w", err)
 	}
 	return strings.Join(found, ""), len(found) > 0, nil
 }

@@ -13,7 +13,7 @@ import (
 )
 
 // PROOF: who may do what, 15.
-// A role that serves may read and write all that there is, but for what is the owner's. What a new migration makes is
+// A role that serves may read and write all that there is, except what is the owner's. What a new migration makes is
 // not forgotten: the tables are found in their text, and compared with those of the database here.
 func TestGrantIsForAllTables(t *testing.T) {
 	t.Parallel()
@@ -176,7 +176,7 @@ func TestDriftOfTheSchema(t *testing.T) {
 	testenv.Must(migrations.Up(t.Context(), url, nil))(t)
 	exec(`ALTER TABLE work_slice ADD COLUMN note text`)
 	testenv.SameList(t, drift(), []string{"has the column work_slice.note text, which no migration made"},
-		"after it was recorded anew")
+		"after it was recorded again")
 	exec(`INSERT INTO tranche_migration (version_id, is_applied) VALUES (99, true)`)
 	if all := drift(); len(all) != 1 || !strings.Contains(all[0], "newer than this program: it has migration 00099") {
 		t.Errorf("a newer schema: %q", all)

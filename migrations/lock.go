@@ -120,7 +120,7 @@ func sayBlockers(ctx context.Context, db *sql.DB, log *zap.Logger) (stop func())
 			found, err := texts(ctx, db, blockers, applicationName)
 			if err == nil && len(found) > 0 {
 				log.Warn("the migrations wait for a lock, or the end of a transaction, of " + strings.Join(found, "; ") +
-					"; they go on when it ends, or is ended with pg_terminate_backend(its number)")
+					"; they continue when it ends, or is ended with pg_terminate_backend(its number)")
 			}
 		}
 	}()
@@ -153,7 +153,7 @@ func checkLineage(ctx context.Context, db *sql.DB, versions []int64) error {
 	}
 	var is bool
 	if err := db.QueryRowContext(ctx, `SELECT to_regclass($1) IS NOT NULL`, itemView).Scan(&is); err != nil {
-		return fmt.Errorf("look at the schema: %w", err)
+		return fmt.Errorf("check the schema: %w", err)
 	}
 	if !is {
 		return &FormerSchemaError{Newest: slices.Max(versions)}

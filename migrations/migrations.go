@@ -112,7 +112,7 @@ func Up(ctx context.Context, url string, log *zap.Logger) (applied []string, err
 func Pending(ctx context.Context, url string) (names []string, err error) {
 	db, err := open(ctx, url)
 	if err != nil {
-		return nil, fmt.Errorf("look for pending migrations: %w", err)
+		return nil, fmt.Errorf("find pending migrations: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	return pending(ctx, db)
@@ -123,11 +123,11 @@ func pending(ctx context.Context, db *sql.DB) ([]string, error) {
 	defer cancel()
 	provider, err := newProvider(db)
 	if err != nil {
-		return nil, fmt.Errorf("look for pending migrations: %w", err)
+		return nil, fmt.Errorf("find pending migrations: %w", err)
 	}
 	done, err := versions(ctx, db)
 	if err != nil {
-		return nil, fmt.Errorf("look for pending migrations: %w", err)
+		return nil, fmt.Errorf("find pending migrations: %w", err)
 	}
 	if err := checkLineage(ctx, db, done); err != nil {
 		return nil, err

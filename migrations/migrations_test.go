@@ -89,7 +89,7 @@ func isolate(t *testing.T, conn *pgxpool.Pool, isolation string) {
 		'ALTER DATABASE %I SET default_transaction_isolation = "`+isolation+`"', current_database()); END $$`))(t)
 }
 
-// What migrations wait for longer than some seconds they say, with who holds it, and then go on.
+// What migrations wait for longer than some seconds they say, with who holds it, and then continue.
 func TestUpSaysWhatItWaitsFor(t *testing.T) {
 	t.Parallel()
 	for name, c := range map[string]struct{ hold, says string }{
@@ -165,7 +165,7 @@ func TestADatabaseOfFormerFilesIsRefused(t *testing.T) {
 	}
 }
 
-// Each migration can be taken back, down to nothing, and applied again.
+// Each migration can be undone, down to nothing, and applied again.
 func TestAllTheWayBackAndUpAgain(t *testing.T) {
 	t.Parallel()
 	url := testenv.Database(t)
@@ -232,7 +232,7 @@ var (
 	madeIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+)`)
 )
 
-// Nodes go on while the schema changes: an index on a table that was there before is built beside their work.
+// Nodes continue while the schema changes: an index on a table that was there before is built beside their work.
 func TestIndexesOfTablesInUseAreBuiltConcurrently(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.sql")

@@ -14,7 +14,7 @@ import (
 func Ready(ctx context.Context, url string) (err error) {
 	db, err := open(ctx, url)
 	if err != nil {
-		return fmt.Errorf("look at the schema: %w", err)
+		return fmt.Errorf("check the schema: %w", err)
 	}
 	defer func() { err = errors.Join(err, db.Close()) }()
 	missing, err := pending(ctx, db)
@@ -34,7 +34,7 @@ func Ready(ctx context.Context, url string) (err error) {
 		e.Rights, err = texts(ctx, db, rightsMissing, strings.Join(tables, ","), strings.Join(owned(), ","))
 	}
 	if err != nil {
-		return fmt.Errorf("look at the rights on the schema: %w", err)
+		return fmt.Errorf("check the rights on the schema: %w", err)
 	}
 	if len(e.Rights) == 0 && len(missing) > 0 {
 		return &NotReadyError{Missing: missing}
@@ -43,7 +43,7 @@ func Ready(ctx context.Context, url string) (err error) {
 		return nil
 	}
 	if err := db.QueryRowContext(ctx, `SELECT current_user`).Scan(&e.Role); err != nil {
-		return fmt.Errorf("look at the rights on the schema: %w", err)
+		return fmt.Errorf("check the rights on the schema: %w", err)
 	}
 	return e
 }
@@ -100,7 +100,7 @@ func mayMigrate(ctx context.Context, db *sql.DB, missing []string) error {
 	e := &NotReadyError{Missing: missing}
 	var may bool
 	if err := db.QueryRowContext(ctx, whoMigrates, versionTable).Scan(&e.Role, &e.Owner, &may); err != nil {
-		return fmt.Errorf("look whose the schema is: %w", err)
+		return fmt.Errorf("check whose the schema is: %w", err)
 	}
 	if !may {
 		return e

@@ -90,7 +90,7 @@ func (r *itemRun) answer(s *workqueue.Slice, choose func() int) {
 	testenv.Must(settle.New(r.store).Record(r.Context(), []settle.Answer{a}))(r)
 }
 
-// reset takes back what some items have at a step.
+// reset undoes what some items have at a step.
 func (r *itemRun) reset(step string) {
 	r.Helper()
 	var keys []string
@@ -282,7 +282,7 @@ func TestItemsAreFoundBeforeAnyStatistics(t *testing.T) {
 			}
 		}
 		if most := items / 10; read > most {
-			t.Errorf("%s reads %d rows in vain; want at most %d", ask.sql, read, most)
+			t.Errorf("%s reads %d useless rows; want at most %d", ask.sql, read, most)
 		}
 	}
 }

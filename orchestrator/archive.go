@@ -16,7 +16,7 @@ import (
 )
 
 // Archive stores runs and rows of the audit log before retention deletes them. Each method may be repeated, also by two
-// nodes at once, and returns nil only if all of it is stored. The leader calls Run for several runs at once.
+// nodes at once, and returns nil only if all of it is stored. The leader calls Run for several runs concurrently.
 type Archive interface {
 	// Target is the human-readable name of the storage.
 	Target() string
@@ -63,14 +63,14 @@ func (r *retentionRound) noteArchive(ctx context.Context, known bool) (used bool
 	return r.store.NoteArchive(ctx, r.lease, target, &reason)
 }
 
-// notStored notes an error of the archive. Unless it takes objects all the same, so that the cause is in what was to be
+// notStored notes an error of the archive. Unless it takes objects anyway, so that the cause is in what should be
 // stored, the rest waits for the next round.
 func (r *retentionRound) notStored(ctx context.Context, err error) {
 	r.unstored = cmp.Or(r.unstored, err)
 	r.waits = r.archive.Check(ctx) != nil
 }
 
-// archivers is the number of runs that are archived at once.
+// archivers is the number of runs that are archived concurrently.
 const archivers = 4
 
 // archiveRuns stores runs concurrently, if there is an archive, and returns in which state each is.

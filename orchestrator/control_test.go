@@ -19,9 +19,9 @@ const nothingOut = `SELECT NOT EXISTS (SELECT FROM work_slice WHERE state IN ('c
 func TestThresholdHoldsByItself(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	var mended atomic.Bool
+	var fixed atomic.Bool
 	b.Serve(t, "statement", func(ctx context.Context, chunk *nodetest.Chunk) error {
-		if mended.Load() {
+		if fixed.Load() {
 			return nodetest.Echo(ctx, chunk)
 		}
 		select { // so that it does not come far while a node that is stalled is to see what has failed
@@ -47,7 +47,7 @@ func TestThresholdHoldsByItself(t *testing.T) {
 		t.Errorf("%d of 4,000 items had failed when the run was held at 200", n)
 	}
 	t.Logf("%d items had failed", n)
-	mended.Store(true)
+	fixed.Store(true)
 	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Settings: chunked(500)}
 	testenv.Must(b.Node.Runs().Rerun(t.Context(), again))(t)
 	testenv.Must(b.Node.Runs().Resume(t.Context(), wish, nil))(t)

@@ -103,7 +103,7 @@ func (b *bundle) succeed(t *testing.T, l *nodetest.Ledger) {
 }
 
 // A node crashes at each moment that matters, and another comes after it: nothing is lost, nothing is there twice, no
-// item is to blame, and only what was not recorded is done again.
+// item is to blame, and only what was not recorded is redone.
 func TestANodeCrashesAnywhere(t *testing.T) {
 	t.Parallel()
 	type moment struct {
@@ -145,7 +145,7 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 				b.Want(t, run, 1, items, 0)
 				b.WantRight(t, run, items*len(steps))
 				testenv.Same(t, b.Number(t, `SELECT count(*) FROM run_event WHERE kind = 'completed'`), 1,
-					"times the completion was told")
+					"times the completion was reported")
 				b.Check(t)
 				again := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'session'`)
 				extra := l.Extra(items * len(steps))
@@ -302,7 +302,7 @@ func TestAnItemThatCrashesItsNodes(t *testing.T) {
 			break
 		}
 		if deaths++; deaths > 12 {
-			t.Fatal("the item goes on crashing nodes")
+			t.Fatal("the item continues crashing nodes")
 		}
 		node.Await(t, b.Bundle)
 	}

@@ -33,7 +33,7 @@ type publisher struct {
 	fresh   *freshEvents // committed by this node just now
 }
 
-// Run publishes the outbox whenever signalled, until ctx ends. JetStream stores each event id once, also of two
+// Run publishes the outbox whenever signaled, until ctx ends. JetStream stores each event id once, also of two
 // nodes.
 func (p *publisher) Run(ctx context.Context) {
 	var silent string

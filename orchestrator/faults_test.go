@@ -94,7 +94,7 @@ func TestRunIsDoneThoughJetStreamAnswersLate(t *testing.T) {
 }
 
 // Two nodes share a run. One of them is cut off from its database, from NATS or from both, for longer than a session
-// lives, while it holds work; the other carries on, and when the network heals nothing is done twice over.
+// lives, while it holds work; the other continues, and when the network heals nothing is done twice.
 func TestRunSurvivesPartitions(t *testing.T) {
 	t.Parallel()
 	for name, tc := range map[string]struct {

@@ -23,7 +23,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// scene is a run whose end is foretold while it goes on.
+// scene is a run whose end is foretold while it continues.
 type scene struct {
 	name   string
 	steps  []workqueue.StepSpec
@@ -33,7 +33,7 @@ type scene struct {
 	budget int                          // of the first endpoint
 	takes  map[string]func() float64    // seconds of a request, by endpoint
 	each   float64                      // and of each of its items
-	at     int                          // requests that a service works on at once; 0: 32
+	at     int                          // requests that a service works on concurrently; 0: 32
 	double bool                         // a second service begins when half is done
 	down   time.Duration                // services answer nothing for so long, from a quarter of the way on
 	again  float64                      // share of the items that are answered with an error that passes
@@ -166,7 +166,7 @@ func TestForecastsAreClose(t *testing.T) { //nolint:tparallel // scenes ends whe
 	}
 }
 
-// Runs are done by their time, as gently as that allows; and those that cannot be are told of soon, and no others.
+// Runs are done by their time, as gently as that allows; and those that cannot be are reported soon, and no others.
 func TestRunsAreDoneByTheirTime(t *testing.T) { //nolint:tparallel // scenes ends when all of them have
 	t.Parallel()
 	all := scenes()[:7]
@@ -293,7 +293,7 @@ func play(t *testing.T, s *scene) ([]told, float64) {
 	var found []told
 	var took float64
 	var next time.Time
-	nodetest.Until(t, "the run has ended", func() bool {
+	nodetest.Until(t, "the run ended", func() bool {
 		if time.Now().Before(next) {
 			return false // to look is work for the machine
 		}

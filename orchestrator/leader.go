@@ -104,7 +104,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (
 	timed, cancel := context.WithTimeout(ctx, n.cfg.LeaseTTL)
 	defer cancel()
 	asked := time.Now()
-	lease, err := n.stand(timed)
+	lease, err := n.compete(timed)
 	if held := (*sessionstore.HeldError)(nil); errors.As(err, &held) {
 		return nil, n.leaveTo(ctx, had, held)
 	}
@@ -112,7 +112,7 @@ func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (
 		if ctx.Err() == nil {
 			n.core.Log.Warn("lead", zap.Error(err))
 		}
-		return had, n.cfg.beatOfLease() // the fuse ends the term if this goes on
+		return had, n.cfg.beatOfLease() // the fuse ends the term if this continues
 	}
 	left := n.cfg.LeaseTTL - time.Since(asked)
 	if had != nil && had.lease == lease && had.fuse.Reset(left) {
@@ -122,14 +122,14 @@ func (n *Node) leadOnce(ctx context.Context, had *term, tasks *sync.WaitGroup) (
 	return n.beginTerm(ctx, lease, left, tasks), n.cfg.beatOfLease()
 }
 
-// stand competes for the lease with the node's session and precedence.
-func (n *Node) stand(ctx context.Context) (workqueue.Lease, error) {
+// compete competes for the lease with the node's session and precedence.
+func (n *Node) compete(ctx context.Context) (workqueue.Lease, error) {
 	session := n.core.Session()
-	if n.cfg.Precedence != 0 && n.stands != session {
+	if n.cfg.Precedence != 0 && n.announced != session {
 		if err := n.sessions.SetPrecedence(ctx, session, n.cfg.Precedence); err != nil {
 			return workqueue.Lease{}, err
 		}
-		n.stands = session
+		n.announced = session
 	}
 	return n.sessions.Lead(ctx, session, n.cfg.LeaseTTL)
 }

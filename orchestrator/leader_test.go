@@ -74,7 +74,6 @@ func (l *lease) reachable(is bool) {
 	l.away = !is
 }
 
-// ttl is the life of the lease.
 const ttl = 4 * time.Second
 
 // join runs what a node does about leading, until it is told to stop.
@@ -176,7 +175,7 @@ func TestNodesLeaveLeadingToThoseThatHavePrecedence(t *testing.T) {
 }
 
 // A leader task that takes longer than the lease lives holds up neither the lease nor the others; one that panics or
-// fails goes on, and says so; each runs when it wants to, when it is woken, and once at a time, until its term is over.
+// fails continues, and says so; each runs when it wants to, when it is woken, and once at a time, until its term ends.
 func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 	compete(t, func(l *lease) {
 		var slow, quick, within atomic.Int32
@@ -226,7 +225,7 @@ func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 		l.reachable(false)
 		<-time.After(ttl)
 		if synctest.Wait(); !errors.Is(ended(), context.Canceled) {
-			l.Errorf("the task goes on when the lease has expired: %v", ended())
+			l.Errorf("the task continues when the lease has expired: %v", ended())
 		}
 		l.reachable(true)
 		<-time.After(ttl / 4)
@@ -237,7 +236,7 @@ func TestLeaderTasksDoNotHinderEachOther(t *testing.T) {
 		l.mu.Unlock()
 		<-time.After(ttl / 4)
 		if l.wantLeader(nil, 0); !errors.Is(ended(), context.Canceled) {
-			l.Errorf("the task went on: %v", ended())
+			l.Errorf("the task continued: %v", ended())
 		}
 		<-time.After(10 * ttl)
 		if slow.Load() != 3 || quick.Load() != 3 {

@@ -41,7 +41,7 @@ type Node struct {
 	strangers chan error                      // the streams belong to another installation
 	lease     atomic.Pointer[workqueue.Lease] // nil while this node does not lead
 	tasks     []*task
-	stands    workqueue.SessionID // whose precedence is saved; for lead only
+	announced workqueue.SessionID // whose precedence is saved; for lead only
 
 	streams   *streams.Keeper
 	database  *rewind
@@ -152,7 +152,7 @@ func (n *Node) run(ctx context.Context) error {
 	return errors.Join(unsubscribe(subs), n.close(ctx, stopped.Add(n.cfg.Grace)))
 }
 
-// subscribe listens over core NATS. Lost messages only cost time: everything is also polled, and services ask for parts
+// subscribe listens over core NATS. Lost messages only cost time: everything is also polled, and services request parts
 // again.
 func (n *Node) subscribe() ([]*nats.Subscription, error) {
 	wake, err := n.core.NC.Subscribe(core.WakeSubject, func(msg *nats.Msg) { n.woken(string(msg.Data)) })

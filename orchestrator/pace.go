@@ -198,7 +198,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 	if len(names) > fewQueues {
 		var err error
 		if of, err = n.backlogs.all(ctx, n.core.JS); err != nil {
-			n.core.Log.Debug("ask for the queues of endpoints; asking for each", zap.Int("endpoints", len(names)),
+			n.core.Log.Debug("read the queues of endpoints; reading each", zap.Int("endpoints", len(names)),
 				zap.Error(err))
 		}
 	}
@@ -216,7 +216,7 @@ func (n *Node) queuesOf(ctx context.Context, names []string) map[string]*jetstre
 		case errors.Is(err, jetstream.ErrConsumerNotFound):
 			of[name] = nil
 		default:
-			n.core.Log.Debug("ask for the queue of an endpoint", zap.String("endpoint", name), zap.Error(err))
+			n.core.Log.Debug("read the queue of an endpoint", zap.String("endpoint", name), zap.Error(err))
 		}
 	}
 	return of

@@ -44,7 +44,7 @@ func retaining(k *core.Core, archive Archive) func(context.Context, workqueue.Le
 	}
 }
 
-// sealEvery is the time between two looks for new rows of the audit log.
+// sealEvery is the time between two polls for new rows of the audit log.
 const sealEvery = time.Second
 
 // sealing is the leader task that chains the rows of the audit log.
@@ -201,7 +201,7 @@ func (r *retentionRound) measure(ctx context.Context, _ *retentionstore.Retentio
 func (r *retentionRound) guess(ctx context.Context, run workqueue.RunID, why error) error {
 	bytes, err := r.store.GuessRun(ctx, r.lease, run)
 	if err == nil && bytes > 0 {
-		r.log.Warn("a finished run could not be measured in time; its size is estimated, without its values",
+		r.log.Warn("a finished run could not be measured before the deadline; its size is estimated, without its values",
 			zap.Stringer("run", run), zap.Int64("bytes", bytes), zap.Error(why))
 	}
 	return err

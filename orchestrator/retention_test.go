@@ -21,7 +21,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/retention"
 )
 
-// errTooLong is the error of a statement that a limit of time has ended.
+// errTooLong is the error of a statement that a limit of time ended.
 var errTooLong = &pgconn.PgError{Code: "57014"}
 
 // shelf is a store with finished runs and old messages, each of which PostgreSQL may find too much.
@@ -327,7 +327,7 @@ func TestTheNextPieceIsAsLargeAsTheLastOneAllows(t *testing.T) {
 		took time.Duration
 		want int64
 	}{
-		{1, 60 * time.Millisecond, 2}, // after time-outs
+		{1, 60 * time.Millisecond, 2}, // after timeouts
 		{64, 99 * time.Millisecond, 128},
 		{64, 100 * time.Millisecond, 64},
 		{64, time.Second, 64},

@@ -41,7 +41,7 @@ func (w *rewind) RecallMark(ctx context.Context) error {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+		return fmt.Errorf("check stream %s: %w", wire.StreamFlow, err)
 	}
 	msg, err := stream.GetLastMsgForSubject(ctx, wire.DatabaseMark)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -63,7 +63,7 @@ func (w *rewind) Run(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		if err := w.lookAtDatabase(ctx); err != nil && ctx.Err() == nil {
-			w.node.Log.Warn("look how far the database has come", zap.Error(err))
+			w.node.Log.Warn("check how far the database has come", zap.Error(err))
 		}
 		select {
 		case <-ctx.Done():
@@ -106,7 +106,7 @@ func (w *rewind) passGap(ctx context.Context, have session.Mark) error {
 		return err
 	}
 	if gap != nil {
-		w.node.Log.Error("the database lost recent commits, or another server took it over; issuing again what was out",
+		w.node.Log.Error("the database lost recent commits, or another server took over; reissuing what was in flight",
 			zap.Bool("lost", gap.Lost), zap.Time("from", gap.From), zap.Time("to", gap.To), zap.Int("runs", gap.Runs))
 		w.node.PublishEvents()
 	}

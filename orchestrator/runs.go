@@ -120,7 +120,7 @@ func (r *Runs) Cancel(ctx context.Context, by control.Control) (control.Cancelle
 	return cancelled, err
 }
 
-// changed removes the requests that a change has ended from the stream, and notifies all nodes, if there was one.
+// changed removes the requests that a change ended from the stream, and notifies all nodes, if there was one.
 func (r *Runs) changed(ctx context.Context, found bool, ended []workqueue.Sent) {
 	if found {
 		core.RemoveRequests(ctx, r.node, ended)

@@ -116,7 +116,7 @@ func (f *failedLoads) ClearLoad(_ context.Context, run workqueue.RunID) (bool, e
 	return run == f.sealed, nil
 }
 
-// What a failed load has left is taken back by the node whose session lives on, until nothing more of it can appear.
+// What a failed load has left is undone by the node whose session lives on, until nothing more of it can appear.
 func TestFailedLoadsAreCleared(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -126,7 +126,7 @@ func (w *watcher) lookAt(ctx context.Context, due settle.FollowUp) {
 
 func (w *watcher) watched(ctx context.Context, err error) {
 	if err != nil && ctx.Err() == nil {
-		w.node.Log.Warn("look at what failed; the leader looks again", zap.Error(err))
+		w.node.Log.Warn("check what failed; the leader checks again", zap.Error(err))
 	}
 }
 

@@ -57,7 +57,7 @@ var errReset = errors.New("connection reset by peer")
 // lookOfClear is the statement by which a load looks for what it has left.
 const lookOfClear = "SELECT sealed_at IS NOT NULL"
 
-// Write recognises the marked transaction and its commit.
+// Write recognizes the marked transaction and its commit.
 func (c *mishapConn) Write(p []byte) (int, error) {
 	m := c.mishap
 	m.mu.Lock()
@@ -92,7 +92,7 @@ func (c *mishapConn) Write(p []byte) (int, error) {
 // execute is the message that has a statement done, rather than described.
 var execute = []byte("E\x00\x00\x00\x09\x00")
 
-// cancels recognises the request by which pgx, once it has given up a connection, cancels the statement that runs
+// cancels recognizes the request by which pgx, once it has given up a connection, cancels the statement that runs
 // there: one that came together with the late commit would undo it.
 func cancels(p []byte) bool {
 	return bytes.HasPrefix(p, []byte("\x00\x00\x00\x10\x04\xd2\x16\x2e"))

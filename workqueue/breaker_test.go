@@ -51,7 +51,7 @@ func (b *bench) hurry(run workqueue.RunID) {
 // driven is what it took to bring a run to its end.
 type driven struct{ slices, probes, rounds int }
 
-// drive has a service answer what is claimed, and sees to breakers as nodes do, until the run has ended or as many
+// drive has a service answer what is claimed, and sees to breakers as nodes do, until the run ends or as many
 // rounds have passed.
 func (b *bench) drive(run workqueue.RunID, serve service, rounds int) (d driven) {
 	b.Helper()
@@ -111,7 +111,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 		if _, probes := b.Breaker(); !change.Probed || change.Changed || probes != failed {
 			t.Errorf("after probe %d failed: %+v, %d probes", failed, change, probes)
 		}
-		testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "another probe at once")
+		testenv.Same(t, len(b.Claim(run, storetest.Plenty)), 0, "another probe immediately")
 		b.hurry(run)
 	}
 	change := b.Look(b.Record(storetest.Whole(b.One(run))).Look)
@@ -127,7 +127,7 @@ func TestBreakerOpensProbesAndCloses(t *testing.T) {
 	b.Check()
 }
 
-// failedBefore is a run all of whose items have failed alone and permanently, and are to be done again.
+// failedBefore is a run all of whose items have failed alone and permanently, and are to be redone.
 func (b *bench) failedBefore(items, chunk int) workqueue.RunID {
 	b.Helper()
 	run := b.Load(storetest.Chunked(chunk), items)
@@ -153,13 +153,13 @@ func TestItemsThatFailAgainDoNotOpenTheBreaker(t *testing.T) {
 		serve        service
 		opens        bool
 	}{
-		"five, alone":                    {items: 5, chunk: 1, again: true, serve: down},
-		"five, in a chunk":               {items: 5, chunk: 100, again: true, serve: down},
-		"forty, alone":                   {items: 40, chunk: 1, again: true, serve: down},
-		"five that are asked for again":  {items: 5, chunk: 1, again: true, serve: refusing},
-		"four new ones, again and again": {items: 4, chunk: 1, serve: down},
-		"five, and nothing answers":      {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
-		"five new ones":                  {items: 5, chunk: 1, serve: down, opens: true},
+		"five, alone":                   {items: 5, chunk: 1, again: true, serve: down},
+		"five, in a chunk":              {items: 5, chunk: 100, again: true, serve: down},
+		"forty, alone":                  {items: 40, chunk: 1, again: true, serve: down},
+		"five that are requested again": {items: 5, chunk: 1, again: true, serve: refusing},
+		"four new ones, repeatedly":     {items: 4, chunk: 1, serve: down},
+		"five, and nothing answers":     {items: 5, chunk: 1, again: true, serve: unreachable, opens: true},
+		"five new ones":                 {items: 5, chunk: 1, serve: down, opens: true},
 	} {
 		subtest(t, name, func(b *bench) {
 			good := b.Load(storetest.Chunked(1), 39)

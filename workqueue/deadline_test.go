@@ -47,7 +47,7 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 	}
 	b.pace(lease, run)
 	changes := testenv.Must(inspect.New(b.Store).PastPaces(t.Context(), endpoint, 10))(t)
-	if len(changes) != 1 || changes[0].What != "cap" || !strings.Contains(changes[0].Reason, "is to be done by") {
+	if len(changes) != 1 || changes[0].What != "cap" || !strings.Contains(changes[0].Reason, "has the deadline") {
 		t.Errorf("the endpoint's history says %+v", changes)
 	}
 	b.Set(control.RunChange{Run: run, DoneBy: new(time.Now().Add(time.Minute))})
@@ -88,7 +88,7 @@ func TestARunIsPacedToItsTime(t *testing.T) {
 	}
 }
 
-// What was said of a run is withdrawn with its time, and a re-run after its time has none, and is not gentle.
+// What was said of a run is withdrawn with its time, and a rerun after its time has none, and is not gentle.
 func TestATimeIsTakenAway(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -111,7 +111,7 @@ func TestATimeIsTakenAway(t *testing.T) {
 	b.Exec(`UPDATE batchrun SET done_by = tranche_now() - interval '1 s' WHERE id = $1`, run)
 	b.Rerun(run, redo.Selection{Ranges: []redo.Range{{To: 5}}})
 	if view := testenv.Must(inspect.New(b.Store).Run(t.Context(), run))(t); view.DoneBy != nil || view.Gentle {
-		t.Errorf("the re-run is to be done by %v, gently: %t", view.DoneBy, view.Gentle)
+		t.Errorf("the rerun is to be done by %v, gently: %t", view.DoneBy, view.Gentle)
 	}
 	testenv.Advance(t, b.Pool, 2*time.Hour)
 	testenv.Same(t, b.Load(req, 20), run, "the same start is another run")

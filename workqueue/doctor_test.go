@@ -84,12 +84,12 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 		},
 		"reset without audit": {
 			sql:  `UPDATE work_block SET done = set_bit(done, 2, 0), ready = set_bit(ready, 2, 1) WHERE run_id = $1`,
-			want: doctor.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{2},
+			want: doctor.AuditedReset, what: "without a later rerun", items: []workqueue.Ordinal{2},
 		},
 		"superseded without audit": {
 			sql: `INSERT INTO work_result SELECT run_id, slice_id, ordinal, 2, step, result
 				FROM work_result WHERE run_id = $1 AND ordinal = 1`,
-			want: doctor.AuditedReset, what: "without a later re-run", items: []workqueue.Ordinal{1},
+			want: doctor.AuditedReset, what: "without a later rerun", items: []workqueue.Ordinal{1},
 		},
 		"done becomes failed": {
 			sql:  `UPDATE work_block SET done = set_bit(done, 1, 0), failed = set_bit(failed, 1, 1) WHERE run_id = $1`,
@@ -131,7 +131,7 @@ func TestDoctorNamesWhatIsWrong(t *testing.T) {
 			sql: `DELETE FROM work_slice WHERE run_id = $1`, completed: true,
 			want: doctor.AskedFor, what: "does not exist", items: []workqueue.Ordinal{0, 1, 2, 3},
 		},
-		"not asked for": {
+		"not requested": {
 			sql: `UPDATE work_slice SET mask = set_bit(mask, 2, 0), remaining = set_bit(remaining, 2, 0)
 				WHERE run_id = $1`,
 			completed: true, want: doctor.AskedFor, what: "did not hold", items: []workqueue.Ordinal{2},

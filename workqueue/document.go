@@ -26,7 +26,7 @@ type AppliedDocument struct {
 	Name       string     `json:"name"`
 	Version    int        `json:"version"`
 	Unchanged  bool       `json:"unchanged" doc:"it was so before: nothing was done"`
-	Previous   int        `json:"previous,omitempty" doc:"the version before; absent when there was none"`
+	Previous   int        `json:"previous,omitempty" doc:"the version before; absent for the first"`
 	State      string     `json:"state" enum:"active,paused" doc:"what is paused stays paused"`
 	NextDue    *time.Time `json:"next_due,omitempty" doc:"of a schedule; absent: it is never due again"`
 	Renumbered bool       `json:"renumbered,omitempty" doc:"a collector's keys are made otherwise: what waits goes first"`

@@ -157,7 +157,7 @@ func TestEncryptedRunsAreUnreadable(t *testing.T) {
 	b.WantSaid(err, "does not have the first one") // the session has the old one only
 	again := redo.Selection{Step: "fetch", Keys: []string{"K-0"}}
 	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Select: again})
-	b.WantSaid(err, "re-run items of", "has another key, or none")
+	b.WantSaid(err, "rerun items of", "has another key, or none")
 	none := workqueue.NewRunID()
 	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: none, Select: again})
 	b.WantSaid(err, "rerun: run "+none.String()+": not found")

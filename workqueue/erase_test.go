@@ -105,7 +105,7 @@ func (b *bench) aside() {
 	l := letter("alone", "e")
 	l.Body, l.Headers = packed.EncodeAll(body, nil), map[string][]string{"Tranche-Encoding": {"zstd"}}
 	b.bury(l, letter("other", "e"))
-	// What a service asked another one for, within a run or one that is not there any more, in forms of other languages.
+	// What a service asked another one for, within a run or one that does not exist any more, in forms of other languages.
 	gone, slice := workqueue.NewRunID(), workqueue.NewSliceID()
 	for i, body := range []string{`{"items":[{"payload":"` + ascii() + `"}]}`,
 		`{"payload":"` + base64.StdEncoding.EncodeToString([]byte(`{"of":"`+person+`"}`)) + `"}`,
@@ -433,7 +433,7 @@ func TestErasureKnowsAllColumns(t *testing.T) {
 	known := map[string]bool{}
 	for name := range strings.FieldsSeq(strings.Join(lists, " ")) {
 		if known[name] {
-			t.Errorf("%s stands twice", name)
+			t.Errorf("%s appears twice", name)
 		}
 		known[name] = true
 		if !slices.Contains(there, name) {
@@ -464,14 +464,14 @@ func TestARunThatIsTakingItemsWhileTheyAreErased(t *testing.T) {
 		item.Key, item.Payload, taken = person, []byte(`{"name":"`+secret+`"}`), true
 		return nil
 	})
-	testenv.Same(t, testenv.As[*workqueue.StateError](t, err, "the run that carries on").Run, from, "it carries on")
+	testenv.Same(t, testenv.As[*workqueue.StateError](t, err, "the run that continues").Run, from, "it continues")
 	testenv.SameList(t, b.traces(), nil, "left")
 	req.FromVersion = testenv.Must(start.New(b.Store).Version(t.Context(), from))(t)
 	_, err = start.New(b.Store).Load(t.Context(), req, storetest.Keys("C1"))
 	testenv.Same(t, err, nil, "started again")
 }
 
-// What came in while the rest was erased is told of.
+// What came in while the rest was erased is reported.
 func TestAKeyThatComesInWhileItIsErased(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -14,7 +14,7 @@ var (
 	ErrNotFound = errors.New("not found")
 	// ErrSessionLost is returned if a node's session has expired: its slices are released to other nodes.
 	ErrSessionLost = errors.New("the node's session has expired")
-	// ErrBusy is returned by a claim of a step that a re-run or cancel has locked.
+	// ErrBusy is returned by a claim of a step that a rerun or cancel has locked.
 	ErrBusy = errors.New("the step is held by another operation")
 	// ErrNotLeader is returned by leader work whose lease has passed to another session.
 	ErrNotLeader = errors.New("this session no longer leads")

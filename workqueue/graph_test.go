@@ -41,7 +41,7 @@ func TestFourEyes(t *testing.T) {
 	var eyes *control.FourEyesError
 	_, err := b.approveSend(run, "Test")
 	testenv.Same(t, testenv.As[*control.FourEyesError](t, err, "who started it approves").Act.Actor, "test", "who did")
-	b.ApplySchedule("night", `{}`) // ann wrote it, and eve had it started at once
+	b.ApplySchedule("night", `{}`) // ann wrote it, and eve had it started immediately
 	b.Exec(`INSERT INTO schedule_occurrence (schedule, due_at, kind, version, state, asked_by, start_at, run_id, ended_at)
 		VALUES ('night', tranche_now(), 'now', 1, 'started', 'eve', tranche_now(), $1, tranche_now())`, run)
 	for actor, action := range map[string]string{"eve": "start", "ann": "schedule"} {

@@ -111,7 +111,7 @@ func TestThreshold(t *testing.T) {
 		"a refused resume set the limit to")
 	again := b.Rerun(run, redo.Selection{Codes: []string{"bad"}})
 	if again.Hold != control.HoldThreshold || !strings.HasPrefix(again.HoldDetail, "8 of 40") {
-		t.Errorf("the re-run of a held run says %+v", again)
+		t.Errorf("the rerun of a held run says %+v", again)
 	}
 	b.resume(run) // they are no failures any more
 	b.Record(storetest.Faulty(late, bad))
@@ -161,7 +161,7 @@ func (b *bench) cancelRun(run workqueue.RunID) {
 	testenv.Must(control.New(b.Store).Cancel(b.Context(), control.Control{Run: run, Actor: "ann"}))(b)
 }
 
-// What cannot go on says why, and what to do instead.
+// What cannot continue says why, and what to do instead.
 func TestARunThatCannotGoOn(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -226,10 +226,10 @@ func TestACancelledRunIsContinuedOnce(t *testing.T) {
 		})
 		if late {
 			testenv.NoError(t, err)
-			testenv.Says(t, <-resumed, "carries it on; its items would be done twice", "the resume")
+			testenv.Says(t, <-resumed, "continues it; its items would be done twice", "the resume")
 		} else {
 			testenv.NoError(t, <-resumed)
-			testenv.Says(t, err, "set going again meanwhile", "the start")
+			testenv.Says(t, err, "reopened meanwhile", "the start")
 		}
 	}
 }
@@ -356,7 +356,7 @@ func TestFailFastWaitsForItsTurn(t *testing.T) {
 	run = trip()
 	b.Rerun(run, redo.Selection{Failed: true})
 	if held, err := control.New(b.Store).CheckFailFast(t.Context(), run); err != nil || held {
-		t.Errorf("held after a re-run: %v, %v", held, err)
+		t.Errorf("held after a rerun: %v, %v", held, err)
 	}
 }
 
@@ -391,7 +391,7 @@ func TestFailFastOfSteps(t *testing.T) {
 }
 
 // Recorders that commit side by side, each in a block of its own, count every outcome once: with one failure less than
-// is enough nothing is held, whatever their order, and with that one the run is.
+// is enough nothing is held, regardless of their order, and with that one the run is.
 func TestFailFastIsExactAmongRecorders(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

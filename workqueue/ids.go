@@ -70,7 +70,7 @@ func (b Block) Ordinal(bit int) Ordinal { return Ordinal(int(b)*bitfield.Size + 
 // Step is a step's position in its plan, from 0.
 type Step int16
 
-// Generation is 1 at a run's start and increases with every re-run.
+// Generation is 1 at a run's start and increases with every rerun.
 type Generation int32
 
 // UUIDValue implements pgtype.UUIDValuer.
@@ -168,7 +168,7 @@ func WithOrigin(ctx context.Context, o Origin) context.Context {
 	return context.WithValue(ctx, originKey{}, o)
 }
 
-// OriginOf returns the origin in a context; the zero value: it is no request.
+// OriginOf returns the origin in a context; the zero value: it is not a request.
 func OriginOf(ctx context.Context) Origin {
 	o, _ := ctx.Value(originKey{}).(Origin)
 	return o

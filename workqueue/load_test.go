@@ -262,7 +262,7 @@ func (b *bench) abandoned(name string) {
 	b.Expire(req.Session)
 }
 
-// Payloads may be so large that what is deleted at once takes too long: it is rolled back, and would be indefinitely.
+// Payloads may be so large that what is deleted together takes too long: it is rolled back, and would be indefinitely.
 func TestClearingTakesFewerRowsWhenTheyTakeTooLong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -296,7 +296,7 @@ func TestALoadThatCannotBeClearedKeepsNoOther(t *testing.T) {
 	b.WantNothing()
 }
 
-// A run of several batches of which nothing fits has ended with its seal.
+// A run of several batches of which nothing fits ended with its seal.
 func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -346,7 +346,7 @@ func TestInvalidItemsAreNoCanary(t *testing.T) {
 	}{
 		"some of the sample": {30, control.CanaryPassed, ""},
 		"all of it": {1, control.CanaryWaiting,
-			"canary by tranche: no one was asked about any item of its canary"},
+			"canary by tranche: no item of its canary was requested"},
 	} {
 		req := storetest.Chunked(10)
 		req.Canary, req.CanaryAutoApprove = c.sample, true

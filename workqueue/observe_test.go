@@ -108,7 +108,7 @@ func TestAPaceIsSavedWithItsChanges(t *testing.T) {
 		"someone who leads no more has saved a pace")
 }
 
-// A service that works far longer on requests and on items than before is told of, with both figures and since when.
+// A service that works far longer on requests and on items than before is reported, with both figures and since when.
 // Larger requests of the same items, and smaller ones, are no slower service.
 func TestAServiceThatBecameSlow(t *testing.T) {
 	t.Parallel()

@@ -103,7 +103,7 @@ func TestAddsAndDuplicates(t *testing.T) {
 	b.Check()
 }
 
-// An add that breaks off in the middle, by its source or with its connection, leaves nothing.
+// An add that ends early in the middle, by its source or with its connection, leaves nothing.
 func TestAnAddIsAllOrNothing(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -153,7 +153,7 @@ func TestAnAddIsAllOrNothing(t *testing.T) {
 	b.Check()
 }
 
-// A run that no one adds anything to completes with its seal. What was sealed or cancelled is no load that was given
+// A run that no one adds anything to completes with its seal. What was sealed or cancelled is not a load that was given
 // up, whatever becomes of its node.
 func TestAnOpenRunIsNoAbandonedLoad(t *testing.T) {
 	t.Parallel()
@@ -242,7 +242,7 @@ func TestAnAbandonedOpenRunEnds(t *testing.T) {
 	b.Check()
 }
 
-// Adds, seals, cancels, claims and replies go on side by side. Whoever ends the run, no item is lost, none is there
+// Adds, seals, cancels, claims and replies continue side by side. Whoever ends the run, no item is lost, none is there
 // twice, and the run ends once.
 func TestOpenRunRaces(t *testing.T) {
 	t.Parallel()

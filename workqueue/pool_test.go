@@ -197,12 +197,12 @@ func TestComing(t *testing.T) {
 	}
 }
 
-// pooler is how PgBouncer tells of its own failures.
+// pooler is how PgBouncer reports its own failures.
 func pooler(says string) error {
 	return fmt.Errorf("connect: %w", &pgconn.PgError{Severity: "FATAL", Code: "08P01", Message: says})
 }
 
-// A process that was stopped in the middle of a COPY holds its slice's lock, and no time-out of PostgreSQL's ends it.
+// A process that was stopped in the middle of a COPY holds its slice's lock, and no timeout of PostgreSQL's ends it.
 // The leader does, and then issues the slice again.
 func TestAClientThatStalledInACopy(t *testing.T) {
 	t.Parallel()

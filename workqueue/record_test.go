@@ -57,7 +57,7 @@ func TestRecordTellsWhenSlicesComeDue(t *testing.T) {
 		}
 	}
 	broken := storetest.Answer(claimed[2])
-	broken.Failure = &workqueue.SlotError{Code: "bad"} // halved at once
+	broken.Failure = &workqueue.SlotError{Code: "bad"} // halved immediately
 	testenv.Same(t, len(b.Record(broken).Due), 0, "halves are due in")
 }
 

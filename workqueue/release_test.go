@@ -157,7 +157,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 			b.Record(storetest.Whole(o))
 		}, doubted: true},
 		"no one was answered": {others: func(*bench, workqueue.RunID, workqueue.Slice) {}},
-		"another was given up by a node": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
+		"another was abandoned by a node": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
 			b.Record(exhausted(o))
 		}},
 		"one that was sent before": {others: func(b *bench, _ workqueue.RunID, o workqueue.Slice) {
@@ -183,7 +183,7 @@ func TestSilenceIsBlamedWhenOthersWereAnswered(t *testing.T) {
 }
 
 // An item whose services never answer anybody is reissued without blame, five times; from then on each silence
-// costs it an attempt, and it comes to its end. So does one whose replies are lost again and again.
+// costs it an attempt, and it comes to its end. So does one whose replies are lost repeatedly.
 func TestSilenceComesToAnEnd(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -266,7 +266,7 @@ func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
 	}
 	const harmless = `SELECT count(*) FROM run_event WHERE kind = 'database.rewound' AND NOT (payload->>'lost')::bool`
-	testenv.Same(t, b.Number(harmless), 1, "events tell of it")
+	testenv.Same(t, b.Number(harmless), 1, "events report it")
 	if m := b.readMark(); m.Moved {
 		t.Errorf("after it the mark is %+v", m)
 	}

@@ -37,7 +37,7 @@ type StepSettings struct {
 	MaxResult    int           `bounds:"1 64MiB" zero:"leaves it at 64MiB" column:",null"` // bytes; more fails the item
 }
 
-// StepOverrides is changes of a step's settings, for one run or from now on. Nil fields stay unchanged. The tags
+// StepOverrides is changes of a step's settings, for one run or permanently. Nil fields stay unchanged. The tags
 // doc, example and placeholder are shown to users; name is the flag, if it differs from the setting.
 type StepOverrides struct {
 	Chunk        *Adaptive `json:"chunk,omitempty" doc:"items in a request, or auto (500; 50 of http one by one, 100 of local)" placeholder:"N|auto"`
@@ -431,7 +431,7 @@ func canonicalShare(share string) (canonical string, ok bool) {
 
 const percentUnit = 10_000
 
-// FailedLimit converts a threshold for [ParseMaxFailed] to items, rounded down; nil: there is none.
+// FailedLimit converts a threshold for [ParseMaxFailed] to items, rounded down; nil: no limit.
 func FailedLimit(maxFailed string, items int64) (*int64, error) {
 	text, err := ParseMaxFailed(maxFailed)
 	if err != nil {

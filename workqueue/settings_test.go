@@ -136,7 +136,7 @@ func TestStreamSettings(t *testing.T) {
 		t.Errorf("a change of nothing: %+v, %v", again, err)
 	}
 	if taken, err := session.New(b.Store).UnsetStreams(t.Context()); taken || err != nil {
-		t.Errorf("settings that were brought about were taken back: %v", err)
+		t.Errorf("settings that were brought about were undone: %v", err)
 	}
 	stale := lease
 	stale.Epoch--
@@ -300,7 +300,7 @@ func TestPlansAreListed(t *testing.T) {
 	testenv.Is(t, err, workqueue.ErrNotFound, "the versions of a deleted plan")
 }
 
-// However many put plans on record at once, each version is there once, and the numbers have no gaps.
+// However many save plans concurrently, each version is there once, and the numbers have no gaps.
 func TestPlansAppliedAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

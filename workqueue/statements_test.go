@@ -103,7 +103,7 @@ func literal(lit *ast.BasicLit) string {
 	return text
 }
 
-// text puts a constant of a package together; ok is false when it is no string.
+// text puts a constant of a package together; ok is false when it is not a string.
 func (s *source) text(pkg string, e ast.Expr) (text string, ok bool) {
 	name := ""
 	switch e := e.(type) {

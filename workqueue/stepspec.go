@@ -93,7 +93,7 @@ const CodeInvalid = "invalid"
 const CodeStopped = "ORDER_STOPPED"
 
 // RunOrder puts the items of a run in lanes: those of the same value go one at a time in order, each after every
-// step has ended with the one before. Lanes are independent.
+// step of the one before. Lanes are independent.
 //
 // The item in work is its lane's head; the rest are in the held planes. Settling the head over all steps makes the
 // next item ready in the same transaction. A lane's row in work_lane is its lock.

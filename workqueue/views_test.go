@@ -20,7 +20,7 @@ func (b *bench) audit(f inspect.AuditFilter) inspect.AuditPage {
 	return testenv.Must(inspect.New(b.Store).Audit(b.Context(), f))(b)
 }
 
-// What a run starts with is on record, although it may be set otherwise later.
+// What a run starts with is saved, although it may be set otherwise later.
 func TestStartIsAuditedWithSettings(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -42,7 +42,7 @@ func TestStartIsAuditedWithSettings(t *testing.T) {
 	}
 }
 
-// A run that goes on has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
+// An active run has a forecast, the same in the list; one that waits says for what, and how long it takes then; a
 // run of the same plan borrows what is known; what is supposed changes nothing.
 func TestRunsAreForetold(t *testing.T) {
 	t.Parallel()
@@ -69,7 +69,7 @@ func TestRunsAreForetold(t *testing.T) {
 	b.Exec(`UPDATE work_slice SET created_at = ended_at - interval '8 seconds' WHERE ended_at IS NOT NULL`)
 	b.Exec(`UPDATE batchrun SET started_at = tranche_now() - interval '1 hour'`)
 	if f := view(run); f.P50 == nil || f.P10.After(*f.P50) || f.P50.After(*f.P90) || f.BoundBy == "" {
-		t.Errorf("of a run that goes on it says %+v", f)
+		t.Errorf("of a run that continues it says %+v", f)
 	}
 	other := b.Load(storetest.Chunked(10), 100)
 	if f := view(other); f.P50 == nil {
@@ -94,7 +94,7 @@ func TestRunsAreForetold(t *testing.T) {
 		t.Errorf("it supposes %+v, %v", all, err)
 	}
 	_, err = look.Suppose(t.Context(), run, []string{"x.chunk=1"})
-	_ = testenv.As[*workqueue.SettingError](t, err, "a step that is not there")
+	_ = testenv.As[*workqueue.SettingError](t, err, "a step that does not exist")
 	listed := func(foretold bool) {
 		t.Helper()
 		for _, r := range testenv.Must(look.Runs(t.Context(), inspect.RunFilter{}))(t) {
@@ -128,6 +128,6 @@ func TestRunsAreForetold(t *testing.T) {
 	}
 	if f := testenv.Must(failing.ForecastRun(t.Context(), run))(t).Forecast; told > 2 ||
 		!strings.Contains(f.WhyNot, "could not be read") {
-		t.Errorf("it says %+v, and was told of %d times", f, told)
+		t.Errorf("it says %+v, and was reported %d times", f, told)
 	}
 }

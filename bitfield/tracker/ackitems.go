@@ -75,7 +75,7 @@ func checkAcks(acks []ItemsAck) error {
 	}
 	if masks > MaxAckGroups {
 		return &RequestError{Field: "ids", Problem: fmt.Sprintf(
-			"name items of %d groups; at most %d can be named at a time: send fewer, or ids of neighbours together",
+			"name items of %d groups; at most %d can be named at a time: send fewer, or ids of neighbors together",
 			masks, MaxAckGroups)}
 	}
 	return nil

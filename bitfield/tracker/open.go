@@ -57,7 +57,7 @@ type Opened struct {
 	Existing bool // opened before by the same request
 }
 
-func (r *OpenRequest) normalise() error {
+func (r *OpenRequest) normalize() error {
 	if r.ID == (uuid.UUID{}) {
 		r.ID = uuid.Must(uuid.NewV7())
 	}
@@ -99,7 +99,7 @@ WHERE deleted_at IS NULL AND namespace = $4
 // without a key. A different request is a *ConflictError; an ID taken otherwise is ErrExists.
 func OpenTracker(ctx context.Context, tx pgx.Tx, r OpenRequest) (Opened, error) {
 	asked := r.ID != (uuid.UUID{})
-	if err := r.normalise(); err != nil {
+	if err := r.normalize(); err != nil {
 		return Opened{}, err
 	}
 	if before, err := r.before(ctx, tx, asked); err != nil || before.Existing {

@@ -106,8 +106,8 @@ func (b *bench) expired(name string, id uuid.UUID, hook bool) {
 	}
 }
 
-// TestReapWaitsForNobody leaves out a batch that someone is sealing, and looks at it again.
-func TestReapWaitsForNobody(t *testing.T) {
+// TestReapDoesNotWait leaves out a batch that someone is sealing, and looks at it again.
+func TestReapDoesNotWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	id := b.open(5)
@@ -230,7 +230,7 @@ func TestWebhooksAreHandedOutByHost(t *testing.T) {
 		t.Errorf("hosts: %+v", all)
 	}
 	same("one of each", room(1, 10), "https://one/1", "https://one:8443/4", "http://two#5")
-	same("two at once", room(10, 2), "https://one/1", "https://one:8443/4")
+	same("two concurrently", room(10, 2), "https://one/1", "https://one:8443/4")
 	same("the first is in progress", room(2, 10, all[0]), "https://one:8443/4", "http://two#5", "https://one/2",
 		"https://two/6")
 	same("a host is full", room(1, 10, all[0]), "https://one:8443/4", "http://two#5")

@@ -216,7 +216,6 @@ func (b *bench) events(id uuid.UUID) (events []event) {
 	return events
 }
 
-// first is an ack of the first n items of a group.
 func first(group, n int) tracker.Ack { return tracker.Ack{Group: group, Mask: bitfield.Full(n)} }
 
 func some(group int, items ...int) tracker.Ack {

@@ -71,12 +71,12 @@ func TestControlOfRuns(t *testing.T) {
 	b.want(b.tranche("run", "pause", "--all"), 0, "no run was paused")
 	b.want(b.tranche("run", "resume", "it", "--max-failed", "none"), 0, "resumed: its items")
 	start("--name", "other")
-	b.want(b.tranche("run", "pause", "--all"), 0, "2 runs paused", "started from now on are not paused", "resume --all")
+	b.want(b.tranche("run", "pause", "--all"), 0, "2 runs paused", "new runs are not paused", "resume --all")
 	b.want(b.tranche("run", "resume", "--all"), 0, "2 runs resumed: their items")
 	b.want(b.tranche("run", "cancel", "other", "--reason", "twice"), 0, "3 items left")
 
-	mended := make(chan struct{})
-	b.echo(mended)
+	fixed := make(chan struct{})
+	b.echo(fixed)
 	b.want(b.tranche("run", "watch", "it"), 3, "1 failed")
 	b.want(b.tranche("run", "rerun", "it", "--failed", "--dry-run"), 0, "dry run",
 		"would rerun 1 item", "1 request over 1 block",
@@ -86,7 +86,7 @@ func TestControlOfRuns(t *testing.T) {
 	b.accepting()
 	file := filepath.Join(t.TempDir(), "keys")
 	testenv.NoError(t, os.WriteFile(file, []byte("1\r\n\n2\n"), 0o600))
-	close(mended)
+	close(fixed)
 	b.want(b.tranche("run", "rerun", "it", "--keys", file, "--wait"), 0, "reruns 2 items, as generation 2",
 		"3 of 3 items done")
 	b.want(b.pipe("1\nnobody\n", "run", "rerun", "it", "--keys", "-"), 7, `"nobody"`)
@@ -123,7 +123,7 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "reset", "it", "--where", `$.fixed == "yes"`, "--since", "1h", "--dry-run"), 0,
 		"reset 1 item", "\n  1\n")
 	b.want(b.tranche("run", "accept", "it", "--service", "nobody@1", "--reason", "r"), 7, "nothing to accept")
-	b.want(b.tranche("run", "rerun", "it", "--where", "$.x = 1"), 7, "no path of SQL/JSON")
+	b.want(b.tranche("run", "rerun", "it", "--where", "$.x = 1"), 7, "not a path of SQL/JSON")
 	b.want(b.tranche("run", "rerun", "it"), 2, "--failed, --key K", "--where")
 	b.want(b.tranche("run", "start", "--from", "it"), 7, "no items in these states")
 	b.want(b.tranche("run", "start", "--state", "failed", "--items", "x", "--endpoint", "echo"), 2, "give --from RUN too")
@@ -134,13 +134,13 @@ func (b *bench) correcting() {
 	b.want(b.tranche("run", "export", "it", "--corrected", "--format", "csv"), 0, "\n1,done,")
 }
 
-// A run that someone deletes is gone at once, and soon nothing is left of it.
+// A run that someone deletes is gone immediately, and soon nothing is left of it.
 func TestDeletionOfARun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	mended := make(chan struct{})
-	close(mended)
-	b.echo(mended)
+	fixed := make(chan struct{})
+	close(fixed)
+	b.echo(fixed)
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-", "--name", "it", "--wait"), 0, "3 of 3")
 	b.want(b.tranche("run", "delete", "it"), 7, "completed for less than 1m0s", "try again in")
 	db := testenv.Must(pgx.Connect(t.Context(), b.database))(t)
@@ -176,7 +176,7 @@ const (
 )
 
 // What failed goes to a department as a table, and comes back with a cell corrected, from a text or a workbook, into
-// the same run or into one that carries it on; all else is as it was.
+// the same run or into one that continues it; all else is as it was.
 func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	t.Helper()
 	b.echo(nil)
@@ -198,9 +198,9 @@ func testAnExportIsGivenBack(t *testing.T, b *bench) {
 	b.want(b.tranche(append(correct, file)...), 7, "3 items are in the run just as given")
 
 	from := []string{"run", "start", "--from", "it", "--state", "failed", "--name", "more", "--idempotency-key", "back"}
-	mended := strings.Replace(csv.out, "1,1,bad", "1,1,ann", 1)
-	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "3 items")
-	b.want(b.pipe(mended, append(from, "--correct", "-")...), 0, "exists already, by its idempotency key")
+	fixed := strings.Replace(csv.out, "1,1,bad", "1,1,ann", 1)
+	b.want(b.pipe(fixed, append(from, "--correct", "-")...), 0, "3 items")
+	b.want(b.pipe(fixed, append(from, "--correct", "-")...), 0, "exists already, by its idempotency key")
 	b.want(b.tranche("run", "item", "more", "1"), 0, givenBack)
 	other := written(t, "other.csv", strings.Replace(csv.out, "1,1,bad", "1,1,eve", 1))
 	b.want(b.tranche(append(from, "--correct", other)...), 7, "with other content: corrections")
@@ -236,7 +236,7 @@ func testRunGroups(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "groups", "grouped"), 1, "--by FIELD is missing", "branch, id")
 }
 
-// A job of a scheduler whose data is wrong ends, says why, and how to go on; so does one that takes too long.
+// A job of a scheduler whose data is wrong ends, says why, and how to continue; so does one that takes too long.
 func testAWaitEndsWhenNobodyComes(t *testing.T, b *bench) {
 	t.Helper()
 	b.echo(nil)
@@ -346,8 +346,8 @@ func testItemsThatComeLater(t *testing.T, b *bench) {
 // What operators see of a run, its errors and what was done to it. Keys and messages are hostile; want finds out.
 func testReportsByHand(t *testing.T, b *bench) {
 	t.Helper()
-	mended := make(chan struct{})
-	b.echo(mended)
+	fixed := make(chan struct{})
+	b.echo(fixed)
 	const evil = "id,name\n1,ann\n\x1b[31m2,bad\n3,bad\n"
 	start := []string{"run", "start", "--endpoint", "echo", "--items", "-", "--wait", "--name"}
 	b.want(b.pipe(evil, append(start, "first")...), 3, "2 failed")
@@ -361,7 +361,7 @@ func testReportsByHand(t *testing.T, b *bench) {
 		t.Errorf("the group %q cannot be run again by:\n%s", group, errs.out)
 	}
 
-	close(mended)
+	close(fixed)
 	b.want(b.pipe(evil+"4,cy\n", append(start, "second")...), 0, "4 of 4 items done")
 	b.want(b.tranche("run", "report", "second", "--against", "first"), 0, "newly fixed", `\x1b[31m2`, "only here",
 		"failed NO_SUCH → done", "list of items: different", "--list")
@@ -558,7 +558,7 @@ not_before: "02:00"
 done_by: "06:00"
 `
 
-// A run that could not be started is told of by the exit code, whatever the output.
+// A run that could not be started is reported by the exit code, regardless of the output.
 func testRunNowThatFails(t *testing.T, b *bench) {
 	t.Helper()
 	b.want(b.pipe(strings.Replace(nightly, "nightly", "at-once", 1)+"start_attempts: 1\n", "schedule", "apply", "-"), 0,
@@ -586,7 +586,7 @@ func testSchedules(t *testing.T, b *bench) {
 	b.want(b.tranche("schedule", "run-now", "nightly", "--wait", "0s"), 0, "it is due", "tranche schedule history nightly")
 	b.want(b.tranche("schedule", "pause", "nightly"), 0, "nightly is paused", "waiting meanwhile: 1 due time")
 	b.want(b.tranche("schedule", "history", "nightly"), 0, "DUE", "now")
-	b.want(b.tranche("schedule", "resume", "nightly"), 0, "nightly goes on; due next ")
+	b.want(b.tranche("schedule", "resume", "nightly"), 0, "nightly continues; due next ")
 	r := b.tranche("--json", "schedule", "delete", "nightly")
 	if r.code != 0 || !json.Valid([]byte(r.out)) {
 		t.Errorf("not one JSON document: %s%s", r.out, r.err)
@@ -673,7 +673,7 @@ func testTheQuarantineByHand(t *testing.T, b *bench) {
 	b.want(b.tranche("quarantine", "list", "--run", "nope"), 7, "tranche run list")
 }
 
-// Operators change how much an instance does at once while it runs.
+// Operators change how much an instance does concurrently while it runs.
 func testEndpointsByHand(t *testing.T, b *bench) {
 	t.Helper()
 	b.echo(nil)

@@ -113,7 +113,7 @@ func (d *devCommand) develop(ctx context.Context, term *cli.Console, p *parts) e
 	}
 }
 
-// start starts the service; nil: there is none.
+// start starts the service; nil: no service.
 func (d *devCommand) start(term *cli.Console, p *parts) (service *embedded.Group, ended <-chan struct{}) {
 	if len(d.Service) == 0 {
 		return nil, nil
@@ -128,7 +128,7 @@ func (d *devCommand) start(term *cli.Console, p *parts) (service *embedded.Group
 	}
 	service, err := embedded.StartGroup(cmd)
 	if err != nil {
-		term.Note("the service cannot start: %v; that is tried again when a file changes", err)
+		term.Note("the service cannot start: %v; retried when a file changes", err)
 		return nil, nil
 	}
 	return service, service.Done()
@@ -263,7 +263,7 @@ func gatherChanges(ctx context.Context, w *fsnotify.Watcher, add func(string) er
 				_ = add(event.Name) // if it is a directory, and still there
 			}
 			quiet.Reset(changesEnd)
-		case <-w.Errors: //nolint:errcheck // events were lost, whatever the reason
+		case <-w.Errors: //nolint:errcheck // events were lost
 			quiet.Reset(changesEnd)
 		case <-quiet.C:
 			select {

@@ -34,7 +34,7 @@ func TestDev(t *testing.T) {
 	typed := testenv.Must(s.StdinPipe())(t)
 	s.Stderr, s.out = s.log, testenv.Must(s.StdoutPipe())(t)
 	testenv.NoError(t, s.Start())
-	t.Cleanup(func() { _ = s.Process.Kill() }) // it has ended, unless the test failed
+	t.Cleanup(func() { _ = s.Process.Kill() }) // it ended, unless the test failed
 	s.ready(t)
 	b.url = s.where["api"]
 	b.want(b.tranche("run", "start", "--endpoint", "python-interest", "--items", items, "--wait"), 0)
@@ -52,7 +52,7 @@ func TestDev(t *testing.T) {
 	testenv.Same(t, s.Wait(), nil, "it ended: %s", s.log.String())
 	for _, group := range started() {
 		id := testenv.Must(strconv.Atoi(group))(t)
-		eventually(t, "the service has ended", func() bool { return errors.Is(syscall.Kill(-id, 0), syscall.ESRCH) })
+		eventually(t, "the service ended", func() bool { return errors.Is(syscall.Kill(-id, 0), syscall.ESRCH) })
 	}
 }
 

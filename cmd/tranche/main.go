@@ -40,7 +40,7 @@ import (
 type commands struct {
 	URL            string        `group:"Global flags:" default:"${url}" env:"TRANCHE_URL" help:"The server to call; of several, with commas, the first that answers." placeholder:"URL"`
 	CA             string        `group:"Global flags:" name:"ca" env:"TRANCHE_CA" help:"A PEM file of authorities to trust, in addition to the system's." placeholder:"FILE"`
-	Cert           string        `group:"Global flags:" env:"TRANCHE_CERT" help:"A client certificate to present, in PEM; it can stand for a token." placeholder:"FILE"`
+	Cert           string        `group:"Global flags:" env:"TRANCHE_CERT" help:"A client certificate to present, in PEM; it can replace a token." placeholder:"FILE"`
 	KeyFile        string        `group:"Global flags:" env:"TRANCHE_KEY" help:"The key of --cert." placeholder:"FILE"`
 	Timeout        time.Duration `group:"Global flags:" within:"0s," env:"TRANCHE_TIMEOUT" help:"How long the server may be silent (1m, 3m for changes, 11m for doctor)." placeholder:"TIME"`
 	Namespace      string        `group:"Global flags:" env:"TRANCHE_NAMESPACE" help:"Act in this namespace; by default in all that the token allows, and in default." placeholder:"NAME"`

@@ -108,7 +108,7 @@ func TestUpkeepByHand(t *testing.T) { //nolint:tparallel // its parts run one at
 }
 
 // echo is a service that greets, until the test ends. Those called bad, until fixed, get an error.
-func (b *bench) echo(mended <-chan struct{}) {
+func (b *bench) echo(fixed <-chan struct{}) {
 	b.Helper()
 	nc := testenv.Dial(b.T, b.nats, nats.Name("echo"))
 	svc := testenv.Must(endpoints.New(nc, endpoints.Config{Name: "echo", Version: "1.0.0"}))(b)
@@ -117,7 +117,7 @@ func (b *bench) echo(mended <-chan struct{}) {
 	}
 	testenv.NoError(b, endpoints.HandleEach(svc, "echo", func(_ context.Context, p person) (map[string]string, error) {
 		select {
-		case <-mended:
+		case <-fixed:
 		default:
 			if p.Name == "bad" {
 				return nil, endpoints.Fail("NO_SUCH", "no one is \x1b[31mcalled\x1b[0m %s", p.Name)
@@ -186,8 +186,8 @@ const people = "id,name\n1,ann\n2,bad\n3,cy\n"
 
 func testAPersonsDay(t *testing.T, b *bench) {
 	t.Helper()
-	mended := make(chan struct{})
-	b.echo(mended)
+	fixed := make(chan struct{})
+	b.echo(fixed)
 	file := filepath.Join(t.TempDir(), "people.csv")
 	testenv.NoError(t, os.WriteFile(file, []byte(people), 0o600))
 	b.want(b.tranche("run", "start", "--endpoint", "echo", "--items", file, "--name", "day", "--wait"), 3,
@@ -202,7 +202,7 @@ func testAPersonsDay(t *testing.T, b *bench) {
 	b.want(b.tranche("doctor"), 0, "hold")
 	b.want(b.tranche("doctor", "--database", b.database), 0, "hold")
 
-	close(mended)
+	close(fixed)
 	b.want(b.tranche("run", "rerun", "day", "--failed", "--chunk", "1", "--wait"), 0, "reruns 1 item", "3 of 3 items done")
 	b.want(b.tranche("run", "errors", "day"), 0, "no failed items")
 	out := filepath.Join(t.TempDir(), "out.csv")
@@ -275,7 +275,7 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("run", "show", "twin"), 7, "fits 2 runs")
 	b.want(b.tranche("run", "show", "0"), 7, "no run has")
 	b.want(b.tranche("run", "item", "last", "nobody"), 7, "no item has this key")
-	b.want(b.tranche("run", "rerun", "last", "--failed"), 7, "nothing to re-run")
+	b.want(b.tranche("run", "rerun", "last", "--failed"), 7, "nothing to rerun")
 	b.want(b.tranche("run", "rerun", "last"), 2, "--failed, --key K, --keys FILE, --code C")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--key", "1"), 2, "--failed")
 	b.want(b.tranche("run", "rerun", "last", "--failed", "--chunk", "0"), 2, "--chunk: 0 is not within 1 to 8192")
@@ -285,7 +285,7 @@ func testMistakes(t *testing.T, b *bench) {
 	b.want(b.tranche("dlq", "list", "--state", "lost"), 2, `--state must be one of "waiting",`)
 	b.want(b.tranche("dlq", "drop", "--endpoint", "nope"), 7, `no dead letter is of endpoint "nope"`)
 	b.want(b.tranche("run", "shwo"), 2, "shwo")
-	b.want(b.tranche("run", "list", "--colour"), 2, "--colour")
+	b.want(b.tranche("run", "list", "--color"), 2, "--color")
 	start(people, 2, `unknown flag --max-attempts, did you mean "--attempts"?; see: tranche run start`,
 		"--max-attempts", "4")
 	b.want(b.tranche("run", "cancel", "last"), 0, "1 item left", "cancelled")
@@ -326,12 +326,12 @@ func TestWrongSettingsOfServe(t *testing.T) {
 			2, "tranche.yaml:2:8: lisen: there is no such setting; the settings are ", nil, []string{"--config",
 				config("shutdown-timeout: 1s\nlisen: x\n")},
 		},
-		"doubled key": {2, "tranche.yaml:2:1: shutdown-timeout stands twice", nil,
+		"doubled key": {2, "tranche.yaml:2:1: shutdown-timeout appears twice", nil,
 			[]string{"--config", config("shutdown-timeout: 1s\nshutdown-timeout: 2s\n")}},
 		"key with a list": {2, "tranche.yaml:1:9: listen: want one value; this is a list", nil,
 			[]string{"--config", config("listen: [a]\n")}},
 		"two spellings": {
-			2, "tranche.yaml:2:11: data_dir: data-dir stands twice", nil,
+			2, "tranche.yaml:2:11: data_dir: data-dir appears twice", nil,
 			[]string{"--config", config("data-dir: a\ndata_dir: b\n")},
 		},
 		"password in it": {
@@ -416,7 +416,7 @@ func TestWatchEndsAlone(t *testing.T) {
 	b.want(b.pipe(rows.String(), "run", "start", "--endpoint", "echo", "--items", "-"), 0, "2,000 items")
 
 	watch := command(t, []string{"TRANCHE_URL=" + b.url}, "run", "watch", "last")
-	said := &signalled{text: "in flight", seen: make(chan struct{})}
+	said := &signaled{text: "in flight", seen: make(chan struct{})}
 	watch.Stdout, watch.Stderr = said, said
 	testenv.NoError(t, watch.Start())
 	select {
@@ -434,15 +434,15 @@ func TestWatchEndsAlone(t *testing.T) {
 	b.want(b.tranche("doctor"), 0, "hold")
 }
 
-// signalled closes seen when a text has been written.
-type signalled struct {
+// signaled closes seen when a text has been written.
+type signaled struct {
 	testenv.Log
 	text string
 	once sync.Once
 	seen chan struct{}
 }
 
-func (s *signalled) Write(p []byte) (int, error) {
+func (s *signaled) Write(p []byte) (int, error) {
 	n, err := s.Log.Write(p)
 	if strings.Contains(s.String(), s.text) {
 		s.once.Do(func() { close(s.seen) })

@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// An empty word, or one that is no text, is a mistake in the command line, whatever the server would make of it. There
+// An empty word, or one that is not text, is a mistake in the command line, whatever the server would make of it. There
 // is no server here.
 func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	t.Parallel()
@@ -55,7 +55,7 @@ func TestWordsThatSayNothingAreRefused(t *testing.T) {
 	try("is a directory", "plan", "apply", t.TempDir())
 }
 
-// There is a page of each command that is no secret, and it has what --help has.
+// There is a page of each command that is not a secret, and it has what --help has.
 func TestManPages(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -129,7 +129,7 @@ func TestEveryLineIsJSON(t *testing.T) {
 	(&bench{T: t}).want(r, 1, "NATS_URL is set, but only services read it", `"exit":1`)
 	for line := range strings.Lines(r.err) {
 		if !json.Valid([]byte(line)) {
-			t.Errorf("this is no JSON: %s", line)
+			t.Errorf("this is not JSON: %s", line)
 		}
 	}
 }

@@ -28,7 +28,7 @@ type accessFlags struct {
 	TLSCert string `name:"tls-cert" env:"TRANCHE_TLS_CERT" help:"Certificate of the API, in PEM; read again when it is renewed." placeholder:"FILE"`
 	TLSKey  string `name:"tls-key" env:"TRANCHE_TLS_KEY" help:"The key of --tls-cert." placeholder:"FILE"`
 
-	ClientCA    string   `name:"client-ca" env:"TRANCHE_CLIENT_CA" help:"Authorities of client certificates, in PEM: one with a role stands for a token. Needs --tls-cert and --auth on." placeholder:"FILE"`
+	ClientCA    string   `name:"client-ca" env:"TRANCHE_CLIENT_CA" help:"Authorities of client certificates, in PEM: one with a role replaces a token. Needs --tls-cert and --auth on." placeholder:"FILE"`
 	ClientCRL   string   `name:"client-crl" env:"TRANCHE_CLIENT_CRL" help:"Revocation lists of --client-ca, in PEM; read again when renewed." placeholder:"FILE"`
 	ClientRoles []string `name:"client-roles" env:"TRANCHE_CLIENT_ROLES" sep:";" help:"Which subject has which role, like 'CN=billing,O=Bank=operator;CN=ops=admin'." placeholder:"SUBJECT=ROLE"`
 
@@ -54,7 +54,7 @@ func (f *accessFlags) exposure(clients *access.Certificates, log *zap.Logger) ap
 func (f *accessFlags) clients(log *zap.Logger) (*access.Certificates, error) {
 	switch {
 	case f.ClientCA == "" && f.ClientCRL == "" && len(f.ClientRoles) == 0:
-		return nil, nil //nolint:nilnil // there are none
+		return nil, nil //nolint:nilnil // none are set
 	case f.ClientCA == "" || f.TLSCert == "" || f.Auth != "on":
 		return nil, errors.New("client certificates need --client-ca, --tls-cert and --auth on")
 	}
@@ -87,7 +87,7 @@ func (f *accessFlags) checkFourEyes() error {
 			return fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind, strings.Join(identity.ActKinds(), ", "))
 		}
 		if f.Auth != "on" {
-			return errors.New("--four-eyes needs to know who asks; add --auth on")
+			return errors.New("--four-eyes needs callers' names; add --auth on")
 		}
 	}
 	if slices.Contains(f.FourEyes, "delete") && !slices.Contains(f.FourEyes, "retention") {
@@ -181,7 +181,7 @@ type oidcFlags struct {
 // login returns the settings of the flags; nil without --oidc-issuer.
 func (f *oidcFlags) login(auth bool) (*access.OIDC, error) {
 	if f.OIDCIssuer == "" {
-		return nil, nil //nolint:nilnil // there is none
+		return nil, nil //nolint:nilnil // not set
 	}
 	if !auth {
 		return nil, errors.New("--oidc-issuer needs a login; add --auth on")

@@ -279,7 +279,7 @@ func (l *later) session() string {
 // alertFlags are the programs that alerts may run, besides what the connections file allows.
 type alertFlags struct {
 	AlertProgram map[string]string `env:"TRANCHE_ALERT_PROGRAM" help:"Program that alerts may run on this server, by NAME; repeatable." placeholder:"NAME=PATH"`
-	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Forward the audit log as it is written, to syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514, file:///PATH or a webhook, https://HOST/PATH; the same on all nodes." placeholder:"URL"`
+	AuditSink    string            `env:"TRANCHE_AUDIT_SINK" help:"Forward new audit entries to syslog://HOST:514, syslog+tls://HOST:6514, syslog+udp://HOST:514, file:///PATH or a webhook, https://HOST/PATH; the same on all nodes." placeholder:"URL"`
 
 	AuditSinkSecret string `env:"TRANCHE_AUDIT_SINK_SECRET" help:"Secret of the connections file that signs the webhook of --audit-sink." placeholder:"NAME"`
 }

@@ -246,7 +246,6 @@ func (s *serveCommand) useKeys(ctx context.Context, p *parts, log *zap.Logger) e
 	return err
 }
 
-// cancelRuns cancels the runs of --cancel-run.
 func (s *serveCommand) cancelRuns(ctx context.Context, store *database.DB, log *zap.Logger) error {
 	for _, run := range s.CancelRun {
 		done, err := cancelUnreadable(ctx, store, run)
@@ -279,7 +278,7 @@ func cancelUnreadable(ctx context.Context, store *database.DB, run workqueue.Run
 	}
 	ended, err := start.New(store).ClearLoad(ctx, run)
 	if ended {
-		return "the run has ended, and stays", err
+		return "the run ended, and stays", err
 	}
 	return "the load is discarded", err
 }

@@ -58,7 +58,6 @@ func launch(t *testing.T, wait bool, args ...string) *server {
 	return launchIn(t, nil, wait, args...)
 }
 
-// launchIn is launch in an environment.
 func launchIn(t *testing.T, env []string, wait bool, args ...string) *server {
 	t.Helper()
 	s := &server{where: map[string]string{}, log: &testenv.Log{}}
@@ -69,7 +68,7 @@ func launchIn(t *testing.T, env []string, wait bool, args ...string) *server {
 	s.Stderr = s.log
 	s.out = testenv.Must(s.StdoutPipe())(t)
 	testenv.NoError(t, s.Start())
-	t.Cleanup(func() { _ = s.Process.Kill() }) // it has ended, unless the test failed
+	t.Cleanup(func() { _ = s.Process.Kill() }) // it ended, unless the test failed
 	if wait {
 		s.ready(t)
 	}
@@ -328,7 +327,7 @@ const (
 	soon  = ample / 2
 )
 
-// A PostgreSQL whose disk is full is named, and once there is room serve goes on by itself.
+// A PostgreSQL whose disk is full is named, and once there is room serve continues by itself.
 func TestServeNamesAFullDisk(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)
@@ -348,7 +347,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), cli.ExitUnreachable,
 		"disk is full")
 	testenv.Must(pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`))(t)
-	eventually(t, "it goes on by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
+	eventually(t, "it continues by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
 	if took, err := s.End(t); err != nil || took > soon {
 		t.Errorf("serve took %s to end, %v: %s", took, err, s.log.String())
 	}
@@ -478,12 +477,12 @@ func TestRunsWithoutTheirKeyAreCancelled(t *testing.T) {
 	testenv.Same(t, states(), "cancelled", "without it")
 	serve.CancelRun = []workqueue.RunID{run, workqueue.NewRunID()}
 	err = serve.useKeys(t.Context(), without, zap.NewNop())
-	testenv.Says(t, err, serve.CancelRun[1].String()+": there is no such run", "a mistyped ID, after one that has ended")
+	testenv.Says(t, err, serve.CancelRun[1].String()+": there is no such run", "a mistyped ID, after one that ended")
 	_, err = control.New(without.store).Resume(t.Context(), control.Control{Run: run, Actor: "ann"}, nil)
 	testenv.Says(t, err, "does not have", "a resume")
 }
 
-// ends waits until a serve has ended with code 1, and looks whether it has said why.
+// ends waits until a serve ends with code 1, and looks whether it has said why.
 func ends(t *testing.T, args []string, says ...string) {
 	t.Helper()
 	s := launch(t, false, args...)
@@ -574,7 +573,7 @@ func TestAKilledServeTakesItsPostgreSQLAlong(t *testing.T) {
 	eventually(t, "PostgreSQL ends", func() bool { return !isRunning(postmaster) })
 }
 
-// A second signal is heeded at once, and leaves nothing running either.
+// A second signal is heeded immediately, and leaves nothing running either.
 func TestASecondSignalEndsAtOnce(t *testing.T) {
 	t.Parallel()
 	if runtime.GOOS != "linux" {

@@ -323,10 +323,10 @@ func (i *Instance) nak() {
 	i.mu.Unlock()
 	for subject := range held {
 		if err := i.kit.nc.Publish(subject, []byte("-NAK")); err != nil {
-			return // the test has ended
+			return // the test ended
 		}
 	}
-	_ = i.kit.nc.FlushTimeout(handBackTimeout) // likewise
+	_ = i.kit.nc.FlushTimeout(handBackTimeout)
 }
 
 func (i *Instance) delivered(subject, ack string) {

@@ -12,7 +12,7 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// patience is that of tests which do not wait in vain: what a crash leaves behind may come after an AckWait only.
+// patience is that of tests which do not expect a timeout: what a crash leaves behind may come after an AckWait only.
 const patience = time.Minute
 
 type account struct {

@@ -51,7 +51,7 @@ func ItemAt(ordinal int, key string, payload any) Part {
 func InputPart(name string, value any) Part {
 	return func(d *draft) {
 		if len(d.items) == 0 {
-			panic("endpointstest: InputPart stands before the first Item")
+			panic("endpointstest: InputPart comes before the first Item")
 		}
 		last := &d.items[len(d.items)-1]
 		last.parts = maps.Clone(last.parts)

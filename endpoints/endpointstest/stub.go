@@ -93,7 +93,7 @@ func (s *Stub) answer(
 		item := byOrdinal[slot.Ordinal]
 		switch {
 		case item == nil:
-			return endpoints.Fail("stub", "the stub answers ordinal %d, which it was not asked for", slot.Ordinal)
+			return endpoints.Fail("stub", "the stub answers ordinal %d, which was not requested", slot.Ordinal)
 		case slot.Err != nil && slot.Err.Retry:
 			item.Retry(slot.Err.Code, "%s", slot.Err.Message)
 		case slot.Err != nil:

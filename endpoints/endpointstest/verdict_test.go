@@ -51,7 +51,7 @@ func of(t *testing.T, f func(*verdict)) (text string) {
 	return v.text
 }
 
-// shortly is the patience of a test that waits in vain.
+// shortly is the patience of a test that expects a timeout.
 const shortly = 200 * time.Millisecond
 
 func TestVerdicts(t *testing.T) {

@@ -19,7 +19,7 @@
 // An error, panic or timeout of the handler, or a failed commit, rolls back the whole chunk and applies to all its
 // items. If a commit's outcome is unknown, the chunk fails and is retried; if it had committed, the retry is answered
 // from the table. Deadlocks and serialization failures are such errors. Claims of overlapping chunks do not deadlock,
-// as they are made in order of ordinals.
+// since they are made in order of ordinals.
 //
 // # What is stored
 //

@@ -64,7 +64,7 @@ func TestPrune(t *testing.T) {
 		t.Errorf("%d pruned, %d left", n, b.remembered())
 	}
 	b.kit.Redeliver(recent.Request)
-	b.kit.Redeliver(old.Request) // done again: its memory is gone
+	b.kit.Redeliver(old.Request) // redone: its memory is gone
 	testenv.Same(t, b.written(), 8, "effects")
 	n = testenv.Must(b.inbox.Prune(t.Context(), 0))(t)
 	testenv.Same(t, n, 5, "rows pruned")

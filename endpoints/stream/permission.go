@@ -111,7 +111,7 @@ func (p *Permissions) learn(err error) {
 		return
 	}
 	now := denial{err: found, subject: subject, last: time.Now(), reconnects: p.nc.Stats().Reconnects,
-		standing: stands(found, subject)}
+		standing: isStanding(found, subject)}
 	now.told = known && before.told && now.last.Sub(before.last) < denialLife
 	if known && before.standing && before.reconnects == now.reconnects { // a pull's inbox does not replace it
 		now.standing, now.subject = true, before.subject
@@ -394,24 +394,23 @@ func grantForAPI(subject string, tokens []string) string {
 	}
 }
 
-// streamPrefix is the prefix of all stream names.
 const streamPrefix = "TRANCHE_"
 
 const (
-	// mendInterval is the interval for logging denials and retrying standing subscriptions.
-	mendInterval = time.Second
-	// mendTimeout bounds one retry.
-	mendTimeout = 2 * time.Second
+	// restoreInterval is the interval for logging denials and retrying standing subscriptions.
+	restoreInterval = time.Second
+	// restoreTimeout bounds one retry.
+	restoreTimeout = 2 * time.Second
 	// violationDelay is how long nats.go may take to report a violation.
 	violationDelay = 20 * time.Millisecond
 )
 
 // Run logs new denials until ctx ends, and restores denied subscriptions once granted; servers do not.
 func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
-	for backoff.Sleep(ctx, mendInterval) == nil {
+	for backoff.Sleep(ctx, restoreInterval) == nil {
 		p.logNew(log)
 		for _, subject := range p.standing() {
-			if p.mend(ctx, subject) {
+			if p.restore(ctx, subject) {
 				log.Info("NATS grants a subscription that it denied before; connecting again", zap.String("subject", subject))
 				break
 			}
@@ -419,8 +418,8 @@ func (p *Permissions) Run(ctx context.Context, log *zap.Logger) {
 	}
 }
 
-// stands reports whether the denied subscription is made once per connection, unlike those of calls and pulls.
-func stands(e *PermissionError, subject string) bool {
+// isStanding reports whether the denied subscription is made once per connection, unlike those of calls and pulls.
+func isStanding(e *PermissionError, subject string) bool {
 	_, call := callerOf(subject)
 	return e.Op == OpSubscribe && !call && (!e.inbox || strings.HasSuffix(subject, ".*"))
 }
@@ -438,10 +437,10 @@ func (p *Permissions) standing() []string {
 	return subjects
 }
 
-// mend reports whether a denied subscription is granted now, and if so reconnects: nats.go then renews all
+// restore reports whether a denied subscription is granted now, and if so reconnects: nats.go then renews all
 // subscriptions. For the inbox there is no other way.
-func (p *Permissions) mend(ctx context.Context, subject string) bool {
-	ctx, cancel := context.WithTimeout(ctx, mendTimeout)
+func (p *Permissions) restore(ctx context.Context, subject string) bool {
+	ctx, cancel := context.WithTimeout(ctx, restoreTimeout)
 	defer cancel()
 	refused := make(chan struct{}, 1)
 	w := &Watcher{Concerns: func(e *PermissionError, s string) bool { return e.Op == OpSubscribe && s == subject },
@@ -482,7 +481,7 @@ func (p *Permissions) hears(ctx context.Context) error {
 		}
 	}
 	p.mu.Unlock()
-	if deaf == nil || p.mend(ctx, subject) {
+	if deaf == nil || p.restore(ctx, subject) {
 		return nil
 	}
 	return deaf

@@ -85,7 +85,7 @@ func Read(ctx context.Context, js jetstream.JetStream, cfg Config) ([]State, err
 			continue
 		}
 		if err != nil {
-			return nil, fmt.Errorf("look at stream %s: %w", want.Name, err)
+			return nil, fmt.Errorf("check stream %s: %w", want.Name, err)
 		}
 		states[i].Have = stream.CachedInfo() // just fetched
 		if have := states[i].Have.Config.Replicas; cfg.MoreReplicas {
@@ -164,7 +164,7 @@ func (s *State) Update(ctx context.Context, js jetstream.JetStream) error {
 	}
 	want := s.Want
 	want.Metadata = maps.Clone(s.Have.Config.Metadata) // keep entries of others
-	if want.Metadata == nil {                          // servers without metadata of their own
+	if want.Metadata == nil {                          // servers without own metadata
 		want.Metadata = map[string]string{}
 	}
 	if is := s.Want.Metadata[metaInstallation]; is != "" {

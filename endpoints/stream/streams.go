@@ -191,7 +191,7 @@ func createStream(ctx context.Context, js jetstream.JetStream, want jetstream.St
 		return have.Created, err
 	}
 	if err := Leads(have.Cluster); err != nil {
-		return time.Time{}, fmt.Errorf("look at stream %s: %w", want.Name, err)
+		return time.Time{}, fmt.Errorf("check stream %s: %w", want.Name, err)
 	}
 	return have.Created, nil
 }
@@ -251,11 +251,11 @@ func SuspendedOf(ctx context.Context, js jetstream.JetStream, endpoint string) (
 	prefix := wire.FlowPrefix + endpoint + "."
 	stream, err := js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
-		return s, fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+		return s, fmt.Errorf("check stream %s: %w", wire.StreamFlow, err)
 	}
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(prefix+"*.0"))
 	if err != nil {
-		return s, fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+		return s, fmt.Errorf("check stream %s: %w", wire.StreamFlow, err)
 	}
 	for subject := range info.State.Subjects {
 		s.ids[strings.TrimSuffix(strings.TrimPrefix(subject, prefix), ".0")] = true
@@ -289,7 +289,7 @@ type Waits struct {
 func WaitsFor(ctx context.Context, js jetstream.JetStream, subject string) (Waits, error) {
 	stream, err := js.Stream(ctx, wire.StreamFlow)
 	if err != nil {
-		return Waits{}, fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+		return Waits{}, fmt.Errorf("check stream %s: %w", wire.StreamFlow, err)
 	}
 	msg, err := stream.GetLastMsgForSubject(ctx, subject)
 	if errors.Is(err, jetstream.ErrMsgNotFound) {

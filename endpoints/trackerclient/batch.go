@@ -99,7 +99,7 @@ type BatchView struct {
 	Done    int64            `json:"done"`
 	Failed  int64            `json:"failed"`
 	Codes   map[string]int64 `json:"codes,omitempty" nullable:"false" doc:"of the failed items, the 100 most frequent"`
-	Missing []string         `json:"missing,omitempty" nullable:"false" doc:"ranges of what is pending, if asked for"`
+	Missing []string         `json:"missing,omitempty" nullable:"false" doc:"ranges of what is pending, if requested"`
 }
 
 // WebhookView is the state of a batch's notification.

@@ -96,7 +96,7 @@ func (r *BodyReader) token() jsontext.Kind {
 }
 
 func (r *BodyReader) unexpected(got, want jsontext.Kind) {
-	r.Fail(ReasonJSON, "around byte %d a JSON %s stands where a JSON %s should", r.Pos(), kindName(got), kindName(want))
+	r.Fail(ReasonJSON, "around byte %d there is a JSON %s; want a JSON %s", r.Pos(), kindName(got), kindName(want))
 }
 
 // More reports whether the object or array has another member, and otherwise reads its end.
@@ -256,7 +256,7 @@ func scanParams(in *BodyReader) map[string]string {
 	for in.More() {
 		name, value := string(in.Text(nil)), string(in.Text(nil))
 		if _, twice := params[name]; twice {
-			in.Fail(ReasonSlot, "the parameter that ends at byte %d, %.80q, stands twice", in.Pos(), name)
+			in.Fail(ReasonSlot, "the parameter that ends at byte %d, %.80q, appears twice", in.Pos(), name)
 		}
 		params[name] = value
 	}
@@ -354,7 +354,7 @@ func FlawOf(value []byte, maxDepth int) *Flaw {
 		return &Flaw{CodeLoneSurrogate, `in which an escape is half of a pair, like \ud83d, and so no character`,
 			where(value, names)}
 	default:
-		return &Flaw{CodeDuplicateName, "in which a name stands twice in one object", where(value)}
+		return &Flaw{CodeDuplicateName, "in which a name appears twice in one object", where(value)}
 	}
 }
 

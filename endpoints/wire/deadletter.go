@@ -42,7 +42,6 @@ type DeadLetter struct {
 	Body   []byte
 }
 
-// unknownCause is the cause of a letter without one.
 const unknownCause = "unknown"
 
 // maxLetterText bounds the bytes read from a header of a letter.
@@ -181,7 +180,7 @@ func fit(msg *nats.Msg, own nats.Header, maxPayload int) {
 	}
 }
 
-// DeadMsgID returns the Nats-Msg-Id of a request's dead letter, the same for a service and a node that give up the
+// DeadMsgID returns the Nats-Msg-Id of a request's dead letter, the same for a service and a node that abandon the
 // same request. It is "" if the request has no ID.
 func DeadMsgID(request nats.Header) string {
 	id := request.Get(HeaderMsgID)
@@ -225,7 +224,7 @@ func AnsweredBefore(h nats.Header) int {
 }
 
 // FailureMsg returns the final message of a reply that fails the remaining items with a retryable error. Nodes use it
-// to give up requests of other requesters. Its Nats-Msg-Id is derived from the request's slice, so several nodes
+// to abandon requests of other requesters. Its Nats-Msg-Id is derived from the request's slice, so several nodes
 // answer it once.
 func FailureMsg(request nats.Header, to Return, service string, failure SlotError) *nats.Msg {
 	msg := &nats.Msg{Subject: to.String(), Header: nats.Header{}}

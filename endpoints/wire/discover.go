@@ -89,7 +89,7 @@ func count[T ~int | ~int64](n float64) T { return T(min(max(n, 0), maxCount)) }
 const maxListed = 10_000
 
 // Discover finds all listeners that answer within wait, sorted by endpoint, service and instance. Busy or distant
-// services may be missing. It is not an error if there are none.
+// services may be missing. Finding none is not an error.
 func Discover(ctx context.Context, nc *nats.Conn, wait time.Duration) ([]Listener, error) {
 	ctx, cancel := context.WithTimeout(ctx, wait)
 	defer cancel()

@@ -91,7 +91,7 @@ func TestFlowIDsCarryTheRequest(t *testing.T) {
 			t.Errorf("request %d of %s is read as %d of %s", request, id, n, flow)
 		}
 		if slice.Version() != 5 || slice.Variant() != uuid.RFC4122 {
-			t.Errorf("%s is no UUID of version 5", slice)
+			t.Errorf("%s is not a UUID of version 5", slice)
 		}
 	}
 }

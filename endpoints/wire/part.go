@@ -23,7 +23,7 @@ const MaxParts = 64
 type Part struct {
 	Data        []byte // JSON, or as ContentType says; do not modify
 	ContentType string // "" for JSON
-	// Ref stands for Data that does not fit the request: the service asks nodes for it, see PartQuery.
+	// Ref replaces Data that does not fit the request: the service asks nodes for it, see PartQuery.
 	Ref *PartRef
 }
 
@@ -139,7 +139,7 @@ func scanParts(in *BodyReader, names map[string]string) Parts {
 	for in.More() {
 		name := in.shared(names)
 		if _, twice := found.Find(name); twice {
-			in.Fail(ReasonSlot, "the part that ends at byte %d, %.80q, stands twice", in.Pos(), name)
+			in.Fail(ReasonSlot, "the part that ends at byte %d, %.80q, appears twice", in.Pos(), name)
 		}
 		if len(found) == MaxParts {
 			in.Fail(ReasonTooMany, "the item around byte %d has more than %d parts", in.Pos(), MaxParts)

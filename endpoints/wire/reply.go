@@ -161,13 +161,13 @@ func (r *Reply) scan(in *BodyReader, maxSlots int) {
 		switch string(in.Name()) {
 		case `"slots"`:
 			if slots {
-				in.Fail(ReasonSlot, `"slots" stands twice`)
+				in.Fail(ReasonSlot, `"slots" appears twice`)
 			}
 			slots = true
 			r.scanSlots(in, maxSlots)
 		case `"error"`:
 			if r.Failure != nil {
-				in.Fail(ReasonSlot, `"error" stands twice`)
+				in.Fail(ReasonSlot, `"error" appears twice`)
 			}
 			r.Failure = scanError(in)
 		default:

@@ -17,7 +17,7 @@ import (
 // ContentType is the content type of PDF.
 const ContentType = "application/pdf"
 
-// Dimensions of the A4 page, in millimetres.
+// Dimensions of the A4 page, in millimeters.
 const (
 	left, right = 22.0, 190.0
 	width       = right - left
@@ -67,29 +67,29 @@ func newSheet(s Statement) sheet {
 // sheet has the drawing functions of a statement. It is not safe for concurrent use.
 type sheet struct{ *fpdf.Fpdf }
 
-// colour is 0xRRGGBB.
-type colour int
+// color is 0xRRGGBB.
+type color int
 
-func (c colour) rgb() (r, g, b int) { return int(c) >> 16 & 0xFF, int(c) >> 8 & 0xFF, int(c) & 0xFF }
+func (c color) rgb() (r, g, b int) { return int(c) >> 16 & 0xFF, int(c) >> 8 & 0xFF, int(c) & 0xFF }
 
 const (
-	ink   colour = 0x172535
-	navy  colour = 0x123456
-	teal  colour = 0x178A80
-	coral colour = 0xE28460
-	rust  colour = 0xB45C43 // coral, for text
-	grey  colour = 0x687685
-	line  colour = 0xD6DDE5
-	mist  colour = 0xF3F6F9
-	white colour = 0xFFFFFF
-	sky   colour = 0xB0CAE2
+	ink   color = 0x172535
+	navy  color = 0x123456
+	teal  color = 0x178A80
+	coral color = 0xE28460
+	rust  color = 0xB45C43 // coral, for text
+	gray  color = 0x687685
+	line  color = 0xD6DDE5
+	mist  color = 0xF3F6F9
+	white color = 0xFFFFFF
+	sky   color = 0xB0CAE2
 )
 
 // font is a face of Helvetica, which need not be embedded in PDFs.
 type font struct {
 	style string // "", "B" or "I"
 	size  float64
-	colour
+	color
 }
 
 func (s sheet) set(f font) {
@@ -115,17 +115,17 @@ func (s sheet) textMiddle(x, y float64, f font, text string) {
 	s.Text(x-s.GetStringWidth(text)/2, y, text)
 }
 
-func (s sheet) box(x, y, w, h float64, c colour) {
+func (s sheet) box(x, y, w, h float64, c color) {
 	s.SetFillColor(c.rgb())
 	s.Rect(x, y, w, h, "F")
 }
 
-func (s sheet) rounded(x, y, w, h, radius float64, c colour) {
+func (s sheet) rounded(x, y, w, h, radius float64, c color) {
 	s.SetFillColor(c.rgb())
 	s.RoundedRect(x, y, w, h, radius, "1234", "F")
 }
 
-func (s sheet) rule(x1, y1, x2, y2, thick float64, c colour) {
+func (s sheet) rule(x1, y1, x2, y2, thick float64, c color) {
 	s.SetDrawColor(c.rgb())
 	s.SetLineWidth(thick)
 	s.Line(x1, y1, x2, y2)
@@ -148,7 +148,7 @@ const (
 	pointRadius, lineWide = 0.85, 0.55
 )
 
-// scale converts cents to millimetres above the bottom.
+// scale converts cents to millimeters above the bottom.
 type scale struct{ low, step int64 }
 
 func (s scale) height(cents int64) float64 {
@@ -193,9 +193,9 @@ func (s sheet) chart(p *Parts, top float64) {
 		middle := plotLeft + monthWide*(float64(i)+0.5)
 		s.bar(middle-barWide-betweenBars/2, bottom, bars.height(month.In), teal)
 		s.bar(middle+betweenBars/2, bottom, bars.height(month.Out), coral)
-		s.textMiddle(middle, bottom+4.2, font{"", 7, grey}, time.Month(i + 1).String()[:3])
+		s.textMiddle(middle, bottom+4.2, font{"", 7, gray}, time.Month(i + 1).String()[:3])
 	}
-	s.rule(plotLeft, bottom, plotRight, bottom, 0.3, grey)
+	s.rule(plotLeft, bottom, plotRight, bottom, 0.3, gray)
 	s.balance(bottom, line, p.Account.Opening, balances)
 }
 
@@ -205,12 +205,12 @@ func (s sheet) grid(bottom float64, bars, balances scale) {
 		if i > 0 {
 			s.rule(plotLeft, y, plotRight, y, 0.15, line)
 		}
-		s.textRight(plotLeft-2, y+0.9, font{"", 6.5, grey}, short(bars.low+i*bars.step))
+		s.textRight(plotLeft-2, y+0.9, font{"", 6.5, gray}, short(bars.low+i*bars.step))
 		s.text(plotRight+2, y+0.9, font{"", 6.5, navy}, short(balances.low+i*balances.step))
 	}
 }
 
-func (s sheet) bar(x, bottom, high float64, c colour) {
+func (s sheet) bar(x, bottom, high float64, c color) {
 	if high <= 0 {
 		return
 	}
@@ -229,7 +229,7 @@ func (s sheet) balance(bottom float64, scale scale, opening int64, balances [12]
 		points = append(points, fpdf.PointType{X: plotLeft + monthWide*float64(i+1), Y: bottom - scale.height(cents)})
 	}
 	s.SetLineJoinStyle("round")
-	s.path(points, 1.3, white) // a rim, to stand out from the bars
+	s.path(points, 1.3, white) // a rim, for contrast with the bars
 	s.path(points, lineWide, navy)
 	s.SetDrawColor(white.rgb())
 	s.SetFillColor(navy.rgb())
@@ -239,7 +239,7 @@ func (s sheet) balance(bottom float64, scale scale, opening int64, balances [12]
 	}
 }
 
-func (s sheet) path(points []fpdf.PointType, thick float64, c colour) {
+func (s sheet) path(points []fpdf.PointType, thick float64, c color) {
 	s.SetDrawColor(c.rgb())
 	s.SetLineWidth(thick)
 	s.MoveTo(points[0].X, points[0].Y)
@@ -250,7 +250,7 @@ func (s sheet) path(points []fpdf.PointType, thick float64, c colour) {
 }
 
 func (s sheet) legend(y float64) {
-	f := font{"", 8, grey}
+	f := font{"", 8, gray}
 	s.box(121, y-2.2, 2.6, 2.6, teal)
 	s.text(125, y, f, "money in")
 	s.box(142, y-2.2, 2.6, 2.6, coral)
@@ -269,9 +269,9 @@ func (s sheet) letterhead(b bank.Branch) {
 	s.box(0, 3, 210, 0.8, teal)
 	s.mark(left, 13, 12)
 	s.text(left+16, 19.2, font{"B", 15, navy}, "Harbour")
-	s.text(left+16, 24.4, font{"", 9.5, grey}, "Savings Bank")
+	s.text(left+16, 24.4, font{"", 9.5, gray}, "Savings Bank")
 
-	small := font{"", 8, grey}
+	small := font{"", 8, gray}
 	s.textRight(right, 16.2, font{"B", 8, ink}, b.Name+" branch")
 	s.textRight(right, 20.1, small, b.Street)
 	s.textRight(right, 23.7, small, b.Place)
@@ -288,7 +288,7 @@ func (s sheet) mark(x, y, size float64) {
 	s.Polygon([]fpdf.PointType{at(0.46, 0.26), at(0.46, 0.60), at(0.21, 0.60)}, "F")
 	s.SetLineWidth(size * 0.06)
 	s.SetLineCapStyle("round")
-	for i, c := range []colour{white, teal} {
+	for i, c := range []color{white, teal} {
 		v := 0.71 + 0.13*float64(i)
 		from, middle, to := at(0.18, v), at(0.5, v), at(0.82, v)
 		s.SetDrawColor(c.rgb())
@@ -303,7 +303,7 @@ const addressWide = 80.0
 
 // address writes the address where the envelope's window is.
 func (s sheet) address(a bank.Account) {
-	s.text(left, 48.5, font{"", 6.5, grey}, bankName+" · Quay 1 · 0150 Harbour")
+	s.text(left, 48.5, font{"", 6.5, gray}, bankName+" · Quay 1 · 0150 Harbour")
 	s.rule(left, 49.7, left+addressWide, 49.7, 0.15, line)
 	for i, text := range []string{a.Owner, a.Street, a.Place} {
 		s.text(left, 56.5+5.2*float64(i), s.fitting(text, 10.5, addressWide, font{"", 0, ink}), text)
@@ -321,7 +321,7 @@ func (s sheet) particulars(p *Parts) {
 		{"Drawn up", fmt.Sprintf("31 December %d", p.Year.Year)},
 	} {
 		y := 48.5 + 5*float64(i)
-		s.text(from, y, font{"", 8, grey}, row[0])
+		s.text(from, y, font{"", 8, gray}, row[0])
 		s.text(to, y, font{"", 8.5, ink}, row[1])
 	}
 	s.rule(from-4, 45.6, from-4, 70, 0.6, teal)
@@ -329,7 +329,7 @@ func (s sheet) particulars(p *Parts) {
 
 func (s sheet) heading(st Statement) {
 	s.text(left, 92, font{"B", 19, navy}, fmt.Sprintf("Year-end statement %d", st.Year))
-	s.text(left, 98.2, font{"", 9, grey},
+	s.text(left, 98.2, font{"", 9, gray},
 		fmt.Sprintf("1 January to 31 December %d · all amounts in euros", st.Year))
 }
 
@@ -338,20 +338,20 @@ func (s sheet) tiles(st Statement) {
 	const top, high, gap = 104.5, 19.0, 3.5
 	wide := (width - 3*gap) / 4
 	for i, tile := range []struct {
-		label   string
-		cents   int64
-		colours [3]colour // background, label, number
+		label  string
+		cents  int64
+		colors [3]color // background, label, number
 	}{
-		{labelOpening, st.Opening, [3]colour{mist, grey, ink}},
-		{labelIn, st.In, [3]colour{mist, grey, teal}},
-		{labelOut, st.Out, [3]colour{mist, grey, rust}},
-		{labelClosing, st.Closing, [3]colour{navy, sky, white}},
+		{labelOpening, st.Opening, [3]color{mist, gray, ink}},
+		{labelIn, st.In, [3]color{mist, gray, teal}},
+		{labelOut, st.Out, [3]color{mist, gray, rust}},
+		{labelClosing, st.Closing, [3]color{navy, sky, white}},
 	} {
 		x := left + float64(i)*(wide+gap)
-		s.rounded(x, top, wide, high, 1.8, tile.colours[0])
-		s.text(x+4, top+6.6, font{"", 8, tile.colours[1]}, tile.label)
+		s.rounded(x, top, wide, high, 1.8, tile.colors[0])
+		s.text(x+4, top+6.6, font{"", 8, tile.colors[1]}, tile.label)
 		number := amount(tile.cents)
-		s.text(x+4, top+14, s.fitting(number, 13, wide-8, font{"B", 0, tile.colours[2]}), number)
+		s.text(x+4, top+14, s.fitting(number, 13, wide-8, font{"B", 0, tile.colors[2]}), number)
 	}
 }
 
@@ -367,7 +367,7 @@ func (s sheet) fitting(text string, most, wide float64, f font) font {
 
 func (s sheet) footer(st Statement) {
 	s.rule(left, footerTop, right, footerTop, 0.2, line)
-	small := font{"", 7, grey}
+	small := font{"", 7, gray}
 	s.text(left, footerTop+4.4, small,
 		"Please check this statement and tell your branch within six weeks if anything is wrong.")
 	s.text(left, footerTop+8, small,

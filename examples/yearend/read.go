@@ -104,7 +104,7 @@ func Texts(pdf []byte) ([]string, error) {
 		}
 		stream, rest, ok := bytes.Cut(rest, []byte("\nendstream"))
 		if !ok {
-			return nil, errors.New("the PDF breaks off")
+			return nil, errors.New("the PDF is truncated")
 		}
 		page, err := unpack(stream)
 		if err != nil {

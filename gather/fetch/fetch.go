@@ -103,7 +103,7 @@ func JSON(v any) (Part, error) {
 // Decode decodes the payload into v. It fails if the item is not an input of the step.
 func (i *Item) Decode(v any) error {
 	if i.Payload == nil {
-		return wire.Fail(wire.CodeBadPayload, "the item is no input of the step; name it in the plan's inputs")
+		return wire.Fail(wire.CodeBadPayload, "the item is not an input of the step; name it in the plan's inputs")
 	}
 	if err := json.Unmarshal(i.Payload, v); err != nil {
 		return wire.Fail(wire.CodeBadPayload, "item %s: %v", i.Key, err)

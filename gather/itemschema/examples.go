@@ -17,7 +17,7 @@ const (
 )
 
 // Examples returns a few different items that fit the schema: a usual one, one with as little as possible, and others
-// with edge values. There are none if the schema asks for more than types, bounds, formats and simple patterns.
+// with edge values. There are none if the schema requires more than types, bounds, formats and simple patterns.
 func (s *Schema) Examples() (items []json.RawMessage) {
 	for n := range maxExamples {
 		item, err := json.Marshal(example(s.full, n, 0))

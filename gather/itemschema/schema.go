@@ -144,11 +144,11 @@ func explain(err error) string {
 	if bad, ok := errors.AsType[*jsonschema.SchemaValidationError](err); ok {
 		if wrong, ok := errors.AsType[*jsonschema.ValidationError](bad.Err); ok {
 			if all := faultsOf(wrong); len(all) > 0 {
-				return "it is no JSON Schema: " + all[0].String()
+				return "it is not a JSON Schema: " + all[0].String()
 			}
 		}
 	}
-	return "it is no JSON Schema: " + strings.ReplaceAll(err.Error(), place, "")
+	return "it is not a JSON Schema: " + strings.ReplaceAll(err.Error(), place, "")
 }
 
 // maxDigits bounds the length of numbers checked: comparing takes more than linear time.

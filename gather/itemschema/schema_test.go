@@ -65,10 +65,10 @@ func TestCompileRefuses(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"type":`:                          "not valid JSON",
 		`true`:                              "want an object",
-		`{"type":"strin"}`:                  "it is no JSON Schema: type",
+		`{"type":"strin"}`:                  "it is not a JSON Schema: type",
 		`{"$ref":"file:///etc/passwd"}`:     "may not leave the schema",
 		`{"$ref":"https://example.org/s"}`:  "may not leave the schema",
-		`{"pattern":"("}`:                   "it is no JSON Schema",
+		`{"pattern":"("}`:                   "it is not a JSON Schema",
 		strings.Repeat(" ", 64<<10) + "{}":  "at most 65536",
 		`{"$schema":"https://example.org"}`: "may not leave the schema",
 	} {

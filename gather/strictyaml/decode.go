@@ -73,7 +73,7 @@ func (v Value) decode(into reflect.Value, tag reflect.StructTag) error {
 	}
 }
 
-// FieldsOf returns the fields of a struct, of which into is a pointer, as Decode reads them.
+// FieldsOf returns the fields of the struct to which into points, as Decode reads them.
 func FieldsOf(into any) []Field { return fieldsOf(reflect.ValueOf(into).Elem()) }
 
 func fieldsOf(of reflect.Value) (fields []Field) {

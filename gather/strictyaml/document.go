@@ -186,7 +186,7 @@ func (d *Document) fail(at *token.Position, format string, args ...any) error {
 }
 
 func (d *Document) syntax(err error) error {
-	const unquoted = "this is not YAML; look for a wrong indent or a missing quote"
+	const unquoted = "this is not YAML; check for a wrong indent or a missing quote"
 	var positioned yaml.Error
 	switch known := errors.As(err, &positioned) && positioned.GetToken() != nil; {
 	case !known && d.secret:

@@ -10,7 +10,7 @@ import (
 )
 
 // Schema returns the JSON Schema of the documents that read accepts, without what it checks of their meaning. It calls
-// read with an empty document, whose values describe what is asked of them.
+// read with an empty document, whose values describe what they accept.
 func Schema(read func(*Document) error) map[string]any {
 	d := &Document{}
 	d.Root = Value{of: d}.undescribed()

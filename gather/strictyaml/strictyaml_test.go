@@ -120,7 +120,7 @@ func TestOpenSaysWhereItIsWrong(t *testing.T) {
 		{"params: {a: [b]}\n",
 			"params.a: want a value: text, a number, true or false; this is a list"},
 		{"params: {1: b}\n",
-			"the name \"1\" has to stand in quotes"},
+			"the name \"1\" must be in quotes"},
 		{"- a\n",
 			"f.yaml:1:1: want fields: name, order"},
 		{"name: &a x\n",
@@ -164,8 +164,8 @@ func TestOpenSecretQuotesNothing(t *testing.T) {
 		"size: " + canary:                   "form f.yaml:1:7: size: want a whole number within 1 to 10; this is a text",
 		"size: 11":                          "f.yaml:1:7: size: want a whole number within 1 to 10; this is a number",
 		"name: x\nnme: " + canary:           "f.yaml:2:1: nme: there is no such field; there are name, size",
-		"name: x\nname: " + canary:          "f.yaml:2:1: name stands twice",
-		"{\"" + canary + " b\": x}":         "f.yaml:1:2: want fields: name, size; what stands here is no such name",
+		"name: x\nname: " + canary:          "f.yaml:2:1: name appears twice",
+		"{\"" + canary + " b\": x}":         "f.yaml:1:2: want fields: name, size; this is not such a name",
 		"name: !" + canary + " x":           "f.yaml:1:7: tags, directives and marks of keys are not allowed",
 		"name: '" + canary:                  "f.yaml:1:7: this is not YAML",
 		canary:                              "f.yaml:1:1: want fields: name, size; this is a text",
@@ -193,7 +193,7 @@ func TestNearest(t *testing.T) {
 	for name, want := range map[string]string{
 		"failfast": "fail_fast", "attempts": "max_attempts", "max_fail": "max_failed", "request_timeout": "timeout",
 		"backoff": "retry_backoff max_backoff", "retry_code": "retry_codes", "call-rate": "rate request-rate",
-		"wholechunk": "whole_chunk", "b-bytes": "b-max-bytes", "max-bytes": "", "colour": "", "-": "", "": "",
+		"wholechunk": "whole_chunk", "b-bytes": "b-max-bytes", "max-bytes": "", "color": "", "-": "", "": "",
 		"timeouts": "timeout", "tiemout": "timeout",
 	} {
 		if got := strings.Join(strictyaml.Nearest(name, known), " "); got != want {

@@ -141,7 +141,7 @@ func (v Value) Entries(want string, read func(name string, v Value) error) error
 	}
 	return v.entries(want, func(key *token.Token, plain bool, entry Value) error {
 		if !plain {
-			return v.failAt(key.Position, "the name %.60q has to stand in quotes", key.Value)
+			return v.failAt(key.Position, "the name %.60q must be in quotes", key.Value)
 		}
 		return read(key.Value, entry)
 	})
@@ -163,10 +163,10 @@ func (v Value) entries(want string, read func(key *token.Token, plain bool, v Va
 		key := entries.Key().GetToken()
 		_, plain := entries.Key().(*ast.StringNode)
 		if v.of.secret && !plainName.MatchString(key.Value) {
-			return v.failAt(key.Position, "want %s; what stands here is no such name", want)
+			return v.failAt(key.Position, "want %s; this is not such a name", want)
 		}
 		if seen[key.Value] {
-			return v.of.fail(key.Position, "%s stands twice", v.under(fmt.Sprintf("%.60s", key.Value)))
+			return v.of.fail(key.Position, "%s appears twice", v.under(fmt.Sprintf("%.60s", key.Value)))
 		}
 		seen[key.Value] = true
 		if err := read(key, plain, v.of.place(entries.Value(), v.under(key.Value), key)); err != nil {

@@ -21,19 +21,19 @@ func TestBadURLs(t *testing.T) {
 		{"ftp://h/", "begins with http:// or https://"},
 		{"HTTP://h/", "begins with http:// or https://"},
 		{"//h/{key}", "begins with http:// or https://"},
-		{"http://{item.host}/x", "to stand there as they are"},
-		{"http://h.example{key}/", "to stand there as they are"},
-		{"http://h.example{/key}", "to stand there as they are"},
-		{"http://h.example?x={key}", "to stand there as they are"},
-		{"http://h.example\\{key}/", "to stand there as they are"},
-		{"http://h.example:{key}/", "to stand there as they are"},
+		{"http://{item.host}/x", "must be fixed text"},
+		{"http://h.example{key}/", "must be fixed text"},
+		{"http://h.example{/key}", "must be fixed text"},
+		{"http://h.example?x={key}", "must be fixed text"},
+		{"http://h.example\\{key}/", "must be fixed text"},
+		{"http://h.example:{key}/", "must be fixed text"},
 		{"{item.url}", "begins with http:// or https://"},
 		{"http://u:p@h/{key}", "a user or password does not belong in a URL"},
 		{"http://h:0/", "the port is not within"},
 		{"http://h:/", "the port is not within"},
 		{"http://h:99999/", "the port is not within"},
 		{"http://-h/", "the host is not a name"},
-		{"http://h%41/", "to stand there as they are"},
+		{"http://h%41/", "must be fixed text"},
 		{"http:///x", "the host is not a name"},
 		{"http://bücher.example/", "the host is not a name"},
 		{"http://h/{+key}", "write {key}"},
@@ -43,8 +43,8 @@ func TestBadURLs(t *testing.T) {
 		{"http://h/%2e%2E/{key}", "a path with . or .."},
 		{"http://h/a b", "spaces"},
 		{"http://h/\r\nX: 1", "spaces, control characters"},
-		{"http://h/{", "no template by RFC 6570"},
-		{"http://h/}", "no template by RFC 6570"},
+		{"http://h/{", "not an RFC 6570 template"},
+		{"http://h/}", "not an RFC 6570 template"},
 		{"http://h/{}", "{} names no variable"},
 		{
 			"http://h/{kye}",
@@ -61,7 +61,7 @@ func TestBadURLs(t *testing.T) {
 		{"http://h/{params.}", "there is no {params.} here"},
 		{"http://h/{params.a b}", "spaces"},
 		{"http://h/{params.a=b}", "invalid variable name"},
-		{"http://h/{key}/%zz", "no template by RFC 6570"},
+		{"http://h/{key}/%zz", "not an RFC 6570 template"},
 		{"http://h/{key:3}", "a part of a value"},
 		{"http://h/?a=1{?key}", "writes a second ?; write {&key}"},
 		{"http://h/{?key}{?key}", "writes a second ?"},
@@ -75,7 +75,7 @@ func TestBadURLs(t *testing.T) {
 		}
 	}
 	if _, err := template.ParseURL("http://h/{item.x}", template.Variables{}); err == nil {
-		t.Error("an item that is no input can be used")
+		t.Error("an item that is not an input can be used")
 	}
 	if _, err := template.ParseURL("http://h/{key}", template.Variables{Many: true}); err == nil {
 		t.Error("one key can be used in a request for many")
@@ -106,7 +106,7 @@ func TestBadTexts(t *testing.T) {
 		}
 	}
 	if _, err := template.ParseBody([]byte("{"), one); err == nil {
-		t.Error("a body that is no JSON is taken")
+		t.Error("a body that is not JSON is taken")
 	}
 }
 

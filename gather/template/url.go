@@ -37,7 +37,7 @@ type use struct {
 
 var (
 	errScheme   = errors.New("want a URL that begins with http:// or https://")
-	errFixed    = errors.New("scheme, host and port are to stand there as they are, with a / after them, not as variables")
+	errFixed    = errors.New("scheme, host and port must be fixed text, with a / after them, not variables")
 	errUser     = errors.New("a user or password does not belong in a URL; put a header with a secret in its place")
 	errFragment = errors.New("a fragment, after #, is not sent; write %23 for the sign itself")
 	errPort     = errors.New("the port is not within 1 to 65535")
@@ -109,7 +109,7 @@ func checkHost(u *url.URL) error {
 // urlLiteral matches text between expressions.
 var urlLiteral = regexp.MustCompile("^([^\\x00-\\x20\\x7f\"<>^`{|}\\\\%]|%[0-9A-Fa-f]{2})*$")
 
-var errLiteral = errors.New("it is no template by RFC 6570: braces go in pairs around a variable, and % before two " +
+var errLiteral = errors.New("it is not an RFC 6570 template: braces go in pairs around a variable, and % before two " +
 	"digits of an escaped character")
 
 func (u *URL) parsePieces(text string, variables Variables) error {

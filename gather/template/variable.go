@@ -61,7 +61,7 @@ func (v Variables) parse(name string, at place) (variable, error) {
 	known := v.plain(root, at)
 	switch {
 	case known && dotted:
-		return out, fmt.Errorf("{%s}: what stands before the dot has no fields", name)
+		return out, fmt.Errorf("{%s}: the part before the dot has no fields", name)
 	case known:
 		return out, nil
 	case root == "secret" && rest != "" && at != inText:
@@ -240,7 +240,7 @@ func (v variable) ofItem(in *Values) (any, bool, error) {
 	}
 	if in.item == nil {
 		if err := decode(in.Item, &in.item); err != nil {
-			return nil, false, v.fails("the payload is no JSON that can be read")
+			return nil, false, v.fails("the payload is not JSON that can be read")
 		}
 	}
 	value, there := descend(in.item, v.path)
@@ -263,7 +263,7 @@ func (v variable) ofPart(in *Values) (any, bool, error) {
 	if in.parts[v.of] == nil {
 		var value any
 		if err := decode(part.Data, &value); err != nil {
-			return nil, false, v.fails("the part of %s is no JSON that can be read", v.of)
+			return nil, false, v.fails("the part of %s is not JSON that can be read", v.of)
 		}
 		in.parts[v.of] = value
 	}
@@ -278,7 +278,7 @@ func decode(data []byte, into *any) error {
 	return d.Decode(into)
 }
 
-// descend follows a path of field names and list indexes. A null is no value.
+// descend follows a path of field names and list indexes. A null is not a value.
 func descend(value any, path []string) (any, bool) {
 	for _, name := range path {
 		switch in := value.(type) {

@@ -101,13 +101,13 @@ func TestWhoCannotBeCheckedIsEnded(t *testing.T) {
 	proxy.Stall(testenv.Up, testenv.Down)
 	testenv.ReceiveBefore(ctx.Done(), testenv.NewWatch(t).After(access.RevocationTime))
 	if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(began) < 2*time.Second {
-		t.Errorf("after %s it has ended with %v", time.Since(began), err)
+		t.Errorf("after %s it ended with %v", time.Since(began), err)
 	}
 	_, err = gate.Token(t.Context(), netip.Addr{}, secret)
 	testenv.Fails(t, err, "the token is taken although no one can say whether it is good")
 }
 
-// A gate that has ended one request watches the next, while the handler of the first is still there.
+// A gate that ended one request watches the next, while the handler of the first is still there.
 func TestTheNextRequestIsWatchedToo(t *testing.T) {
 	t.Parallel()
 	store := wqdatabase.New(testenv.Pool(t))

@@ -19,8 +19,8 @@ import (
 type forgetful struct {
 	access.Store
 
-	slow              time.Duration // of a look-up
-	looked, now, most int           // look-ups, those in progress, and the most of them at once
+	slow              time.Duration // of a lookup
+	looked, now, most int           // lookups, those in progress, and the most of them concurrently
 
 	away  int        // so many writes fail
 	mu    sync.Mutex // rows are written by timers
@@ -55,7 +55,7 @@ func (f *forgetful) NoteCounted(_ context.Context, all []identity.Counted) error
 
 // PROOF: who may do what, 18.
 // However many addresses fail to log in, the audit log gets a few rows a minute, in which
-// each failure is counted; the first is there at once.
+// each failure is counted; the first is there immediately.
 func TestFailuresAreSummedUp(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestFailuresAreSummedUp(t *testing.T) {
 			told := len(store.rows) > 0
 			store.mu.Unlock()
 			if !told {
-				t.Error("the first failure is not told at once")
+				t.Error("the first failure is not reported immediately")
 			}
 			time.Sleep(time.Minute) //nolint:forbidigo // the bubble's own time
 		}
@@ -136,7 +136,7 @@ func TestFailuresOutliveADatabaseThatIsAway(t *testing.T) {
 		time.Sleep(3 * time.Minute) //nolint:forbidigo // as above
 		synctest.Wait()
 		if len(store.rows) != 1 || store.rows[0].Count != 3 || store.rows[0].Address != "192.0.2.1" {
-			t.Errorf("3 failures are told as %+v", store.rows)
+			t.Errorf("3 failures are reported as %+v", store.rows)
 		}
 		for range 2 { // the first is written immediately
 			_, err := gate.Token(t.Context(), netip.MustParseAddr("192.0.2.1"), access.NewSecret())
@@ -172,12 +172,12 @@ func TestTokensThatAreMadeUpAreThrottled(t *testing.T) {
 		}
 		all.Wait()
 		if store.looked > 11 || store.most > 1 { // those that had their turn within a second
-			t.Errorf("10,000 tokens were looked up %d times, %d of them at once", store.looked, store.most)
+			t.Errorf("10,000 tokens were looked up %d times, %d of them concurrently", store.looked, store.most)
 		}
 		before := store.looked
 		_, err := gate.Token(t.Context(), there, access.NewSecret())
 		if _, ok := errors.AsType[*access.RefusedError](err); !ok || store.looked != before+1 {
-			t.Errorf("another address got %v after %d look-ups", err, store.looked-before)
+			t.Errorf("another address got %v after %d lookups", err, store.looked-before)
 		}
 		time.Sleep(2 * time.Minute) //nolint:forbidigo // the failures are written
 		synctest.Wait()
@@ -189,7 +189,7 @@ type knowing struct {
 	forgetful
 
 	token, session [32]byte
-	asked          int // look-ups of sessions
+	asked          int // lookups of sessions
 }
 
 func (k *knowing) TokenCredential(ctx context.Context, hash [32]byte) (identity.Credential, error) {
@@ -216,9 +216,9 @@ func active(hash [32]byte) identity.Credential {
 	return identity.Credential{Hash: hash[:], User: "ann", Role: string(access.Viewer), State: identity.TokenActive}
 }
 
-// A neighbour who asks with secrets made up locks no one out: neither who has just logged in, nor who comes with a good
+// A neighbor who asks with secrets made up locks no one out: neither who has just logged in, nor who comes with a good
 // secret for the first time.
-func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
+func TestWhoIsGoodGetsInBesideANeighborWhoIsNot(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		secret, here := access.NewSecret(), netip.MustParseAddr("192.0.2.1")
@@ -245,7 +245,7 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 			testenv.NoError(t, err)
 			before := store.asked
 			if _, err := first.Session(t.Context(), here, cookie); err != nil || store.asked > before {
-				t.Errorf("after a login %s: %v after %d look-ups", what, err, store.asked-before)
+				t.Errorf("after a login %s: %v after %d lookups", what, err, store.asked-before)
 			}
 			_, err = second.Session(t.Context(), here, cookie)
 			testenv.Same(t, err, nil, "after a login %s, at another node", what)
@@ -256,8 +256,8 @@ func TestWhoIsGoodGetsInBesideANeighbourWhoIsNot(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Tokens that no one knows count from their beginning: an address that sends all of them at once has no more of them
-// looked up than one that sends them one at a time, but for those that take turns.
+// Tokens that no one knows count from their beginning: an address that sends all of them together has no more of them
+// looked up than one that sends them one at a time, except those that take turns.
 func TestMadeUpTokensCountFromTheirBeginning(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -154,7 +154,7 @@ func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (
 }
 
 // asked looks up a credential, within the address's limit on unknown ones. Recently valid ones are exempt: they must
-// not suffer for a neighbour. Over the limit the rest of an address's requests take turns, and get a ThrottledError
+// not suffer for a neighbor. Over the limit the rest of an address's requests take turns, and get a ThrottledError
 // if unknown too.
 func (g *Gate) asked(
 	ctx context.Context, address netip.Addr, way string, hash [sha256.Size]byte, wellFormed bool,

@@ -64,7 +64,7 @@ type OIDC struct {
 func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	issuer, err := url.Parse(config.Issuer)
 	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && (issuer.Scheme != "http" || !isLocal(issuer)) {
-		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: whoever changes its answers can log in as any user",
+		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: who can change its answers can log in as anyone",
 			config.Issuer)
 	}
 	if config.ClientID == "" {

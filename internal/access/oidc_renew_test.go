@@ -20,7 +20,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// renewals is what a renewer keeps in the database: the sessions that are due, and what became of them.
+// renewals is what a renewer keeps in the database: the sessions that are due, and their outcomes.
 type renewals struct {
 	due []identity.DueSession
 
@@ -138,7 +138,7 @@ func TestOneSessionKeepsNoOtherFromBeingRenewed(t *testing.T) {
 		t.Errorf("the next turn: %v, and %d were renewed", err, len(r.store.renewed))
 	}
 	if _, again := asked.Load("bad"); again {
-		t.Error("the one that failed was asked about again at once")
+		t.Error("the one that failed was asked about again immediately")
 	}
 }
 
@@ -182,7 +182,7 @@ func TestTheNextRefreshTokenIsKept(t *testing.T) {
 	}
 }
 
-// A long page to go on to does not make the cookie of a login one that browsers throw away.
+// A long page to continue to does not make the cookie of a login one that browsers throw away.
 func TestALongPageLeavesTheAttemptShort(t *testing.T) {
 	t.Parallel()
 	o := newOIDC(t, "https://id.example.org", "a secret")
@@ -193,7 +193,7 @@ func TestALongPageLeavesTheAttemptShort(t *testing.T) {
 		attempt := access.NewAttempt(next)
 		sealed, err := o.Seal(&attempt)
 		if err != nil || len(sealed) > 3000 || (attempt.Next == next) != stays {
-			t.Errorf("%.20s… (%d): %d bytes, goes on to %.20s: %v", next, len(next), len(sealed), attempt.Next, err)
+			t.Errorf("%.20s… (%d): %d bytes, continues to %.20s: %v", next, len(next), len(sealed), attempt.Next, err)
 		}
 	}
 }
@@ -213,7 +213,7 @@ func TestTroubleWithTheProviderEndsNoSession(t *testing.T) {
 		answer http.HandlerFunc
 		ends   bool
 	}{
-		"the login has ended":      {"/token", answer(http.StatusBadRequest, `{"error":"invalid_grant"}`), true},
+		"the login ended":          {"/token", answer(http.StatusBadRequest, `{"error":"invalid_grant"}`), true},
 		"this server is not known": {"/token", answer(http.StatusUnauthorized, `{"error":"invalid_client"}`), false},
 		"a gateway forbids":        {"/token", answer(http.StatusForbidden, `<html>`), false},
 		"a gateway finds nothing":  {"/token", answer(http.StatusNotFound, `<html>`), false},
@@ -230,7 +230,7 @@ func TestTroubleWithTheProviderEndsNoSession(t *testing.T) {
 			r.session("ann")
 			_, err := r.Run(t.Context(), workqueue.Lease{})
 			if ended := len(r.store.ended) == 1; ended != c.ends {
-				t.Errorf("the session has ended: %v; want %v (%v)", ended, c.ends, err)
+				t.Errorf("the session ended: %v; want %v (%v)", ended, c.ends, err)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-// Package access authenticates and authorises: roles, tokens and web sessions, and the caller of a request.
+// Package access authenticates and authorizes: roles, tokens and web sessions, and the caller of a request.
 //
 // Guarantees: a secret has 160 random bits, is shown once and stored as its SHA-256. A revoked or expired credential
 // has no effect [RevocationTime] later, on any node: the contexts of its requests in progress are cancelled. A
@@ -177,7 +177,7 @@ func From(ctx context.Context) (Principal, bool) {
 func Recheck(ctx context.Context) error {
 	cause := context.Cause(ctx)
 	if errors.Is(cause, ErrRevoked) || errors.Is(cause, ErrUnchecked) {
-		return fmt.Errorf("the request may not go on: %w", cause)
+		return fmt.Errorf("the request may not continue: %w", cause)
 	}
 	return nil
 }

@@ -49,7 +49,7 @@ type ThrottledError struct {
 
 func (e *ThrottledError) Error() string {
 	if e.Caller != "" {
-		return fmt.Sprintf("too many requests from %s; retry in %d s, or ask for more in one request "+
+		return fmt.Sprintf("too many requests from %s; retry in %d s, or request more at a time "+
 			"(limit: serve --max-request-rate)", e.Caller, e.Seconds())
 	}
 	whose := "from this address"
@@ -199,7 +199,7 @@ func NetworkOf(address netip.Addr) netip.Prefix {
 	return network
 }
 
-// makeRoom drops those with a full budget or, if there are none, an arbitrary one.
+// makeRoom drops those with a full budget or, if none is full, an arbitrary one.
 func (t *throttle) makeRoom() {
 	if len(t.per) < maxAddresses {
 		return

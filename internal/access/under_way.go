@@ -71,7 +71,7 @@ func (u *underWay) soon(g *Gate) {
 }
 
 // recheck checks all credentials with requests in progress, in one query, and ends the requests of invalid ones. A
-// missing answer ends nothing that can still be checked again in time.
+// missing answer ends nothing that can still be rechecked before the deadline.
 func (g *Gate) recheck() {
 	hashes, until := g.watchedHashes()
 	if len(hashes) == 0 {

@@ -55,7 +55,7 @@ func admit(t *testing.T, ago time.Duration, answer func(context.Context) error) 
 	return ctx
 }
 
-// Whatever goes wrong with the answers, and however long it took to admit a request, it goes on for no longer than it
+// Whatever goes wrong with the answers, and however long it took to admit a request, it continues for no longer than it
 // may.
 func TestNobodyGoesOnUncheckedForTooLong(t *testing.T) {
 	t.Parallel()
@@ -91,7 +91,7 @@ func TestALateRequestGoesOn(t *testing.T) {
 	}
 }
 
-// A request goes on when the next answer is good, after one that did not come, or came while the process was stalled.
+// A request continues when the next answer is good, after one that did not come, or came while the process was stalled.
 func TestOneAnswerThatDoesNotComeEndsNothing(t *testing.T) {
 	t.Parallel()
 	for name, once := range map[string]func(context.Context) error{
@@ -122,7 +122,7 @@ func TestALongHaltEndsRequests(t *testing.T) {
 		ctx := admit(t, 0, halted(10*time.Second))
 		<-ctx.Done()
 		if err := access.Recheck(ctx); !errors.Is(err, access.ErrUnchecked) || time.Since(begun) > 12*time.Second {
-			t.Errorf("after %s it has ended with %v", time.Since(begun), err)
+			t.Errorf("after %s it ended with %v", time.Since(begun), err)
 		}
 	})
 }

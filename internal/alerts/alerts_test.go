@@ -20,7 +20,7 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// A condition is told when it begins, when it gets worse and when it is over, and not again while nothing has changed.
+// A condition is reported when it begins, when it gets worse and when it ends, and not again while nothing has changed.
 func TestAConditionIsToldOnce(t *testing.T) {
 	t.Parallel()
 	b, host, d, lease := withRule(t, "when: {health: warning}\n")
@@ -45,7 +45,7 @@ func TestAConditionIsToldOnce(t *testing.T) {
 		"begun warning: No service listens on endpoint e", "worse critical: No service listens on endpoint e",
 		"over warning: Over: No service listens on endpoint e",
 	}
-	testenv.MustSame(t, fmt.Sprint(got), fmt.Sprint(want), "it was told")
+	testenv.MustSame(t, fmt.Sprint(got), fmt.Sprint(want), "it was reported")
 	for _, part := range []string{
 		"2 running runs have work", "Since 20", "Waiting on: the service's: e.", "`tranche endpoints show e`",
 		"https://tranche.bank.example/endpoint?name=e",
@@ -54,7 +54,7 @@ func TestAConditionIsToldOnce(t *testing.T) {
 	}
 }
 
-// Two conditions of one kind and subject are told as one, as the worse of them.
+// Two conditions of one kind and subject are reported as one, as the worse of them.
 func TestAConditionThatIsSaidTwice(t *testing.T) {
 	t.Parallel()
 	b, host, d, lease := withRule(t, "when: {health: warning}\n")
@@ -82,7 +82,7 @@ func TestWhatPassesIsNotTold(t *testing.T) {
 	testenv.MustSame(t, len(b.messages("r")), 0, "messages of a paused rule")
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '1 hour'`)
 	b.turn(d, lease)
-	testenv.Same(t, host.count(), 1, "how often it was told")
+	testenv.Same(t, host.count(), 1, "how often it was reported")
 }
 
 // A rule with a longer wait goes to the next receiver, unless an operator acknowledged the condition in time.
@@ -97,20 +97,20 @@ func TestWhatIsAcknowledgedIsNotEscalated(t *testing.T) {
 	taken.Mark = &store.Mark{State: store.Acknowledged}
 	b.says(taken)
 	b.turn(d, lease)
-	testenv.Same(t, host.count(), 0, "how often what an operator took was told")
+	testenv.Same(t, host.count(), 0, "how often what an operator took was reported")
 	b.says(c)
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET noted_at = noted_at - interval '15 minutes'`)
 	b.turn(d, lease)
-	testenv.Same(t, host.count(), 1, "how often it was told")
+	testenv.Same(t, host.count(), 1, "how often it was reported")
 	b.says(taken)
 	b.look(d, lease)
 	b.exec(`UPDATE alert_condition SET ended_at = ended_at - interval '1 hour'`)
 	b.turn(d, lease)
-	testenv.Same(t, host.count(), 1, "how often it was told after an operator took it: it is not over")
+	testenv.Same(t, host.count(), 1, "how often it was reported after an operator took it: it is not over")
 }
 
-// Two thousand conditions at once are one message, whose text is bounded; what changes while it waits is the next one.
+// Two thousand conditions together are one message, whose text is bounded; what changes while it waits is the next one.
 func TestManyAreOneMessage(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
@@ -123,13 +123,13 @@ func TestManyAreOneMessage(t *testing.T) {
 	b.look(d, lease)
 	begun := time.Now()
 	b.look(d, lease)
-	t.Logf("a look at 2,000 conditions of which nothing is new took %s", time.Since(begun))
+	t.Logf("a check of 2,000 conditions of which nothing is new took %s", time.Since(begun))
 	b.exec(`UPDATE batchrun SET hold = NULL, held_at = NULL WHERE name <> 'run 7'`)
 	b.look(d, lease)
 	testenv.MustSame(t, len(b.messages("r")), 1, "messages wait")
-	b.sendUntil(d, lease, "it was told", func() bool { return host.count() == 1 })
+	b.sendUntil(d, lease, "it was reported", func() bool { return host.count() == 1 })
 	b.look(d, lease)
-	b.sendUntil(d, lease, "it was told that it is over", func() bool { return host.count() == 2 })
+	b.sendUntil(d, lease, "it was reported that it is over", func() bool { return host.count() == 2 })
 	told := host.told(t)
 	if told[0].Title != "2000 runs are paused" || told[0].BegunAll != 2000 || len(told[0].Text) > 8000 ||
 		len(told[0].Begun) > alert.MaxListed || len(host.bodies[0]) > 64<<10 ||
@@ -151,7 +151,7 @@ func TestTheIntervalOfAGroup(t *testing.T) {
 		all = append(all, c)
 		b.says(all...)
 		b.turn(d, lease)
-		testenv.Same(t, host.count(), want, "with %s it was told", c.Subject)
+		testenv.Same(t, host.count(), want, "with %s it was reported", c.Subject)
 	}
 	round(condition("a", store.Warning), 1)
 	round(condition("b", store.Warning), 1)
@@ -201,12 +201,12 @@ func TestALeaderDiesBetweenSendingAndRecording(t *testing.T) {
 	next, second := b.task(), b.lease()
 	b.look(next, second)
 	b.send(next, second) // the first attempt may be in progress still
-	testenv.MustSame(t, host.count(), 1, "times it was told while the first attempt could be in progress")
+	testenv.MustSame(t, host.count(), 1, "times it was reported while the first attempt could be in progress")
 	b.exec(`UPDATE alert SET next_at = next_at - interval '1 hour'`)
-	b.sendUntil(next, second, "it was told again", func() bool { return host.count() == 2 })
+	b.sendUntil(next, second, "it was reported again", func() bool { return host.count() == 2 })
 	told := host.told(t)
 	if told[0].ID != told[1].ID || string(host.bodies[0]) != string(host.bodies[1]) {
-		t.Errorf("it was told\n%s\nand then\n%s", host.bodies[0], host.bodies[1])
+		t.Errorf("it was reported\n%s\nand then\n%s", host.bodies[0], host.bodies[1])
 	}
 	b.turn(next, second)
 	if got := b.messages("r"); len(got) != 1 || got[0].State != alert.MessageDelivered || got[0].Attempts != 2 {
@@ -237,7 +237,7 @@ func TestTwoNodesThatBelieveTheyLead(t *testing.T) {
 	}
 	both.Wait()
 	if got := b.messages("r"); host.count() != 1 || len(got) != 1 || got[0].Attempts != 1 {
-		t.Errorf("it was told %d times: %+v", host.count(), got)
+		t.Errorf("it was reported %d times: %+v", host.count(), got)
 	}
 }
 
@@ -262,9 +262,9 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	b.apply("r", when+host.rule()) // it stays paused
 	testenv.MustSame(t, testenv.Must(b.store.Set(t.Context(), "r", workqueue.DocumentActive, "ann"))(t).Waiting, 1,
 		"messages that wait for an active rule")
-	b.sendUntil(d, lease, "the new receiver was told", func() bool { return host.count() == 1 })
+	b.sendUntil(d, lease, "the new receiver was notified", func() bool { return host.count() == 1 })
 	b.look(d, lease)
-	b.sendUntil(d, lease, "what came in the pause was told", func() bool { return host.count() == 2 })
+	b.sendUntil(d, lease, "what came in the pause was reported", func() bool { return host.count() == 2 })
 	told := host.told(t)
 	if told[0].Begun[0].Subject != "e" || told[1].Begun[0].Subject != "f" || old.count() != 1 {
 		t.Errorf("%+v; the old receiver was tried %d times", told, old.count())
@@ -272,18 +272,18 @@ func TestARuleChangesWhileMessagesWait(t *testing.T) {
 	// What the rule does not speak of any more is not over.
 	b.apply("r", "when: {health: critical}\n"+host.rule())
 	b.turn(d, lease)
-	testenv.Same(t, host.count(), 2, "it was told %+v", host.told(t)[2:])
+	testenv.Same(t, host.count(), 2, "it was reported %+v", host.told(t)[2:])
 	b.says(condition("e", store.Critical))
 	b.look(d, lease)
 	testenv.MustSame(t, testenv.Must(b.store.Set(t.Context(), "r", workqueue.DocumentDeleted, "ann"))(t).Waiting, 1,
 		"messages that wait for a deleted rule")
 	b.turn(d, lease)
 	if got := b.messages("r"); host.count() != 2 || got[0].State != alert.MessageDropped {
-		t.Errorf("it was told %d times; %+v", host.count(), got[0])
+		t.Errorf("it was reported %d times; %+v", host.count(), got[0])
 	}
 }
 
-// In quiet hours only what is critical is told; the rest at their end, if it holds still.
+// In quiet hours only what is critical is reported; the rest at their end, if it holds still.
 func TestQuietHours(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
@@ -295,7 +295,7 @@ func TestQuietHours(t *testing.T) {
 		clock.now, _ = time.Parse(time.RFC3339, now)
 		b.says(conditions...)
 		b.turn(d, lease)
-		testenv.Same(t, host.count(), want, "at %s it was told", now)
+		testenv.Same(t, host.count(), want, "at %s it was reported", now)
 	}
 	warning, passing := condition("w", store.Warning), condition("p", store.Warning)
 	at("2031-01-05T20:59:00Z", 0)
@@ -347,7 +347,7 @@ func TestWhatWasCutIsNotOver(t *testing.T) {
 		b.report.Cut = cut
 		b.mu.Unlock()
 		b.turn(d, lease)
-		testenv.MustSame(t, host.count(), i+1, "with %q cut it was told %+v", cut, host.told(t))
+		testenv.MustSame(t, host.count(), i+1, "with %q cut it was reported %+v", cut, host.told(t))
 	}
 }
 
@@ -375,8 +375,8 @@ func TestWhatWasNotSeenIsNotOver(t *testing.T) {
 	testenv.Same(t, host.count(), 2, "its end was not told")
 }
 
-// Of a message that is given up only what it told is told again: not what others of its group told. What was told
-// before to be less bad is told to be worse again, and its end is told.
+// Of a message that is abandoned only what it told is told again: not what others of its group told. What was told
+// before to be less bad is told to be worse again, and its end is reported.
 func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	t.Parallel()
 	b, host, d, lease := withRule(t, "when: {health: warning}\n", 204, 410)
@@ -394,7 +394,7 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 	b.look(d, lease)
 	b.send(d, lease)
 	if got := b.messages("r"); got[0].State != alert.MessageGivenUp && got[1].State != alert.MessageGivenUp {
-		t.Errorf("%+v; want one that is given up", got)
+		t.Errorf("%+v; want one that is abandoned", got)
 	}
 	round(a, worse, fresh)
 	round(a, worse, fresh)
@@ -416,7 +416,7 @@ func TestOnlyWhatWasGivenUpIsToldAnew(t *testing.T) {
 		slices.Sort(got[9:11])
 		slices.Sort(want[4:8])
 	}
-	testenv.SameList(t, got, want, "it was told")
+	testenv.SameList(t, got, want, "it was reported")
 }
 
 // A change of a rule takes no end away: neither one that waits to be told, nor one that comes at the same time.
@@ -470,7 +470,7 @@ func TestAReceiverIsChangedDuringAnAttempt(t *testing.T) {
 	b.send(d, lease)
 	got, rule := b.messages("r"), b.alert("r")
 	if host.count() != 1 || len(got) != 1 || got[0].State != alert.MessageDelivered || rule.Failures != 0 {
-		t.Errorf("the new receiver was told %d times; %+v; %+v", host.count(), got, rule)
+		t.Errorf("the new receiver was notified %d times; %+v; %+v", host.count(), got, rule)
 	}
 }
 
@@ -496,7 +496,7 @@ func TestOldMessagesAreDeleted(t *testing.T) {
 	testenv.Same(t, len(b.messages("deleted")), 0, "messages of a deleted rule")
 }
 
-// While someone holds a rule, others are told.
+// While someone holds a rule, others are notified.
 func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
@@ -516,5 +516,5 @@ func TestARuleThatIsHeldKeepsNoOtherWaiting(t *testing.T) {
 	}
 	testenv.NoError(t, tx.Rollback(t.Context()))
 	b.send(d, lease)
-	testenv.Same(t, host.count(), 2, "how often it was told")
+	testenv.Same(t, host.count(), 2, "how often it was reported")
 }

@@ -255,7 +255,7 @@ func (c *chat) url(r *Receivers) (*url.URL, error) {
 	}
 	u, err := secret.URL()
 	if err != nil {
-		return nil, fmt.Errorf("this node's secret %q is no URL of one of its hosts", c.Secret)
+		return nil, fmt.Errorf("this node's secret %q is not a URL of one of its hosts", c.Secret)
 	}
 	return u, nil
 }
@@ -322,7 +322,7 @@ func (p *program) reachable(r *Receivers) (field string, err error) {
 const (
 	// maxOutput limits what is kept of a program's output.
 	maxOutput = 4 << 10
-	// afterKill is how long to wait for the output of a program that has ended or was killed.
+	// afterKill is how long to wait for the output of a program that ended or was killed.
 	afterKill = time.Second
 )
 

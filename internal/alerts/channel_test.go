@@ -27,7 +27,7 @@ func (p *pigeon) tell(_ context.Context, _ *Receivers, m *Message) httpfetch.Del
 	return httpfetch.Delivery{Delivered: true}
 }
 
-// To add a channel takes a row: rules name it, it stands on record, and messages go there.
+// To add a channel takes a row: rules name it, it is saved, and messages go there.
 //
 //nolint:paralleltest // it changes the table
 func TestAChannelIsOneRow(t *testing.T) {
@@ -41,7 +41,7 @@ func TestAChannelIsOneRow(t *testing.T) {
 	doc := testenv.Must(json.Marshal(spec))(t)
 	kept, err := readSpec("r", doc)
 	if err != nil || kept.To.Kind != "pigeon" || !reflect.DeepEqual(kept.To.channel, &pigeon{Loft: "roof"}) {
-		t.Fatalf("on record it is %s, read as %+v, %v", doc, kept, err)
+		t.Fatalf("saved it is %s, read as %+v, %v", doc, kept, err)
 	}
 	receivers := testenv.Must(NewReceivers(Config{Transport: http.DefaultTransport}))(t)
 	testenv.NoError(t, receivers.Check(&kept.To))

@@ -416,7 +416,7 @@ func turn(c *store.Condition) string {
 	case store.OwnerServers:
 		return "the server operator's"
 	case store.OwnerNobody:
-		return "nobody's"
+		return "no one's"
 	default:
 		return "an operator's"
 	}

@@ -48,14 +48,14 @@ func TestReceiversThatHang(t *testing.T) {
 	b.look(d, lease)
 	sent := testenv.Begin(t, func() (time.Duration, error) { return d.Send(t.Context(), lease) })
 	<-hanging
-	// A group of which a message waits is told of at a later look only.
-	waitUntil(t, "it is noted that the good one was told", func() bool {
+	// A group of which a message waits is reported at a later look only.
+	waitUntil(t, "it is noted that the good one was notified", func() bool {
 		return good.count() == 1 && b.messages("good")[0].State == alert.MessageDelivered
 	})
 	// While one hangs there is more to tell.
 	b.says(condition("e", store.Warning), condition("f", store.Warning))
 	b.look(d, lease)
-	waitUntil(t, "the good one was told again", func() bool { return good.count() == 2 })
+	waitUntil(t, "the good one was notified again", func() bool { return good.count() == 2 })
 	for name, want := range map[string]string{
 		"gone": "127.0.0.1:", "broken": "answers 500 Internal Server Error", "away": "redirects are not followed",
 	} {
@@ -99,7 +99,7 @@ func TestChats(t *testing.T) {
 	b.exec(`UPDATE alert SET next_at = tranche_now()`)
 	b.send(d, lease)
 	if slack.count() != 2 || teams.count() != 1 {
-		t.Fatalf("Slack was told %d times, Teams %d times; want 2 and 1", slack.count(), teams.count())
+		t.Fatalf("Slack was notified %d times, Teams %d times; want 2 and 1", slack.count(), teams.count())
 	}
 	text := string(slack.bodies[1])
 	for _, part := range []string{
@@ -170,7 +170,7 @@ func TestReceiversThatAreRefused(t *testing.T) {
 	for text, want := range map[string]string{
 		`to: {webhook: {url: "http://evil.example/", secret: hooks}}`:  "to.webhook: secret \"hooks\" is not meant for",
 		`to: {webhook: {url: "http://127.0.0.1:1/", secret: other}}`:   "knows no secret \"other\"",
-		`to: {slack: {secret: hooks}}`:                                 "is no URL of one of its hosts",
+		`to: {slack: {secret: hooks}}`:                                 "is not a URL of one of its hosts",
 		`to: {teams: {secret: none}}`:                                  "knows no secret \"none\"",
 		`to: {email: {to: [ann@evil.example]}}`:                        "mail may not go to ann@evil.example",
 		`to: {command: sh}`:                                            "runs no program \"sh\"; it allows page",
@@ -208,7 +208,7 @@ func TestAddressesAreGuarded(t *testing.T) {
 	b.says(condition("e", store.Warning))
 	b.turn(d, lease)
 	if got := b.alert("r"); host.count() != 0 || !strings.Contains(got.Error, "private network") {
-		t.Errorf("it was told %d times: %+v", host.count(), got)
+		t.Errorf("it was reported %d times: %+v", host.count(), got)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	store "github.com/tranchehq/tranche/workqueue/health"
 )
 
-// A completion is told once in each generation, also when it was committed late, and none from before the rule.
+// A completion is reported once in each generation, also when it was committed late, and none from before the rule.
 func TestCompletionsAreToldOnce(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t)
@@ -40,7 +40,7 @@ func TestCompletionsAreToldOnce(t *testing.T) {
 		got = append(got, fmt.Sprintf("%s %s", m.Severity, m.Title))
 	}
 	want := []string{"warning Completed, 3 items failed: run one", "info Completed: run late", "info Completed: run one"}
-	testenv.SameList(t, got, want, "it was told")
+	testenv.SameList(t, got, want, "it was reported")
 }
 
 // However many runs complete at one time, a look reads them all, so that the next one gets further.
@@ -80,7 +80,7 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 	d, lease := b.task(), b.lease()
 	b.says(condition("compose", store.Critical), condition("elsewhere", store.Critical))
 	b.look(d, lease)
-	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 7 })
+	b.sendUntil(d, lease, "all was reported", func() bool { return host.count() >= 7 })
 	b.send(d, lease)
 	var got []string
 	for _, m := range host.told(t) {
@@ -93,10 +93,10 @@ func TestRunsOfPlansAndEndpoints(t *testing.T) {
 		"plan: Not sealed before its deadline: run late", "plan: Paused by ann: run mine",
 		"team: Paused, too many items failed: run other",
 	}
-	testenv.SameList(t, got, want, "it was told")
+	testenv.SameList(t, got, want, "it was reported")
 }
 
-// What a rule tells of a run does not take away what health says of it otherwise, and failed items are told once.
+// What a rule reports of a run does not hide what health says of it otherwise, and failed items are reported once.
 func TestOtherConditionsOfARun(t *testing.T) {
 	t.Parallel()
 	b, host, d, lease := withRule(t, "when: {runs: [overdue, completed, deadline_at_risk], health: warning}\n")
@@ -114,7 +114,7 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	b.complete(failed, 1, 3)
 	b.says(held, of(store.FailedItems, failed.String(), "failed as health"), of(store.RunAtRisk, run.String(), "late"))
 	b.look(d, lease)
-	b.sendUntil(d, lease, "all was told", func() bool { return host.count() >= 4 })
+	b.sendUntil(d, lease, "all was reported", func() bool { return host.count() >= 4 })
 	b.turn(d, lease)
 	var got []string
 	for _, m := range host.told(t) {
@@ -122,10 +122,10 @@ func TestOtherConditionsOfARun(t *testing.T) {
 	}
 	slices.Sort(got)
 	want := []string{"Completed, 3 items failed: run failed", "Not sealed before its deadline: run mine", "held", "late"}
-	testenv.SameList(t, got, want, "it was told")
+	testenv.SameList(t, got, want, "it was reported")
 }
 
-// A test is sent at once, also by a paused rule and in the middle of a pause, and is tried once.
+// A test is sent immediately, also by a paused rule and in the middle of a pause, and is tried once.
 func TestATestIsTriedOnce(t *testing.T) {
 	t.Parallel()
 	b, host := withReceiver(t, 500)
@@ -137,7 +137,7 @@ func TestATestIsTriedOnce(t *testing.T) {
 		body := testenv.Must(alerts.TestMessage("r", time.Now()))(t)
 		testenv.Must(b.store.Test(t.Context(), "r", body, "ann"))(t)
 		b.send(d, lease)
-		testenv.MustSame(t, host.count(), want, "times it was told")
+		testenv.MustSame(t, host.count(), want, "times it was reported")
 	}
 	got := b.messages("r")
 	if got[0].State != "delivered" || got[1].State != "given_up" || got[1].Attempts != 1 ||
@@ -146,8 +146,8 @@ func TestATestIsTriedOnce(t *testing.T) {
 	}
 }
 
-// What someone has muted is told by no alert, neither as health nor as a run, and not as over either; when it gets
-// worse it is told as what begins.
+// What someone has muted is reported by no alert, neither as health nor as a run, and not as over either; when it gets
+// worse it is reported as what begins.
 func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	t.Parallel()
 	b, host, d, lease := withRule(t, "when: {runs: [paused], health: warning}\n")
@@ -157,17 +157,17 @@ func TestWhatIsPutAsideIsNotTold(t *testing.T) {
 	b.says(known)
 	b.muted(held)
 	b.look(d, lease)
-	b.sendUntil(d, lease, "what is not muted was told", func() bool { return host.count() >= 1 })
+	b.sendUntil(d, lease, "what is not muted was reported", func() bool { return host.count() >= 1 })
 	b.says()
 	b.muted(known, held)
 	b.turn(d, lease)
 	b.says(known)
 	b.muted(held)
 	b.look(d, lease)
-	b.sendUntil(d, lease, "it was told again", func() bool { return host.count() >= 2 })
+	b.sendUntil(d, lease, "it was reported again", func() bool { return host.count() >= 2 })
 	for _, m := range host.told(t) {
 		if m.Title != "No service listens on endpoint known" || m.Status != "begun" {
-			t.Errorf("it was told %s: %s", m.Status, m.Title)
+			t.Errorf("it was reported %s: %s", m.Status, m.Title)
 		}
 	}
 }

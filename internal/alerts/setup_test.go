@@ -62,7 +62,7 @@ func setup(t *testing.T) *bench {
 		conns: &connections.Connections{}}
 }
 
-// withReceiver is a bench with a host that is told by HTTP.
+// withReceiver is a bench with a host that is notified by HTTP.
 func withReceiver(t *testing.T, answer ...int) (*bench, *receiver) {
 	t.Helper()
 	host, b := newReceiver(t, answer...), setup(t)
@@ -105,7 +105,7 @@ func (b *bench) operator(mailServer string, hosts ...string) {
 // leader task is a node's; change says what is particular about it.
 func (b *bench) task(change ...func(*alerts.Config, *alerts.TaskConfig)) *alerts.LeaderTask {
 	b.Helper()
-	web, err := httpfetch.New(b.conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
+	web, err := httpfetch.New(b.conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run concurrently
 	testenv.NoError(b, err)
 	b.Cleanup(web.Close)
 	config := alerts.Config{Connections: b.conns, Transport: web.Transport(), Public: "https://tranche.bank.example",
@@ -150,7 +150,7 @@ func (b *bench) says(conditions ...store.Condition) {
 	b.report.Conditions = conditions
 }
 
-// apply puts a rule on record that neither waits nor pauses, but for what it says.
+// apply saves a rule that neither waits nor pauses, except what it says.
 func (b *bench) apply(name, text string) {
 	b.Helper()
 	for _, field := range []string{"wait: 0s\n", "interval: 0s\n"} {
@@ -229,7 +229,7 @@ func (b *bench) complete(run workqueue.RunID, generation, failed int) {
 		run, generation, failed)
 }
 
-// receiver is a host that is told by HTTP.
+// receiver is a host that is notified by HTTP.
 type receiver struct {
 	*httptest.Server
 
@@ -276,7 +276,7 @@ func (r *receiver) told(t *testing.T) (all []alerts.Message) {
 		}
 		if err := json.Unmarshal(body, &doc); err != nil || doc.Type != "alert" ||
 			doc.Data.ID != r.got[i].Header.Get("webhook-id") || r.got[i].Header.Get("webhook-signature") == "" {
-			t.Errorf("it was told %s, %v, by %v", body, err, r.got[i].Header)
+			t.Errorf("it was reported %s, %v, by %v", body, err, r.got[i].Header)
 		}
 		all = append(all, doc.Data)
 	}

@@ -26,7 +26,7 @@ import (
 const SinkTask = "audit sink"
 
 const (
-	// sinkEvery is the time between two looks for new entries of the audit log.
+	// sinkEvery is the time between two polls for new entries of the audit log.
 	sinkEvery = time.Second
 	// sinkRetry is the pause after a failed attempt.
 	sinkRetry = 5 * time.Second

@@ -33,7 +33,7 @@ const (
 	RunCompleted RunChange = "completed"
 	RunPaused    RunChange = "paused" // by its threshold or an operator
 	RunWaits     RunChange = "waits_for_approval"
-	RunOverdue   RunChange = "overdue"          // not sealed, or not ended, in time
+	RunOverdue   RunChange = "overdue"          // not sealed, or not ended, by its deadline
 	RunAtRisk    RunChange = "deadline_at_risk" // by forecast it will not be done by its done_by
 )
 
@@ -143,7 +143,7 @@ func (q *Quiet) check() (field string, err error) {
 		return "to", errSame
 	}
 	if _, err := time.LoadLocation(q.Zone); err != nil || q.Zone == "" || strings.EqualFold(q.Zone, "local") {
-		return "zone", fmt.Errorf("there is no time zone %.60q; want a name of IANA, like Europe/Berlin or UTC", q.Zone)
+		return "zone", fmt.Errorf("no time zone %.60q; use an IANA name, like Europe/Berlin or UTC", q.Zone)
 	}
 	return "", nil
 }

@@ -31,7 +31,7 @@ func TestWhatIsWrongWithARule(t *testing.T) {
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"24:00\"}\n" + to, "quiet.to: want a time of day"},
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"22:00\"}\n" + to, "quiet.to: it is the same"},
 		{"when: {health: info}\nquiet: {from: \"22:00\", to: \"07:00\", zone: Mars}\n" + to,
-			"quiet.zone: there is no time zone"},
+			"quiet.zone: no time zone"},
 	} {
 		_, err := alerts.Parse("r", []byte(c.text))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {

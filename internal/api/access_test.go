@@ -136,7 +136,7 @@ func TestLoginsAreThrottled(t *testing.T) {
 // PROOF: who may do what, 4 and 7.
 // A revoked token is of no use within five seconds: on the node that was told and on another, for new requests and for
 // streams that are open, by the token itself and by a browser that had logged in with it. So is one that expires.
-// Others go on.
+// Others continue.
 func TestARevokedTokenEndsEverywhere(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -177,7 +177,7 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		}
 		at, ok := testenv.ReceiveBefore(ended, limit)
 		if !ok {
-			t.Fatalf("%s: its stream goes on after %s", name, access.RevocationTime)
+			t.Fatalf("%s: its stream continues after %s", name, access.RevocationTime)
 		}
 		t.Logf("%s: its stream ended after %s", name, at.Sub(before))
 	}
@@ -189,8 +189,8 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		}
 		select {
 		case <-begun["stays at "+node]:
-			if watch.Longest() < access.RevocationTime/2 { // else it was not to be learned in time whether it may go on
-				t.Error("the stream of another token has ended too")
+			if watch.Longest() < access.RevocationTime/2 { // else it was not to be learned in time whether it may continue
+				t.Error("the stream of another token ended too")
 			}
 		default:
 		}
@@ -237,10 +237,10 @@ func TestARevokedTokenBreaksOffAnUpload(t *testing.T) {
 		return b.Pool.QueryRow(t.Context(), look, token.ID).Scan(&used) == nil && used
 	})
 	testenv.Must(identity.New(b.Store).RevokeToken(t.Context(), token.ID.String(), "the test"))(t)
-	limit := testenv.NewWatch(t).After(time.Minute) // what it wrote is taken back, however slow the database is
+	limit := testenv.NewWatch(t).After(time.Minute) // what it wrote is undone, however slow the database is
 	a, ok := testenv.ReceiveBefore(answer, limit)
 	if !ok {
-		t.Fatal("the upload goes on")
+		t.Fatal("the upload continues")
 	}
 	var p apitest.Problem
 	testenv.NoError(t, json.Unmarshal(a.text, &p))
@@ -283,7 +283,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 	b.Server.Close() // it writes what it has counted
 	testenv.Same(t, b.Number(`SELECT (count(*) BETWEEN 1 AND 3 AND bool_and(actor = 'anonymous' AND
 		subject = '127.0.0.1' AND detail->>'by' = 'token'))::int FROM audit_log WHERE action = 'login_failed'`), 1,
-		"the audit log tells of it")
+		"the audit log reports it")
 	testenv.Same(t, b.Number(`SELECT sum((detail->>'count')::int) FROM audit_log WHERE action = 'request_refused'
 		AND actor = 'ann' AND subject = 'GET /api/v1/tokens' AND detail->>'by' = '403' AND origin->>'address' = '127.0.0.1'`),
 		2, "requests that were refused")
@@ -298,7 +298,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
 
 // PROOF: who may do what, 19.
-// Who may not try to log in is told so before he has sent his token, and others are not waited for as long as other
+// Who may not try to log in is told so before sending a token, and others are not waited for as long as other
 // senders are.
 func TestLoginsAreNotWaitedFor(t *testing.T) {
 	t.Parallel()
@@ -345,7 +345,7 @@ func TestStrangersAreBounded(t *testing.T) {
 	full := ask("/", "192.0.2.1")
 	apitest.Eventually(t, "no more logins may be in progress", func() bool {
 		if full.StatusCode != http.StatusTooManyRequests {
-			stall() // on a machine that was stalled the first of them have been given up
+			stall() // on a machine that was stalled the first of them have been abandoned
 			full = ask("/", "192.0.2.1")
 		}
 		return full.StatusCode == http.StatusTooManyRequests

@@ -91,7 +91,7 @@ func TestActsNeedFourEyes(t *testing.T) {
 	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'retention_set' AND actor = 'ann'
 		AND origin->>'confirmed_by' = 'bob' AND origin->>'act' = $1`, acts[2].ID), 1, "rows name both")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM admin_act WHERE input IS NOT NULL OR preview IS NOT NULL`), 1,
-		"keys stay, but for the pending act's")
+		"keys stay, except the pending act's")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM audit_log WHERE action = 'act_ask'
 		AND detail - '{what,kind,expires_at}'::text[] <> '{}'`), 0, "digests of keys stay")
 

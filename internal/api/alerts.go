@@ -79,7 +79,7 @@ func (o *alertRoutes) apply(ctx context.Context, in *documentText) (none workque
 	}
 	if spec.To.Kind == "command" && !apicore.Allows(ctx, access.Operator) {
 		return none, apicore.Denied(http.StatusForbidden,
-			"to.command: only an operator of the whole installation may have a program run; want another receiver")
+			"to.command: only an operator of the whole installation may run a program; use another receiver")
 	}
 	if bad, ok := errors.AsType[*alerts.BadReceiverError](o.receivers.Check(&spec.To)); ok {
 		return none, spec.Wrong(bad.Field, bad.Why)

@@ -52,7 +52,7 @@ func TestARenewedCertificateIsTaken(t *testing.T) {
 	NewCertificate(t, dir, 2)
 	later := time.Now().Add(time.Second)
 	testenv.NoError(t, os.Chtimes(c.certFile, later, later))
-	testenv.Same(t, current(), 1, "the files were read again at once: certificate")
+	testenv.Same(t, current(), 1, "the files were read again immediately: certificate")
 	c.looked = time.Now().Add(-2 * certificateLook)
 	testenv.Same(t, current(), 2, "after the renewal the certificate")
 	testenv.NoError(t, os.WriteFile(c.certFile, []byte("half a certificate"), 0o600))

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// What no route takes is the dashboard's, but for what is below the API's prefix.
+// What no route takes is the dashboard's, except what is below the API's prefix.
 func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

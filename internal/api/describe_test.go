@@ -95,7 +95,7 @@ func checkRefusals(t *testing.T, doc *huma.OpenAPI, op *huma.Operation) {
 			answer = doc.Components.Responses[strings.TrimPrefix(answer.Ref, "#/components/responses/")]
 		}
 		if code[0] != '3' && (answer == nil || answer.Content["application/problem+json"] == nil) {
-			t.Errorf("answer %s is no problem document", code)
+			t.Errorf("answer %s is not a problem document", code)
 		}
 	}
 	for _, code := range want {

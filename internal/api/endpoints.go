@@ -26,7 +26,7 @@ type Endpoint struct {
 	Name        string     `json:"name" doc:"or another target: http:HOST, sql:SOURCE, local:FUNCTION"`
 	Kind        string     `json:"kind" enum:"endpoint,direct,http,sql,local" doc:"direct: called in plain requests only"`
 	Listeners   []Listener `json:"listeners" doc:"instances of services; of endpoints only"`
-	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is no endpoint"`
+	Nodes       []string   `json:"nodes,omitempty" doc:"that do the work, where it is not an endpoint"`
 	Runs        int        `json:"runs" doc:"running runs that use it"`
 	Waiting     int64      `json:"waiting" doc:"items that wait for other steps, or are held"`
 	Ready       int64      `json:"ready" doc:"items that could be sent"`
@@ -315,7 +315,7 @@ func (s *endpointRoutes) backlog(ctx context.Context, e *Endpoint) error {
 		e.CallsBacklog, e.CallsProcessing, err = queued(ctx, js, wire.LaneOf(e.Name))
 	}
 	if err != nil {
-		return fmt.Errorf("look at the backlog of %s: %w", e.Name, err)
+		return fmt.Errorf("check the backlog of %s: %w", e.Name, err)
 	}
 	return nil
 }

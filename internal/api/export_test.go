@@ -8,7 +8,7 @@ import (
 	"github.com/tranchehq/tranche/internal/intake"
 )
 
-// LetStall has bodies go on for so long that are stalled.
+// LetStall has bodies continue for so long that are stalled.
 func (s *Server) LetStall(d time.Duration) { s.core.Silence = d }
 
 // LetWait has requests that read much wait so long for their turn.

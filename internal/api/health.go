@@ -28,7 +28,7 @@ func (s *adminRoutes) registerHealth(api huma.API) {
 	o := &healthOps{healthstore.New(s.Store), []*health.Watch{s.whole, s.health}}
 	report := apicore.Get("health", "/health", "Conditions that need a person")
 	report.Description = "Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its " +
-		"severity, since when it holds, and its remedy. The status is 200 whatever it finds, also while " +
+		"severity, since when it holds, and its remedy. The status is always 200, also while " +
 		"PostgreSQL or NATS is unavailable: that is a condition. Programs that route requests use /healthz instead. " +
 		"Regardless of the number of callers, it is checked at most every few seconds. Callers with roles in namespaces " +
 		"only see the conditions of their runs."

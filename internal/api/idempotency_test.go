@@ -82,7 +82,7 @@ func TestARequestUnderWayIsNotBegunAgain(t *testing.T) {
 	b.Sent(201, true, `"items":2`, "k", "/runs?endpoint=echo", "id\n1\n2\n")
 }
 
-// A node may die at any point of a request. What it had committed is not done again, and what it had not is.
+// A node may die at any point of a request. What it had committed is not redone, and what it had not is.
 func TestANodeThatDiesInARequest(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

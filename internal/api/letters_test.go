@@ -104,7 +104,7 @@ func TestQuarantineIsShown(t *testing.T) {
 	text := strings.Join(doc.Warnings, "\n")
 	for _, want := range []string{
 		"1 messages about it", "tranche quarantine list --run " + run.String(), "1 of its dead letters wait",
-		"1 requests of it were given up", "tranche dlq list",
+		"1 requests of it were abandoned", "tranche dlq list",
 	} {
 		testenv.Has(t, text, want, "what the run warns of")
 	}

@@ -77,7 +77,7 @@ func TestWorkMayTakeLongerThanTheReading(t *testing.T) {
 		api.Config{ReadTimeout: apitest.Timeout})
 	multi := "--x\r\nContent-Disposition: form-data; name=\"run\"\r\n\r\n{\"endpoint\":\"echo\"}" +
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n" + apitest.Three + "\r\n--x--\r\n"
-	var all sync.WaitGroup // at once, and not as tests of their own: they do little but wait
+	var all sync.WaitGroup // concurrently, and not as tests of their own: they do little but wait
 	for _, c := range []struct{ path, kind, body string }{
 		{"/runs/last/cancel", "", ""}, {"/runs/last/rerun", "application/json", `{"failed":true}`},
 		{"/runs?endpoint=echo", "text/csv", apitest.Three}, {"/runs", "multipart/form-data; boundary=x", multi},
@@ -175,9 +175,9 @@ func TestWhatIsUsedUpIsNamed(t *testing.T) {
 		!strings.Contains(run.Forecast.WhyNot, "disk is full") {
 		t.Errorf("%v items a second, %+v; want no time while something stands in its way", run.Rate, run.Forecast)
 	}
-	late := &database.SlowError{For: "the look for work", Took: 15 * time.Second}
-	with(b.Engine, fmt.Errorf("look for work: %w", late), 0)
-	const slow = "PostgreSQL takes more than 15 s for the look for work"
+	late := &database.SlowError{For: "the search for work", Took: 15 * time.Second}
+	with(b.Engine, fmt.Errorf("find work: %w", late), 0)
+	const slow = "PostgreSQL takes more than 15 s for the search for work"
 	b.Refused(503, slow, http.MethodGet, "/readyz", nil)
 	if why := apitest.Read[health.Explanation](b, "/runs/it/explain").Groups[0].Why; !strings.HasPrefix(why, slow) {
 		t.Errorf("the run is explained by %q", why)
@@ -272,7 +272,7 @@ func trickled(b *apitest.Bench, path, kind, body string, piece int, good func(st
 	}
 }
 
-// An answer that does not need the body comes before the body has ended: its sender may be waiting for just that.
+// An answer that does not need the body comes before the body ends: its sender may be waiting for just that.
 func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -283,11 +283,11 @@ func TestAnAnswerDoesNotWaitForTheBody(t *testing.T) {
 		method, path, kind, body string
 		header, value            string
 	}{
-		"start, unknown parameter": {code: 422, method: "POST", path: "/runs?colour=red", kind: "text/csv", body: "id\n1\n"},
+		"start, unknown parameter": {code: 422, method: "POST", path: "/runs?color=red", kind: "text/csv", body: "id\n1\n"},
 		"start, bad format":        {code: 422, method: "POST", path: "/runs?format=x", kind: "text/csv", body: "id\n1\n"},
 		"start, bad items": {code: 422, method: "POST", path: "/runs?endpoint=echo", kind: "text/csv",
 			body: "id,name\n1\n" + strings.Repeat("2,a\n", 100_000)},
-		"plan, unknown parameter": {code: 422, method: "POST", path: "/plans?colour=red", body: "steps:\n"},
+		"plan, unknown parameter": {code: 422, method: "POST", path: "/plans?color=red", body: "steps:\n"},
 		"rerun, no object":        {code: 422, method: "POST", path: "/runs/it/rerun", kind: "application/json", body: "[1,"},
 		"nowhere":                 {code: 404, method: "POST", path: "/nowhere", body: "x"},
 		"another method":          {code: 405, method: "POST", path: "/audit", body: "x"},

@@ -68,7 +68,7 @@ func TestReadersLeaveOperatorsRoom(t *testing.T) {
 				refused++
 				continue
 			}
-			let++ // one that was let in may be given up on a machine that is stalled
+			let++ // one that was let in may be abandoned on a machine that is stalled
 			if let > each || answer.StatusCode != http.StatusServiceUnavailable {
 				t.Errorf("%s is answered %d, %v; want 429", path, answer.StatusCode, answer.Header)
 				break
@@ -94,7 +94,7 @@ func TestWhatReadsARunIsBounded(t *testing.T) {
 }
 
 // PROOF: who may do what, 4.
-// Whoever has taken all ordinary connections keeps no one from revoking his token, and neither
+// Whoever has taken all ordinary connections keeps no one from revoking their token, and neither
 // heartbeats nor the leader tasks from going on.
 func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 	t.Parallel()
@@ -132,11 +132,11 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		WHERE d->>'name' = 'sweep')`
 	before := b.Number("SELECT coalesce("+sweeps+", $1)", 0)
 	b.JSON(http.MethodPost, "/tokens/vic/revoke", "", http.StatusOK, nil, admin...)
-	b.Until("heartbeats and sweeps go on", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
+	b.Until("heartbeats and sweeps continue", `SELECT count(*) > 0 FROM node_session WHERE `+sweeps+` > $1`, before+1)
 	for range cap(answers) {
 		answer := <-answers
 		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
-			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may go on
+			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may continue
 		}
 		testenv.Same(t, answer.StatusCode, http.StatusUnauthorized,
 			"a request of the token that was revoked is answered")
@@ -144,7 +144,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Bodies that are held as a whole are held together up to a bound. What they say of their length takes no room, what
+// Bodies that are held entirely are held together up to a bound. What they say of their length takes no room, what
 // has come of them does. Who comes on top waits a while and is told to come again, and finds room once others have
 // gone.
 func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
@@ -182,7 +182,7 @@ func TestBulkyRequestsAreBoundedTogether(t *testing.T) {
 	apitest.Eventually(t, "there is room when others have gone", func() bool { return ack().StatusCode == http.StatusOK })
 }
 
-// A body that is too large, or that breaks off, is answered as any other is.
+// A body that is too large, or that ends early, is answered as any other is.
 func TestBulkyBodiesThatAreWrong(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -193,8 +193,8 @@ func TestBulkyBodiesThatAreWrong(t *testing.T) {
 }
 
 // PROOF: who may do what, 19.
-// Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often he asks,
-// and an operator gets his own meanwhile.
+// Of large answers one viewer who takes none of them has a few in progress, and so in memory, however often they ask,
+// and an operator gets theirs meanwhile.
 func TestSlowReadersOfLargeAnswers(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -252,7 +252,7 @@ func TestOneUserHasHalfOfTheDisk(t *testing.T) {
 
 // PROOF: who may do what, 19.
 // Of the connections on which nothing is asked, from one address, the oldest are closed when
-// they are too many; those on which something is asked go on.
+// they are too many; those on which something is asked continue.
 func TestIdleConnectionsAreBounded(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -351,7 +351,7 @@ func TestTokensAreBound(t *testing.T) {
 	testenv.Same(t, fmt.Sprint(reads(here.Secret), reads(next.Secret)), "401 200", "after the overlap")
 }
 
-// PROOF: who may do what, 19. One caller's requests are bounded, reads and changes apart, and nobody else's by them.
+// PROOF: who may do what, 19. One caller's requests are bounded, reads and changes apart, and no one else's by them.
 func TestRequestsAreLimitedByCaller(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t).LockedWith(api.Config{}, access.Config{RequestRate: 1})
@@ -367,7 +367,7 @@ func TestRequestsAreLimitedByCaller(t *testing.T) {
 			}
 		}
 		if !limited {
-			t.Error("1000 requests at once are answered")
+			t.Error("1000 concurrent requests are answered")
 		}
 	}
 	testenv.Same(t, b.Send(http.MethodPost, api.Prefix+"/runs/none/pause", "{}", ann...).StatusCode, http.StatusNotFound,

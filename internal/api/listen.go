@@ -29,7 +29,7 @@ type Exposure struct {
 	Auth            bool           // callers must authenticate
 	TLSCert, TLSKey string         // PEM files; both or none
 	TrustedProxies  []netip.Prefix // proxies in front that terminate TLS
-	ClientCA        *x509.CertPool // authorities of client certificates; nil: none are asked for
+	ClientCA        *x509.CertPool // authorities of client certificates; nil: none are requested
 	Log             *zap.Logger
 }
 

@@ -59,7 +59,7 @@ func TestListenKeepsStrangersAway(t *testing.T) {
 	testenv.Says(t, err, "--listen", "a taken address")
 	missing := api.Exposure{TLSCert: filepath.Join(t.TempDir(), "no.pem"), TLSKey: key}
 	_, err = api.Listen(t.Context(), "127.0.0.1:0", missing)
-	testenv.Says(t, err, "--tls-cert", "a certificate that is not there")
+	testenv.Says(t, err, "--tls-cert", "a certificate that does not exist")
 }
 
 // By TLS, with HTTP/2 and without: uploads, answers that come before their end, exports, streams, and a stop.

@@ -63,12 +63,12 @@ func (s *adminRoutes) sessionOf(ctx context.Context) SessionDocument {
 	}
 	who, ok := access.From(ctx)
 	if !ok {
-		return s.nobody()
+		return s.anonymous()
 	}
 	return s.sessionFor(&who)
 }
 
-func (s *adminRoutes) nobody() SessionDocument {
+func (s *adminRoutes) anonymous() SessionDocument {
 	return SessionDocument{Auth: "on", OIDC: s.hasOIDC(), Role: access.None}
 }
 
@@ -135,7 +135,7 @@ func (s *adminRoutes) logOut(ctx context.Context, _ *struct{ apicore.Actor }) (*
 		}
 	}
 	long := time.Unix(1, 0)
-	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie("", &long)}, Body: s.nobody()}, nil
+	return &sessionAnswer{SetCookie: []http.Cookie{s.cookie("", &long)}, Body: s.anonymous()}, nil
 }
 
 var errNoAuth = apicore.Denied(http.StatusConflict,

@@ -38,7 +38,7 @@ func (s *adminRoutes) registerNamespaces(api huma.API) {
 	apicore.Register(s.Core, api, apicore.ByAdmin(huma.Operation{
 		OperationID: "set-namespace", Method: http.MethodPut, Path: "/namespaces/{name}",
 		Summary: "Create a namespace, or change its quotas",
-		Description: "The quotas replace the former ones. max_in_flight applies from the next claim on; the rest to later " +
+		Description: "The quotas replace the former ones. max_in_flight applies from the next claim; the rest to later " +
 			"starts, adds, reruns and resumes.",
 	}), func(ctx context.Context, in *struct {
 		NamespacePath

@@ -119,7 +119,7 @@ func TestNamespacesAreApart(t *testing.T) {
 				}
 				code, text := b.Ask(method, path, nil, who...)
 				if name == "ours" && strings.Contains(string(text), "theirs") && slices.Equal(who, only) {
-					t.Errorf("%s tells of another namespace: %s", route.Pattern, text)
+					t.Errorf("%s reports another namespace: %s", route.Pattern, text)
 				}
 				return code
 			}
@@ -300,7 +300,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		"runs paused elsewhere")
 	if runs := b.Follow("/events?topic=runs", who...).Next("runs"); strings.Contains(runs, "theirs") ||
 		!strings.Contains(runs, "ours") {
-		t.Errorf("the stream of runs tells of %s", runs)
+		t.Errorf("the stream of runs reports %s", runs)
 	}
 	watcher := granted("watcher", access.None, map[string]string{"team-a": "watcher"})
 	b.Exec(`UPDATE batchrun SET params = '{"secret":"canary"}'`)

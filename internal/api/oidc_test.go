@@ -21,8 +21,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// Logins that are in progress in one browser at once all end, in whatever order they are gone on with; of too many the
-// oldest is given up.
+// Concurrent logins in one browser all end, in any order; of too many the
+// oldest is abandoned.
 func TestTabsLogInAtOnce(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)
@@ -236,7 +236,7 @@ func TestSettingsOfAProvider(t *testing.T) {
 
 // PROOF: who may do what, 19.
 // Whatever comes back from no login of ours leaves nothing behind that could be full: who
-// logs in meanwhile is let in at once. It is told to the audit log, in a few rows.
+// logs in meanwhile is let in immediately. It is told to the audit log, in a few rows.
 func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)
@@ -271,7 +271,7 @@ func TestGarbageKeepsNobodyFromLoggingIn(t *testing.T) {
 	}
 	b.Server.Close() // it writes what it has counted
 	testenv.Same(t, b.Number(`SELECT (count(*) BETWEEN 1 AND 20)::int FROM audit_log WHERE action = 'login_failed'
-		AND actor = 'anonymous' AND detail->>'by' = 'provider'`), 1, "the audit log tells of it")
+		AND actor = 'anonymous' AND detail->>'by' = 'provider'`), 1, "the audit log reports it")
 }
 
 // Of an attempt that did begin here each way back is asked for at the provider, so an address has only a few of them.
@@ -319,7 +319,7 @@ func TestASessionEndsWhenTheProviderDoesNotVouchForIt(t *testing.T) {
 				b.Renew()
 			}
 			b.Locked() // a server that remembers no one
-			testenv.Same(t, b.Session(browser...).Authenticated, c.stays, "the session goes on")
+			testenv.Same(t, b.Session(browser...).Authenticated, c.stays, "the session continues")
 			if rows := b.Number(`SELECT count(*) FROM audit_log WHERE action = 'session_end'`); (rows == 0) != c.stays {
 				t.Errorf("there are %d rows about its end", rows)
 			}
@@ -345,23 +345,23 @@ func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 	b.Renew()
 	without, oidc := b.Locked(), b.Oidc
 	if without.Session(browser...).Authenticated {
-		t.Error("the session goes on without the provider")
+		t.Error("the session continues without the provider")
 	}
 	p.GoAway(false)
 	b.Oidc = oidc
 	b.Renew()
 	if !b.Locked().Session(browser...).Authenticated {
-		t.Error("the session does not go on with the provider")
+		t.Error("the session does not continue with the provider")
 	}
 	b.Exec(`UPDATE web_session SET renewal = NULL, checked_at = NULL, expires_at = expires_at + interval '12 hours',
 		created_at = created_at - interval '5 minutes'`)
 	if b.Locked().Session(browser...).Authenticated {
-		t.Error("a session that a node of an earlier version has begun goes on")
+		t.Error("a session that a node of an earlier version has begun continues")
 	}
 }
 
 // PROOF: who may do what, 4.
-// An admin ends the sessions of a user at once, whoever vouches for him, on all nodes.
+// An admin ends the sessions of a user immediately, whoever vouches for them, on all nodes.
 func TestRevokingSessions(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)
@@ -387,7 +387,7 @@ func TestRevokingSessions(t *testing.T) {
 		t.Fatalf("revoking: %d %s", code, text)
 	}
 	if _, ok := testenv.ReceiveBefore(ended, testenv.NewWatch(t).After(access.RevocationTime)); !ok {
-		t.Errorf("the stream goes on after %s", access.RevocationTime)
+		t.Errorf("the stream continues after %s", access.RevocationTime)
 	}
 	b.Refused(http.StatusUnauthorized, "not known", http.MethodGet, api.Prefix+"/runs", nil, browser...)
 	b.Refused(http.StatusNotFound, "no one is logged in", http.MethodPost, api.Prefix+"/sessions/revoke",

@@ -110,7 +110,7 @@ type Config struct {
 	// StoresStreams means that the private NATS server keeps its streams there.
 	StoresStreams bool
 
-	// Access authorises callers; nil: every caller is an admin under the name it claims.
+	// Access authorizes callers; nil: every caller is an admin under the name it claims.
 	Access *access.Gate
 	// OIDC enables login by an OpenID Connect provider; nil: none. It requires Access.
 	OIDC *access.OIDC

@@ -50,7 +50,7 @@ func TestStartByMultipart(t *testing.T) {
 		"\r\n--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\nid\n1\n2\n"
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/runs", strings.NewReader(cut),
 		"Content-Type", "multipart/form-data; boundary=x")
-	testenv.Same(t, code, http.StatusUnprocessableEntity, "items that break off: %s", text)
+	testenv.Same(t, code, http.StatusUnprocessableEntity, "items that end early: %s", text)
 	runs, err := inspect.New(b.Store).Runs(t.Context(), inspect.RunFilter{})
 	if err != nil || len(runs) != 1 || runs[0].Plan != "year-end" {
 		t.Errorf("there should be the one good run: %+v, %v", runs, err)

@@ -132,7 +132,7 @@ type Streams struct {
 
 	Cluster string       `json:"cluster,omitempty" doc:"of the NATS that this server is connected to; absent: it is alone"`
 	Unknown string       `json:"unknown,omitempty" doc:"why the state of the streams is unknown; absent: it is known"`
-	Streams []StreamView `json:"streams" doc:"as they are; empty: see unknown"`
+	Streams []StreamView `json:"streams" doc:"empty: see unknown"`
 }
 
 // StreamView is the state of one stream.

@@ -115,7 +115,7 @@ func (s *adminRoutes) createToken(ctx context.Context, in *createTokenInput) (Cr
 	return CreatedToken{TokenView: made, Secret: secret}, err
 }
 
-// within refuses rights outside of namespaces; nil: there are none.
+// within refuses rights outside of namespaces; nil: unlimited.
 func (t *TokenSettings) within(namespaces []string) error {
 	elsewhere := func(name string) bool { return !slices.Contains(namespaces, name) }
 	if namespaces == nil || t.Role == access.None && !slices.ContainsFunc(slices.Collect(maps.Keys(t.Grants)), elsewhere) {

@@ -57,7 +57,6 @@ func (m *memory) Put(_ context.Context, name string, body io.Reader) error {
 	return nil
 }
 
-// bench has an archive in memory.
 type bench struct {
 	*storetest.Bench
 	*memory
@@ -80,7 +79,6 @@ func (b *bench) goes(run workqueue.RunID, state string) bool {
 	return testenv.Must(b.store.DeleteRun(b.Context(), b.lease, run, time.Now(), "age 1h", state))(b)
 }
 
-// lines unpacks an object.
 func (b *bench) lines(name string) (all []map[string]any) {
 	b.Helper()
 	unpacked := testenv.Must(gzip.NewReader(bytes.NewReader(b.objects[name])))(b)
@@ -269,7 +267,7 @@ func TestTheAuditLogIsArchivedBeforeItIsDeleted(t *testing.T) {
 	testenv.NoError(t, err)
 	testenv.Same(t, fmt.Sprint(after, last), "30 0", "due after it")
 
-	// The manifest's head is of the chain that goes on, and the statement of the docs finds what was changed.
+	// The manifest's head is of the chain that continues, and the statement of the docs finds what was changed.
 	var rows [][]byte
 	for name, doc := range b.objects {
 		switch path.Base(name) {

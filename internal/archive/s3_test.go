@@ -29,7 +29,6 @@ func TestTheURLOfAnArchive(t *testing.T) {
 	testenv.Same(t, testenv.Must(NewS3("s3://b/f/?endpoint=http://h"))(t).Target(), "s3://b/f", "target")
 }
 
-// stuck takes nothing.
 type stuck struct{}
 
 func (stuck) Target() string { return "stuck" }

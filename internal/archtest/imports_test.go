@@ -17,7 +17,6 @@ import (
 
 const module = "github.com/tranchehq/tranche"
 
-// imported is one import of one file.
 type imported struct {
 	file string // from the module's root, with slashes
 	path string

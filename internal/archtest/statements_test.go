@@ -48,7 +48,7 @@ func TestStatementsAreConstant(t *testing.T) {
 		}
 		for _, made := range variableSQL(file, constants[dir]) {
 			if found++; madeStatements()[at] == "" {
-				t.Errorf("%s: a statement is made of what is no constant; use a parameter", files.Position(made))
+				t.Errorf("%s: a statement is made of what is not a constant; use a parameter", files.Position(made))
 			}
 		}
 		return nil
@@ -59,7 +59,7 @@ func TestStatementsAreConstant(t *testing.T) {
 	}
 }
 
-// variableSQL finds expressions that join text of SQL with something that is no constant.
+// variableSQL finds expressions that join text of SQL with something that is not a constant.
 func variableSQL(file *ast.File, constants map[string]bool) (at []token.Pos) {
 	ast.Inspect(file, func(n ast.Node) bool {
 		switch e := n.(type) {
@@ -84,7 +84,7 @@ func variableSQL(file *ast.File, constants map[string]bool) (at []token.Pos) {
 	return at
 }
 
-// leaves says of what is joined by + whether a part is SQL, and whether a part is no constant.
+// leaves says of what is joined by + whether a part is SQL, and whether a part is not a constant.
 func leaves(e ast.Expr, constants map[string]bool) (sql, variable bool) {
 	switch e := e.(type) {
 	case *ast.BinaryExpr:

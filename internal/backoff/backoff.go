@@ -99,7 +99,7 @@ func (s *Seldom) Now() bool {
 	return true
 }
 
-// Reset makes the next Now report true, after the state has ended.
+// Reset makes the next Now report true, when the state ends.
 func (s *Seldom) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

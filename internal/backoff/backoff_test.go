@@ -96,7 +96,7 @@ func TestTimeout(t *testing.T) {
 	})
 }
 
-// What goes on for an hour is told at once, and after 1, 3, 7, 15, 30 and 45 minutes.
+// What continues for an hour is reported immediately, and after 1, 3, 7, 15, 30 and 45 minutes.
 func TestSeldom(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {

@@ -39,7 +39,7 @@ const (
 	ExitFailed = 3
 	// ExitHeld means that the watched run waits for a decision while no user may be there to make it.
 	ExitHeld = 4
-	// ExitMaxWait means that the run did not end in time.
+	// ExitMaxWait means that the run did not end within --max-wait.
 	ExitMaxWait = 5
 	// ExitUnreachable means that no server answers or can serve now; a retry may succeed.
 	ExitUnreachable = 6

@@ -41,7 +41,7 @@ func ExplanationText(e *client.Explanation, room int) string {
 	return t.B.String()
 }
 
-// ExplainWidth returns the width of prose in so much room; 0: unlimited.
+// ExplainWidth returns the width of prose on a line of that width; 0: unlimited.
 func ExplainWidth(room int) int {
 	if room <= 0 {
 		return explainColumns

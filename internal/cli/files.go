@@ -263,7 +263,7 @@ func BrokenOff(err error) error {
 // KeyFlags say how to read a file of items, and which field is the key.
 type KeyFlags struct {
 	Key    string `json:"key,omitempty" aliases:"key-column" help:"The column or field with the key of an item. Default: key, then id, then the first column." placeholder:"COLUMN"`
-	Format string `json:"format,omitempty" enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognised when absent." placeholder:"FORMAT"`
+	Format string `json:"format,omitempty" enum:",csv,ndjson,parquet" default:"" help:"csv, ndjson or parquet; recognized when absent." placeholder:"FORMAT"`
 }
 
 // RowFlags say how to read the rows.

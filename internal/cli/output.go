@@ -208,7 +208,7 @@ func If(holds bool, format string, args ...any) string {
 	return Text(format, args...)
 }
 
-// Each is the texts of all entries, one after the other.
+// Each is the texts of all entries in order.
 func Each[T any](all []T, text func(*T) string) string {
 	var b strings.Builder
 	for i := range all {
@@ -335,7 +335,7 @@ func (l *List[T]) Text(all []T, room int) string {
 }
 
 // EscapeControl makes untrusted text safe to print on one line of a terminal: characters that could move the cursor,
-// change colours or reverse the direction of writing become escapes.
+// change colors or reverse the direction of writing become escapes.
 func EscapeControl(s string) string { return escape(s, "") }
 
 // InertText is EscapeControl that keeps line breaks and tabs.

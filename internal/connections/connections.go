@@ -130,7 +130,7 @@ type reader struct {
 
 func sorted[T any](of map[string]T) []string { return slices.Sorted(maps.Keys(of)) }
 
-func (r *reader) beside(path string) string {
+func (r *reader) relative(path string) string {
 	if path == "" || filepath.IsAbs(path) {
 		return path
 	}

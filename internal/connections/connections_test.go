@@ -175,8 +175,8 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"sources:\n  a:\n    dsn: {postgres://me:" + canary + "@x: 1}",
 			"c.yaml:3:11: sources.a.dsn: want fields: env, file"},
 		{"sources:\n  a: {}", "c.yaml:2:6: sources.a: it has no dsn"},
-		{"sources:\n  a:\n    dsn: {file: dsn, env: X}", "c.yaml:3:11: sources.a.dsn: say where it stands: either env"},
-		{"sources:\n  a:\n    dsn: {file: nodsn}", "c.yaml:3:11: sources.a.dsn: it is no connection string"},
+		{"sources:\n  a:\n    dsn: {file: dsn, env: X}", "c.yaml:3:11: sources.a.dsn: say where it is: either env"},
+		{"sources:\n  a:\n    dsn: {file: nodsn}", "c.yaml:3:11: sources.a.dsn: it is not a connection string"},
 		{"sources:\n  a:\n    dsn: {file: nothere}", "no such file"},
 		{"sources:\n  a:\n    dsn: {env: F_TEST_EMPTY}", "the environment has no F_TEST_EMPTY"},
 		{
@@ -196,12 +196,12 @@ func TestErrorsQuoteNothing(t *testing.T) {
 		{"secrets:\n  t: {file: empty, hosts: [x]}", "is empty"},
 		{"secrets:\n  t: {file: lines, hosts: [x]}", "it has a control character"},
 		{"secrets:\n  t: {file: long, hosts: [x]}", "has more than 4096 bytes"},
-		{"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}", "c.yaml:3:3: secrets.t stands twice"},
+		{"secrets:\n  t: {file: token, hosts: [x]}\n  t: {file: token, hosts: [x]}", "c.yaml:3:3: secrets.t appears twice"},
 		{"secrets:\n  t: &a {file: token, hosts: [x]}", "anchors and aliases are not allowed"},
 		{"http: {allow_private: [10.0.0.300]}", "c.yaml:1:24: http.allow_private[0]: want an address like"},
 		{"http: {allow_private: 10.0.0.0/8}", "http.allow_private: want a list, each entry"},
 		{"http: {proxy: \"http://u:" + canary + "@p\"}", "http.proxy: want a URL like"},
-		{"http:\n  hosts:\n    x.example: {ca: token}", "c.yaml:3:17: http.hosts.x.example: ca: there is no certificate"},
+		{"http:\n  hosts:\n    x.example: {ca: token}", "c.yaml:3:17: http.hosts.x.example: ca: no certificate"},
 		{"http:\n  hosts:\n    x.example: {cert: token}", "cert and key go together"},
 		{"http:\n  hosts:\n    x.example: {cert: token, key: token}", "cert and key: "},
 		{"a: [" + canary, "this is not YAML"},
@@ -260,7 +260,7 @@ func TestMembersOfSuperusersAreRefused(t *testing.T) {
 	other, _ := testenv.Role(t, database, "")
 	for role, want := range map[string]bool{
 		"plain": false, "member IN ROLE CURRENT_USER": true, "writer IN ROLE pg_write_server_files": true,
-		"signaller IN ROLE pg_signal_backend": true, "node IN ROLE " + serving: true, "reader IN ROLE " + other: false,
+		"signaler IN ROLE pg_signal_backend": true, "node IN ROLE " + serving: true, "reader IN ROLE " + other: false,
 	} {
 		name := "\"" + strings.Fields(role)[0] + uuid.NewString() + "\""
 		of := strings.Replace(strings.TrimPrefix(role, strings.Fields(role)[0]), "CURRENT_USER", admin.Config().User, 1)

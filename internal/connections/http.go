@@ -119,7 +119,7 @@ func (r *reader) host(at string, h *Host) (err error) {
 		return r.Fail(at, "cert and key go together")
 	}
 	if h.Cert != "" {
-		pair, err := tls.LoadX509KeyPair(r.beside(h.Cert), r.beside(h.Key))
+		pair, err := tls.LoadX509KeyPair(r.relative(h.Cert), r.relative(h.Key))
 		if err != nil {
 			return r.Fail(at, "cert and key: %v", err)
 		}
@@ -133,13 +133,13 @@ func (r *reader) authorities(at, file string) (*x509.CertPool, error) {
 	if file == "" {
 		return nil, nil //nolint:nilnil // the system's are used
 	}
-	pem, err := os.ReadFile(r.beside(file))
+	pem, err := os.ReadFile(r.relative(file))
 	if err != nil {
 		return nil, r.Fail(at, "ca: %v", err)
 	}
 	pool := x509.NewCertPool()
 	if !pool.AppendCertsFromPEM(pem) {
-		return nil, r.Fail(at, "ca: there is no certificate in %s", strconv.Quote(r.beside(file)))
+		return nil, r.Fail(at, "ca: no certificate in %s", strconv.Quote(r.relative(file)))
 	}
 	return pool, nil
 }

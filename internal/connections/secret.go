@@ -128,7 +128,7 @@ func HostPort(u *url.URL) string {
 	return net.JoinHostPort(t.host, t.port)
 }
 
-var errNoURL = errors.New("it is no URL, or one of a host that it is not meant for")
+var errNoURL = errors.New("it is not a URL, or one of a host that it is not meant for")
 
 // URL returns a secret that is a complete URL, as those of chats: its holder may post there. It must be on one of the
 // secret's hosts. The error does not reveal it.
@@ -167,16 +167,16 @@ type elsewhere struct{ origin }
 
 func (e *elsewhere) ReadYAML(v strictyaml.Value) error {
 	if _, itself := v.Text(); itself {
-		return v.Fail("the text itself does not belong here; say where it stands, like {env: VARIABLE} or {file: FILE}")
+		return v.Fail("the text itself does not belong here; say where it is, like {env: VARIABLE} or {file: FILE}")
 	}
 	return v.Decode(&e.origin)
 }
 
 func (r *reader) text(at string, o *origin) error {
 	if (o.Env == "") == (o.File == "") {
-		return r.Fail(at, "say where it stands: either env: VARIABLE or file: FILE")
+		return r.Fail(at, "say where it is: either env: VARIABLE or file: FILE")
 	}
-	o.File = r.beside(o.File)
+	o.File = r.relative(o.File)
 	if _, err := o.read(); err != nil {
 		return r.Fail(at, "%v", err)
 	}

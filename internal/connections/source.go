@@ -44,7 +44,7 @@ type server struct {
 	cluster int64
 }
 
-var errNoDSN = errors.New("it is no connection string of PostgreSQL; want one like " +
+var errNoDSN = errors.New("it is not a connection string of PostgreSQL; want one like " +
 	"postgres://USER:PASSWORD@HOST/DATABASE")
 
 func (r *reader) source(at, name string, s *Source) error {
@@ -54,7 +54,7 @@ func (r *reader) source(at, name string, s *Source) error {
 		return err
 	}
 	if !r.Given(at + ".dsn") {
-		return r.Fail(at, "it has no dsn; say where one stands, like dsn: {env: VARIABLE}")
+		return r.Fail(at, "it has no dsn; say where one is, like dsn: {env: VARIABLE}")
 	}
 	if err := r.text(at+".dsn", &s.DSN.origin); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (s *Source) CheckRole(ctx context.Context, conn *pgx.Conn) error {
 	var super bool
 	err := conn.QueryRow(ctx, readRole, pgx.QueryExecModeExec, s.server.role, s.server.cluster).Scan(&role, &super)
 	if err != nil {
-		return fmt.Errorf("source %s: look at its role: %w", s.Name, err)
+		return fmt.Errorf("source %s: check its role: %w", s.Name, err)
 	}
 	if super {
 		return &RoleError{s.Name, role}

@@ -26,14 +26,14 @@ type Config struct {
 	Base string
 }
 
-// Handler serves the pages and files. Other paths are 404: for browsers as a page, which says so.
+// Handler serves the pages and files. Other paths are 404: for browsers as a page.
 func Handler(config Config) (http.Handler, error) {
 	if config.Dir == "" {
 		build := sync.OnceValues(func() (*site, error) { return newSite(embedded(), config.Base, false) })
 		return handler{site: build}, nil
 	}
 	if stat, err := os.Stat(config.Dir); err != nil || !stat.IsDir() {
-		return nil, fmt.Errorf("the dashboard's files: %s is no directory", config.Dir)
+		return nil, fmt.Errorf("the dashboard's files: %s is not a directory", config.Dir)
 	}
 	files := os.DirFS(config.Dir)
 	return handler{site: func() (*site, error) { return newSite(files, config.Base, true) }}, nil

@@ -184,20 +184,20 @@ func TestSourcesMakeNoCodeOfText(t *testing.T) {
 	}
 }
 
-func TestVendoredFilesHaveTheirLicence(t *testing.T) {
+func TestVendoredFilesHaveTheirLicense(t *testing.T) {
 	t.Parallel()
 	files := staticFiles(t)
-	licence := map[string]string{"preact-hooks": "preact"}
+	license := map[string]string{"preact-hooks": "preact"}
 	for name := range files {
 		if !strings.HasPrefix(name, "vendor/") || path.Ext(name) != ".js" {
 			continue
 		}
 		base := strings.TrimSuffix(path.Base(name), ".js")
-		if l, ok := licence[base]; ok {
+		if l, ok := license[base]; ok {
 			base = l
 		}
 		if files["vendor/"+base+".LICENSE"] == "" {
-			t.Errorf("%s has no licence beside it", name)
+			t.Errorf("%s has no license beside it", name)
 		}
 		if !strings.Contains(files["vendor/README.md"], path.Base(name)) {
 			t.Errorf("%s is not in vendor/README.md", name)
@@ -327,7 +327,7 @@ func TestDirectoryIsReadAnew(t *testing.T) {
 		t.Errorf("without a document: %d", w.Code)
 	}
 	if _, err := dashboard.Handler(dashboard.Config{Dir: filepath.Join(dir, "no")}); err == nil {
-		t.Error("a directory that is not there is taken")
+		t.Error("a directory that does not exist is taken")
 	}
 }
 

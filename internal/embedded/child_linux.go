@@ -15,7 +15,6 @@ func DieWithParent(attr *syscall.SysProcAttr, signal syscall.Signal) { attr.Pdea
 // syncsAll tells that syncTree syncs new files with one call, faster than a thousand syncs of initdb.
 const syncsAll = true
 
-// syncTree syncs the file system of dir.
 func syncTree(dir string) error {
 	f, err := os.Open(dir)
 	if err != nil {

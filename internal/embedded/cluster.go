@@ -123,10 +123,10 @@ func (p *Postgres) makeWith(ctx context.Context, in Install) error {
 	return syncDir(l.dir)
 }
 
-// errPrepare is wrapped by an error of config.Prepare, which another version of PostgreSQL would not mend.
+// errPrepare is wrapped by an error of config.Prepare, which another version of PostgreSQL would not fix.
 var errPrepare = errors.New("prepare the database")
 
-// prepare runs config.Prepare on a server of the draft. Where the draft is synced as a whole once the server has
+// prepare runs config.Prepare on a server of the draft. Where the draft is synced entirely once the server has
 // stopped, the server does not sync.
 func (p *Postgres) prepare(ctx context.Context, in Install, draft string) error {
 	d := &Postgres{config: p.config, layout: p.layout, owner: p.owner, install: in}

@@ -131,7 +131,7 @@ func TestPostgresRedoesAHalfMadeCluster(t *testing.T) {
 	l := halfMade(t)
 	pg := start(t, PostgresConfig{DataDir: l.dir})
 	query(t, pg.URL(), `SELECT 'up'`)
-	// The initdb of the killed process goes on for a moment; a later start clears what it wrote.
+	// The initdb of the killed process continues for a moment; a later start clears what it wrote.
 	stop(t, pg)
 	eventually(t, limit, "no draft left", func() bool {
 		l.clearDrafts()

@@ -29,7 +29,7 @@ func newLayout(dir string) layout {
 	}
 }
 
-// makeDir creates dir and its parents. A root process makes them traversable, whatever its umask, for the server's
+// makeDir creates dir and its parents. A root process makes them traversable, regardless of its umask, for the server's
 // account.
 func makeDir(dir string) error {
 	if _, err := os.Stat(dir); err == nil {

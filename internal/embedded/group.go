@@ -22,7 +22,7 @@ func StartGroup(cmd *exec.Cmd) (*Group, error) {
 	return g, StartChild(cmd, func(err error) { g.err = err; close(g.done) })
 }
 
-// Done is closed when the command has ended.
+// Done is closed when the command ends.
 func (g *Group) Done() <-chan struct{} { return g.done }
 
 // Err returns how the command ended, after [Group.Done].
@@ -34,7 +34,7 @@ func (g *Group) Terminate() { signalGroup(g.cmd, syscall.SIGTERM) }
 // Kill ends the group by force.
 func (g *Group) Kill() { signalGroup(g.cmd, syscall.SIGKILL) }
 
-// Stop ends the group, by force after the grace, and reports whether it ended in time.
+// Stop ends the group, by force after the grace, and reports whether it ended before that.
 func (g *Group) Stop(grace time.Duration) (inTime bool) {
 	g.Terminate()
 	select {

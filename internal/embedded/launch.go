@@ -48,13 +48,13 @@ func (p *Postgres) launch(ctx context.Context) error {
 				zap.Duration("took", time.Since(proc.started)))
 			return nil
 		}
-		if again := p.mend(ctx, proc, at, attempt); !again {
+		if again := p.repair(ctx, proc, at, attempt); !again {
 			return err
 		}
 	}
 }
 
-func (p *Postgres) mend(ctx context.Context, proc *process, at address, attempt int) bool {
+func (p *Postgres) repair(ctx context.Context, proc *process, at address, attempt int) bool {
 	said := proc.tail()
 	switch {
 	case strings.Contains(said, "pre-existing shared memory block"):
@@ -248,7 +248,7 @@ func startProcess(in Install, l layout, a account, bound bool) (*process, error)
 func (l layout) openLog() (*os.File, int64, error) {
 	if info, err := os.Stat(l.log); err == nil && info.Size() > maxLog {
 		if err := os.Rename(l.log, l.log+".1"); err != nil {
-			return nil, 0, fmt.Errorf("put the old log aside: %w", err)
+			return nil, 0, fmt.Errorf("rename the old log: %w", err)
 		}
 	}
 	f, err := os.OpenFile(l.log, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)

@@ -146,7 +146,6 @@ func mustSay(t *testing.T, err error, words ...string) {
 	}
 }
 
-// as returns an error as one of a type, or ends the test.
 func as[E error](t *testing.T, err error) E {
 	t.Helper()
 	found, ok := errors.AsType[E](err)
@@ -164,7 +163,6 @@ func same[T comparable](t *testing.T, got, want T, what string, args ...any) {
 	}
 }
 
-// noError ends the test with an error, if there is one.
 func noError(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {

@@ -190,7 +190,7 @@ func (n *NATS) start(ctx context.Context) error {
 	if err != nil {
 		srv.Shutdown()
 		srv.WaitForShutdown()
-		return fmt.Errorf("look at NATS store: %w", err)
+		return fmt.Errorf("check NATS store: %w", err)
 	}
 	n.server, n.store = srv, store
 	if addr, ok := srv.Addr().(*net.TCPAddr); ok {

@@ -126,7 +126,7 @@ func (n *NATS) revive(ctx context.Context, why string) {
 			return
 		}
 		pause := pauses.Next()
-		n.config.Log.Error("the NATS server did not start again", zap.Error(err), zap.Duration("next_try_in", pause))
+		n.config.Log.Error("the NATS server did not restart", zap.Error(err), zap.Duration("next_try_in", pause))
 		if backoff.Sleep(ctx, pause) != nil {
 			return
 		}
@@ -183,7 +183,7 @@ func (p *Postgres) watch(ctx context.Context) {
 				return
 			}
 			pause = pauses.Next()
-			p.config.Log.Error("PostgreSQL did not start again", zap.Error(err), zap.Duration("next_try_in", pause))
+			p.config.Log.Error("PostgreSQL did not restart", zap.Error(err), zap.Duration("next_try_in", pause))
 		}
 	}
 }

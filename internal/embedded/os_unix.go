@@ -105,7 +105,6 @@ func unlockFile(f *os.File) error { return syscall.Flock(int(f.Fd()), syscall.LO
 // ownGroup makes a command that starts then the leader of a process group.
 func ownGroup(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} }
 
-// signalGroup signals a command and its descendants.
 func signalGroup(cmd *exec.Cmd, s syscall.Signal) {
 	_ = syscall.Kill(-cmd.Process.Pid, s) // it may have ended, which is fine
 }

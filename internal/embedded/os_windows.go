@@ -45,7 +45,7 @@ func unlockFile(f *os.File) error {
 	return windows.UnlockFileEx(windows.Handle(f.Fd()), 0, 1, 0, &at)
 }
 
-// ownGroup does nothing: Windows has no process groups that can be signalled.
+// ownGroup does nothing: Windows has no process groups that can be signaled.
 func ownGroup(*exec.Cmd) {}
 
 // signalGroup kills the command: Windows cannot ask it to end.

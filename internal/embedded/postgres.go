@@ -70,7 +70,7 @@ type Postgres struct {
 	proc    *process
 
 	quit    context.CancelFunc // ends the watch on the server
-	watched chan struct{}      // closed when the watch has ended
+	watched chan struct{}      // closed when the watch ends
 	stop    sync.Once
 	stopErr error
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// standbyName is the application name of a standby.
 const standbyName = "standby"
 
 // Conninfo returns the primary_conninfo of a standby on this machine.

@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// Operations that are parked, or that no one flushes, are told of until it is over.
+// Operations that are parked, or that no one flushes, are reported until it is over.
 func TestCollectorsInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
@@ -53,7 +53,7 @@ func TestCollectorsInTrouble(t *testing.T) {
 	w.goes(store.CollectorRefuses, "parks")
 }
 
-// A flush that is in progress for longer than it may, or for long after one that came to nothing, is told of.
+// A flush that is in progress for longer than it may, or for long after one that came to nothing, is reported.
 func TestFlushesThatHang(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

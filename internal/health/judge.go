@@ -315,7 +315,6 @@ func (f *fill) share() float64 { return float64(f.used) / float64(f.limit) }
 
 const streamPrefix = "TRANCHE_"
 
-// accountSubject stands for the account's limits.
 const accountSubject = "the account"
 
 func (w *Watch) streams(ctx context.Context) (fills []fill, known bool) {

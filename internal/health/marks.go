@@ -51,7 +51,7 @@ func worse(m *health.KeptMark, c *health.Condition) bool {
 		(c.Count > m.Count || !health.Severity(m.Severity).Least(c.Severity) || begunAgain(m, c))
 }
 
-// watchMarks records whether marked conditions got worse. What once got worse stays so until it is over, because a
+// watchMarks records whether marked conditions got worse. What once got worse stays so until it ends, because a
 // flapping condition would otherwise be reported at each change.
 func (w *Watch) watchMarks(ctx context.Context, f *facts, conditions []health.Condition) {
 	there := make(map[health.ConditionKey]*health.Condition, len(conditions))

@@ -122,12 +122,12 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 	}
 	for _, want := range []bool{true, false} {
 		found := testenv.Must(store.New(w.store).DropMarks(t.Context(), store.ConditionKey{Kind: "breaker_open"}, "ann"))(t)
-		testenv.Same(t, found, want, "taken back")
+		testenv.Same(t, found, want, "undone")
 	}
 	w.stands(store.BreakerOpen, "bills", "")
 }
 
-// What got worse than it was when it was muted, and better, and worse again, is told of all the while, until
+// What got worse than it was when it was muted, and better, and worse again, is reported all the while, until
 // someone puts it muted again or it is over: alerts would tell each turn.
 func TestWhatGotWorseStaysSo(t *testing.T) {
 	t.Parallel()

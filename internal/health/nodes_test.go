@@ -101,7 +101,7 @@ func TestANodeThatCannotReachNATS(t *testing.T) {
 	w.goes(store.NATS, "there")
 }
 
-// A receiver that could not be told anything for ten minutes is told of, unless its alert is paused.
+// A receiver that could not be told anything for ten minutes is reported, unless its alert is paused.
 func TestReceiversThatCannotBeTold(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

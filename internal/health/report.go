@@ -35,7 +35,7 @@ type SeverityCounts struct {
 // Report is the conditions at one moment, worst first.
 type Report struct {
 	Status     string             `json:"status" enum:"ok,warning,critical" doc:"the worst severity; info is ok"`
-	At         time.Time          `json:"at" doc:"when this was so; all who ask within a few seconds share a report"`
+	At         time.Time          `json:"at" doc:"when this was true; calls within a few seconds share a report"`
 	Counts     SeverityCounts     `json:"counts" doc:"of conditions; what is muted does not count, here and in status"`
 	Conditions []health.Condition `json:"conditions" doc:"active conditions, the worst first"`
 	Muted      []health.Condition `json:"muted" doc:"what is muted, until it gets worse or the time is up"`
@@ -51,7 +51,7 @@ type Report struct {
 
 const okStatus = "ok"
 
-// KindSummary summarises the conditions of a kind.
+// KindSummary summarizes the conditions of a kind.
 type KindSummary struct {
 	Kind     health.Kind     `json:"kind"`
 	Title    string          `json:"title" example:"Failed items: 13 runs, 2,914 items"`

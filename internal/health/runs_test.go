@@ -42,7 +42,7 @@ func TestFailedItemsWantARerun(t *testing.T) {
 	w.calms()
 }
 
-// failing serves bills, and has no item done. Two chunks fail at once, others when it is told so: until then a run of
+// failing serves bills, and has no item done. Two chunks fail together, others when it is told so: until then a run of
 // more is not over, however late it is noticed that it should be held.
 func (w *world) failing() (goOn func()) {
 	w.Helper()
@@ -148,7 +148,7 @@ func TestAnOpenRunIsOverdue(t *testing.T) {
 	w.goes(store.RunOverdue, opened.Run.String())
 }
 
-// A run whose items no one sends for long is told of, and not one that has just gone on.
+// A run whose items no one sends for long is reported, and not one that has just continued.
 func TestARunThatDoesNotMove(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -15,7 +15,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Schedules that fail, that no one serves, or whose runs are late are told of until it is over.
+// Schedules that fail, that no one serves, or whose runs are late are reported until it is over.
 func TestSchedulesInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)

@@ -127,7 +127,6 @@ func (w *world) exec(sql string, args ...any) {
 	testenv.Must(w.pool.Exec(w.Context(), sql, args...))(w)
 }
 
-// seen returns the condition of a kind and subject in a report.
 func seen(r *health.Report, kind store.Kind, subject string) (store.Condition, bool) {
 	i := slices.IndexFunc(r.Conditions, func(c store.Condition) bool { return c.Kind == kind && c.Subject == subject })
 	if i < 0 {
@@ -141,7 +140,7 @@ func (w *world) report(watch *health.Watch) *health.Report {
 	if w.node != nil {
 		w.node.WakeLeaderTask("sweep") // its lease lives for so long that by itself it sweeps seldom
 	}
-	watch.Again() // what a look has found that began earlier is no answer, however slow this machine is
+	watch.Again() // what a look has found that began earlier is not an answer, however slow this machine is
 	w.last = testenv.Must(watch.Report(w.Context()))(w)
 	return w.last
 }

@@ -154,7 +154,7 @@ func (w *Watch) begin(ctx context.Context) (older *Report, flight <-chan struct{
 	}
 	if w.flight == nil {
 		w.flight = make(chan struct{})
-		all := workqueue.InScope(context.WithoutCancel(ctx), workqueue.Scope{}) // whoever asks first
+		all := workqueue.InScope(context.WithoutCancel(ctx), workqueue.Scope{}) // for any caller
 		w.flying.Go(func() { w.fly(all) })
 	}
 	if w.last != nil && age < staleAfter && w.last.Status != okStatus {
@@ -260,7 +260,7 @@ func (w *Watch) look(ctx context.Context) *Report {
 	return r
 }
 
-// unseen are the kinds of which a check may have missed conditions.
+// unseen are the kinds whose conditions a check may have missed.
 func (f *facts) unseen() []health.Kind {
 	kinds := []health.Kind{health.NATS, health.Disk, health.ResourceExhausted} // of other servers
 	if !f.asked || f.db != nil && f.stalled() != nil {                         // then they are not reported
@@ -287,7 +287,7 @@ func (w *Watch) gather(ctx context.Context) *facts {
 	}()
 	if f.db != nil {
 		if f.dbErr != nil { // what is known is shown
-			w.cfg.Log.Warn("look for parts to reset", zap.Error(f.dbErr))
+			w.cfg.Log.Warn("find parts to reset", zap.Error(f.dbErr))
 		}
 		f.at = f.db.At
 		f.unheard, f.asked = w.unheard(ctx, f.db)

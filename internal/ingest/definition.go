@@ -110,9 +110,9 @@ func checkCodes(doc *strictyaml.Document, field string, codes []string) error {
 	for i, code := range codes {
 		switch at := fmt.Sprintf("%s[%d]", field, i); {
 		case slices.Contains(codes[:i], code):
-			return doc.Fail(at, "%q stands twice", code)
+			return doc.Fail(at, "%q appears twice", code)
 		case len(code) > wire.MaxNameLength || !isCode(code):
-			return doc.Fail(at, "%.40q is no error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
+			return doc.Fail(at, "%.40q is not an error code; use 1 to %d of A-Z a-z 0-9 _ - .", code, wire.MaxNameLength)
 		}
 	}
 	return nil
@@ -284,7 +284,7 @@ func wrongValue(rule *order.Rule, use, format string, args ...any) error {
 
 const partSQL, partEndpoint, partLocal = "sql", "endpoint", "local"
 
-// partOf returns the name of what an enrichment asks for in templates, as in {parts.sql.name}; empty: nothing.
+// partOf returns the name of an enrichment's result in templates, as in {parts.sql.name}; empty: nothing.
 func partOf(e *collector.Enrichment) string {
 	switch {
 	case e.Endpoint != "":
@@ -309,7 +309,6 @@ func Query(e *collector.Enrichment) (*gather.SQL, error) {
 	return q, nil
 }
 
-// bodyOf returns the payload template of an enrichment.
 func bodyOf(e *collector.Enrichment) (*template.Body, error) {
 	of := template.Variables{Item: true, Alone: true}
 	if part := partOf(e); part != "" {

@@ -102,19 +102,19 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		{"endpoint: e\nmax_attempts: 1\nmax_backoff: 1m\n",
 			"max_backoff: with max_attempts: 1 nothing is retried"},
 		{"endpoint: e\norder_by: a..b\n",
-			`f.yaml:2:11: order_by: "a..b" is no field`},
+			`f.yaml:2:11: order_by: "a..b" is not a field`},
 		{"endpoint: e\npartitions: 4\n",
 			"f.yaml:2:13: partitions: there is no order_by whose values could be spread"},
 		{"endpoint: e\norder_by: a\nvalues: [x, x]\n",
-			`f.yaml:3:13: values[1]: "x" stands there twice`},
+			`f.yaml:3:13: values[1]: "x" appears twice`},
 		{"endpoint: e\norder_by: a\nvalues: []\n",
 			""},
 		{"endpoint: e\norder_by: a\npartitions: 2\nvalues: [x]\n",
 			"f.yaml:3:13: partitions: it does not go with values"},
 		{"endpoint: e\nretry_codes: [a b]\n",
-			`retry_codes[0]: "a b" is no error code`},
+			`retry_codes[0]: "a b" is not an error code`},
 		{"endpoint: e\nretry_codes: [A, A]\n",
-			`f.yaml:2:18: retry_codes[1]: "A" stands twice`},
+			`f.yaml:2:18: retry_codes[1]: "A" appears twice`},
 		{"endpoint: e\nretry_codes: [A]\nno_retry_codes: [A]\n",
 			`f.yaml:3:17: no_retry_codes: "A" is in retry_codes, too`},
 		{"endpoint: e\nparams: {a: " + strings.Repeat("x", 17000) + "}\n",
@@ -151,7 +151,7 @@ func TestParseSaysWhereItIsWrong(t *testing.T) {
 		text, want := tc.text, tc.want
 		_, err := ingest.Parse("f.yaml", []byte(text))
 		if want == "" || strings.HasPrefix(text, "endpoint: e\n") && !strings.Contains(text, "name:") {
-			// The file's name is no collector's: give it one, below what is wrong.
+			// The file's name is not a collector's: give it one, below what is wrong.
 			_, err = ingest.Parse("f.yaml", []byte(text+"name: c\n"))
 		}
 		bad, ok := errors.AsType[*strictyaml.Error](err)

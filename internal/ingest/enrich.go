@@ -42,7 +42,7 @@ func (e *EnrichError) Error() string {
 		"later", e.Collector, e.Err)
 }
 
-// Unwrap returns the error of what was asked.
+// Unwrap returns the error of the source or service.
 func (e *EnrichError) Unwrap() error { return e.Err }
 
 type enriching struct {
@@ -51,15 +51,15 @@ type enriching struct {
 	spec  *collector.CollectorSpec
 	body  *template.Body
 	part  string                // what is asked, see partOf
-	rows  map[int]template.Part // by the operation that was asked for; nothing for values without a row
-	asked []int                 // by operation, that which was asked for
+	rows  map[int]template.Part // by the requested operation; nothing for values without a row
+	asked []int                 // by operation, the requested one
 	held  int                   // bytes reserved in the node's room
 }
 
 // question is a value to look up.
 type question struct {
 	value   string
-	op      int // the first operation that needs it; of a service or function, each is asked for
+	op      int // the first operation that needs it; of a service or function, each is requested
 	payload []byte
 }
 

@@ -129,7 +129,7 @@ func TestStoringAddsDataOnce(t *testing.T) {
 	if got := b.stored("b"); !strings.Contains(got, `"name":null`) { // as the row has it
 		t.Errorf("stored %s", got)
 	}
-	// What is known is not asked for again, and one that is new is.
+	// What is known is not requested again, and one that is new is.
 	if done, err := b.add(text); err != nil || done.Duplicates != 2 || from.asked.Load() != 1 {
 		t.Errorf("again: %+v, %v, asked %d times", done, err, from.asked.Load())
 	}
@@ -345,7 +345,7 @@ func TestReadSaysWhatIsWrong(t *testing.T) {
 		`{"ops":{}}`:                         "ops: want a list of operations; this is an object",
 		`{"ops":[1]}`:                        "want an object like",
 		`{"ops":[],"x":1}`:                   `want only "ops"`,
-		`{"ops":[{"payload":1}`:              "the JSON breaks off",
+		`{"ops":[{"payload":1}`:              "the JSON is truncated",
 		"{\"ops\":[\n{\"payload\":1},\n{}]}": "operation 2 (line 3): payload: it is missing",
 		`[{"payload":1}]`:                    "want an object like {\"id\":\"order-17\"",
 		`hello`:                              "this is not JSON",

@@ -76,7 +76,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: strings.Repeat("x", 2<<20)})
 	refused(err, wire.CollectTooLarge, "takes at most")
 	_, err = ok.Add(t.Context(), wire.Operation{Key: "k", Payload: func() {}})
-	testenv.Fails(t, err, "a payload that is no JSON was added")
+	testenv.Fails(t, err, "a payload that is not JSON was added")
 	other := testenv.Must(endpoints.NewProducer(nc, "nothing"))(t)
 	_, err = other.Add(t.Context(), wire.Operation{Key: "k"})
 	refused(err, wire.CollectUnknown, "there is no such collector")
@@ -102,7 +102,7 @@ func TestProducersAreToldWhatIsWrong(t *testing.T) {
 	}
 }
 
-// No service listens: the producer goes on until its time is over, and says so.
+// No service listens: the producer continues until its time ends, and says so.
 func TestProducersWaitForANode(t *testing.T) {
 	t.Parallel()
 	nc := testenv.Conn(t, testenv.NATS(t))

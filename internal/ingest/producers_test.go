@@ -126,7 +126,7 @@ func TestAddsShareCommits(t *testing.T) {
 	testenv.NoError(t, b.it.Wait(t.Context()))
 }
 
-// When PostgreSQL does not like what one add brought, the others of its commit go on.
+// When PostgreSQL does not like what one add brought, the others of its commit continue.
 func TestErrorsGoToWhomTheyBelong(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

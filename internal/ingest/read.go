@@ -235,7 +235,7 @@ func (r *opReader) broken(err error) error {
 		return r.lines.err
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return r.wrong("", "the JSON breaks off")
+		return r.wrong("", "the JSON is truncated")
 	}
 	problem := err.Error()
 	if bad, ok := errors.AsType[*jsontext.SyntacticError](err); ok && bad.Err != nil {

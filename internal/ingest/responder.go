@@ -37,7 +37,7 @@ type ResponderConfig struct {
 	Refuse func(msg *nats.Msg)
 
 	MaxRequests int   // in progress
-	MaxBytes    int64 // of these; a single request is accepted whatever its size
+	MaxBytes    int64 // of these; a single request of any size is accepted
 }
 
 // Responder answers the requests of a subject, many concurrently, so that one that waits for PostgreSQL blocks no

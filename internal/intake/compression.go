@@ -135,7 +135,7 @@ func (u *unpackReader) Read(p []byte) (int, error) {
 	switch {
 	case u.limit > 0 && u.seen > u.limit:
 		return 0, &row.InputError{Reason: fmt.Sprintf(
-			"the %s data unpacks to more than the limit of %d bytes; send it in parts, or have the limit raised",
+			"the %s data unpacks to more than the limit of %d bytes; send it in parts, or raise the limit",
 			u.kind, u.limit)}
 	case u.seen > ratioFrom && u.seen/int64(u.ratio) > u.source.seen:
 		return 0, &row.InputError{Reason: fmt.Sprintf("the %s data unpacks to more than %d times its size, as no list of "+
@@ -267,7 +267,7 @@ func (s *strictReader) Read(p []byte) (int, error) {
 		}
 		if s.seen == len(unknown) {
 			s.seen = 0
-			return 0, &row.InputError{Reason: "the input is not " + s.name + ": something in it stands for no character; give " +
+			return 0, &row.InputError{Reason: "the input is not " + s.name + ": it has bytes that are not a character; give " +
 				"another encoding (" + strings.Join(Encodings(), ", ") + ")"}
 		}
 	}

@@ -149,7 +149,7 @@ type failingReader struct{ err error }
 func (f failingReader) Read([]byte) (int, error) { return 0, f.err }
 
 // PROOF: who may do what, 19.
-// A bomb of blank lines is given up long before anybody has read through it; what packs well but not madly is taken.
+// A bomb of blank lines is abandoned long before anybody has read through it; what packs well but not madly is taken.
 func TestABombIsGivenUp(t *testing.T) {
 	t.Parallel()
 	head, blank := []byte("id,a\n1,2\n"), bytes.Repeat([]byte("\n"), 64<<20)

@@ -68,7 +68,7 @@ type Format string
 
 // The supported formats.
 const (
-	Recognise Format = ""       // decide by the first character: { is NDJSON, anything else is CSV
+	Recognize Format = ""       // decide by the first character: { is NDJSON, anything else is CSV
 	CSV       Format = "csv"    // RFC 4180 with a header line
 	NDJSON    Format = "ndjson" // one JSON object a line
 	Parquet   Format = "parquet"
@@ -109,7 +109,7 @@ type Config struct {
 	MaxRowBytes int
 	// MaxDecompressed limits the unpacked bytes of compressed input. Zero: no limit; memory is bounded anyway.
 	MaxDecompressed int64
-	// MaxRatio limits the ratio of unpacked to compressed bytes, once more than 8 MiB are unpacked. Real rows stay far
+	// MaxRatio limits the ratio of unpacked to compressed bytes, after 8 MiB are unpacked. Real rows stay far
 	// below it, bombs do not. Zero: DefaultMaxRatio.
 	MaxRatio int
 	// MaxDepth limits the nesting of an NDJSON row, including its own object. Zero: DefaultMaxDepth, the limit of
@@ -141,7 +141,7 @@ type Config struct {
 	Schema      *itemschema.Schema
 	TakeInvalid bool
 	// Export says how to read an edited flat export of a run, also as a workbook (XLSX). Nil: exports are not
-	// recognised and workbooks are refused.
+	// recognized and workbooks are refused.
 	Export *Export
 	// Spool keeps Parquet files while they are read from their end. Nil: Parquet is refused.
 	Spool *Spool
@@ -157,7 +157,7 @@ func (c Config) withDefaults() Config {
 
 func (c Config) validate() error {
 	switch c.Format {
-	case Recognise, CSV, NDJSON, Parquet:
+	case Recognize, CSV, NDJSON, Parquet:
 	default:
 		return fmt.Errorf("intake: Format %q is not known; use csv, ndjson or parquet", c.Format)
 	}

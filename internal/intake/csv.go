@@ -27,7 +27,7 @@ type csvReader struct {
 	bytes int    // read of it so far
 	index int    // of the field being read
 	rest  []byte // remaining bytes of the line being read
-	cut   bool   // the line goes on, but is too long to be read
+	cut   bool   // the line continues, but is too long to be read
 	text  []byte // a quoted field that spans lines or has doubled quotes
 }
 

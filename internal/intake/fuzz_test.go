@@ -121,7 +121,7 @@ func comparePayload(t *testing.T, payload string, names, values []string) {
 		testenv.MustSame(t, testenv.Must(dec.Token())(t), w, "payload %s", payload)
 	}
 	_, err := dec.Token()
-	testenv.Is(t, err, io.EOF, "payload %s goes on", payload)
+	testenv.Is(t, err, io.EOF, "payload %s continues", payload)
 }
 
 // oracleNDJSON judges one line with encoding/json. The key is that of the field "id".
@@ -237,7 +237,7 @@ func FuzzNDJSON(f *testing.F) {
 	})
 }
 
-// FuzzOpen only wants to see no panic and no endless loop, whatever the input is recognised as.
+// FuzzOpen only wants to see no panic and no endless loop, whatever the input is recognized as.
 func FuzzOpen(f *testing.F) {
 	f.Add(gzipped(f, []byte("id\n1\n")))
 	f.Add(zstandard(f, []byte("{\"id\":1}\n")))

@@ -290,7 +290,7 @@ func (r *restored) refuse(cell *field) string {
 
 type field struct {
 	name, value []byte
-	plain       string // the name without quotes and escapes, of which programs write different ones
+	plain       string // the name without quotes and escapes, which differ between programs
 }
 
 func fieldsOf(object []byte) (all []field) {
@@ -368,7 +368,7 @@ func (r *restored) cell(cell, have []byte) (_ []byte, err error) {
 	return value, err
 }
 
-// checkRewritten refuses what a spreadsheet made of a value; a workbook's texts were typed as they are.
+// checkRewritten refuses what a spreadsheet made of a value; a workbook's texts were typed unchanged.
 func (r *restored) checkRewritten(cell, have []byte, kind string) error {
 	text, shown, did := textOf(cell), textOf(have), "dropped zeros or digits"
 	switch {
@@ -474,7 +474,7 @@ func (r *restored) asShown(cell []byte, shown string) []byte {
 	return strconv.AppendQuote(nil, text)
 }
 
-// asSheet normalises text for comparison: all line breaks are equal, and characters a workbook cannot hold are
+// asSheet normalizes text for comparison: all line breaks are equal, and characters a workbook cannot hold are
 // replaced.
 func asSheet(text string) string {
 	return strings.ReplaceAll(strings.ReplaceAll(ShownInCell(text), "\r\n", "\n"), "\r", "\n")

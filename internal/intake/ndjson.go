@@ -248,7 +248,7 @@ func (n *ndjsonReader) explain(err error) error {
 	}
 	switch {
 	case errors.Is(err, jsontext.ErrDuplicateName):
-		return n.errorAt(field, "the name %s stands twice in one object; remove one",
+		return n.errorAt(field, "the name %s appears twice in one object; remove one",
 			row.Quote(syntax.JSONPointer.LastToken()))
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return n.errorAt(field, "the line ends before the object does; write each object on one line")

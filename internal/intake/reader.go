@@ -92,7 +92,7 @@ func openText(plain *bufio.Reader, cfg Config) (*Reader, error) {
 	if err != nil {
 		return nil, err
 	}
-	format, err := recognise(plain, cfg.Format)
+	format, err := recognize(plain, cfg.Format)
 	if err != nil {
 		return nil, err
 	}
@@ -113,12 +113,12 @@ func openText(plain *bufio.Reader, cfg Config) (*Reader, error) {
 
 func (c Config) isParquet(plain *bufio.Reader) bool {
 	start, _ := plain.Peek(len(parquet.Magic)) // it may be shorter
-	return c.Spool != nil && (c.Format == Parquet || c.Format == Recognise && string(start) == parquet.Magic)
+	return c.Spool != nil && (c.Format == Parquet || c.Format == Recognize && string(start) == parquet.Magic)
 }
 
 func keepParquet(plain *bufio.Reader, cfg Config) (rows *Reader, err error) {
 	if start, _ := plain.Peek(len(parquet.Magic)); string(start) != parquet.Magic {
-		return nil, &row.InputError{Reason: "the input is no Parquet file: it does not start like one"}
+		return nil, &row.InputError{Reason: "the input is not a Parquet file: it does not start like one"}
 	}
 	kept, err := cfg.Spool.Keep(plain)
 	if err != nil {
@@ -171,7 +171,7 @@ func (r *Reader) Key() string {
 }
 
 // Next reads the next row into item. It returns io.EOF after the last one, or an *row.InputError that wraps
-// row.ErrNoRows if there was none. After an error it keeps returning that error.
+// row.ErrNoRows without any. After an error it keeps returning that error.
 func (r *Reader) Next(item *row.Item) error {
 	if r.err != nil {
 		return r.err
@@ -256,8 +256,8 @@ func noRows(format Format) error {
 
 const byteOrderMark = "\uFEFF"
 
-// recognise skips a byte order mark and picks the format by the first character that is not white space.
-func recognise(src *bufio.Reader, format Format) (Format, error) {
+// recognize skips a byte order mark and picks the format by the first character that is not white space.
+func recognize(src *bufio.Reader, format Format) (Format, error) {
 	start, err := src.Peek(foreignBytes)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return "", readError(0, err)
@@ -277,7 +277,7 @@ func recognise(src *bufio.Reader, format Format) (Format, error) {
 	case first == '[' && format != CSV:
 		return "", &row.InputError{Reason: "the input is one JSON array; " +
 			"write its elements as one object a line (jq -c '.[]' does that)"}
-	case format != Recognise:
+	case format != Recognize:
 		return format, nil
 	case first == '{':
 		return NDJSON, nil

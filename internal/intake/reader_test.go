@@ -217,7 +217,7 @@ func TestBadInput(t *testing.T) {
 		"an object in lines": {"{\n\"id\":1\n}\n", intake.Config{},
 			"line 1: the line ends before the object does; write each object on one line"},
 		"a name in twice": {"{\"id\":1,\"o\":{\"a\":1,\"a\":2}}\n", intake.Config{},
-			`line 1, field "o": the name "a" stands twice in one object; remove one`},
+			`line 1, field "o": the name "a" appears twice in one object; remove one`},
 		"escaped NUL": {"{\"id\":1,\"a\":\"\\\\\\u0000\"}\n", intake.Config{},
 			`line 1, field "a": holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`},
 		"raw NUL": {"{\"id\":1,\"a\":\"\x00\"}\n", intake.Config{},

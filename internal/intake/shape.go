@@ -203,7 +203,7 @@ func (s *shaper) field(quoted []byte) (*shaped, error) {
 	}
 	plain, err := jsontext.AppendUnquote(nil, quoted)
 	if err != nil {
-		return nil, fmt.Errorf("its name is no text: %w", err)
+		return nil, fmt.Errorf("its name is not text: %w", err)
 	}
 	return s.fields[string(plain)], nil
 }
@@ -214,7 +214,7 @@ func convert(dst, value []byte, kind string, depth int) ([]byte, error) {
 	if text && kind != "" && kind != TypeText {
 		plain, err := jsontext.AppendUnquote(nil, value)
 		if err != nil {
-			return nil, fmt.Errorf("it is no text: %w", err)
+			return nil, fmt.Errorf("it is not text: %w", err)
 		}
 		if said = strings.TrimSpace(string(plain)); said == "" {
 			return append(dst, "null"...), nil
@@ -277,7 +277,7 @@ func convertJSON(dst []byte, said string, depth int) ([]byte, error) {
 	value := jsontext.Value(said)
 	switch {
 	case !value.IsValid():
-		return nil, fmt.Errorf("%s is not JSON, or a name stands twice in it; fix it, or leave it a text", row.Quote(said))
+		return nil, fmt.Errorf("%s is not JSON, or a name appears twice in it; fix it, or leave it a text", row.Quote(said))
 	case row.HasEscapedNUL(value):
 		return nil, fmt.Errorf(`it holds \u0000, NUL, which PostgreSQL cannot store in a text; remove it`)
 	case row.Deeper(value, depth):

@@ -123,8 +123,8 @@ func TestEncodings(t *testing.T) {
 		"bare, not said":  {bare, "", "! looks like UTF-16 without a byte order mark; if it is, say so: encoding=utf-16be", ""},
 		"latin, not said": {latin, "", "! line 2, field \"name\": byte 2 (0xfc) is not valid UTF-8; it may be windows-1252", ""},
 		"UTF-8, marked":   {"\ufeff" + text, "latin-1", "! begins with the byte order mark of UTF-8", ""},
-		"wrong":           {"id\n\x81\n", "windows-1252", "! something in it stands for no character", ""},
-		"cut":             {bare[:len(bare)-1], "utf-16be", "! something in it stands for no character", ""},
+		"wrong":           {"id\n\x81\n", "windows-1252", "! it has bytes that are not a character", ""},
+		"cut":             {bare[:len(bare)-1], "utf-16be", "! it has bytes that are not a character", ""},
 	} {
 		got, r, err := linesOf(test.in, intake.Config{Encoding: test.encoding})
 		if want, bad := strings.CutPrefix(test.want, "! "); bad {
@@ -184,7 +184,7 @@ func keysOf(in string, cfg intake.Config) (string, error) {
 }
 
 // What an earlier run had is put in the order that is wanted, too.
-func TestSortWhatIsCarriedOn(t *testing.T) {
+func TestSortWhatIsContinued(t *testing.T) {
 	t.Parallel()
 	n := 0
 	r := intake.Carry("id", intake.Config{Sort: "n", Desc: true, Spool: &intake.Spool{}}, func(item *row.Item) error {

@@ -15,8 +15,8 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// Inputs that are kept at once share the room on the disk; who finds none is told what helps, and finds some when
-// another is done. One that breaks off leaves none taken.
+// Inputs that are kept concurrently share the room on the disk; who finds none is told what helps, and finds some when
+// another is done. One that ends early leaves none taken.
 func TestKeptInputsShareTheirRoom(t *testing.T) {
 	t.Parallel()
 	input := bytes.Repeat([]byte("0123456789abcdef"), 2<<20/16)
@@ -24,7 +24,7 @@ func TestKeptInputsShareTheirRoom(t *testing.T) {
 	broken := io.MultiReader(bytes.NewReader(input), &failing{})
 	for range 3 {
 		if _, err := inputs.Keep(broken); err == nil {
-			t.Fatal("an input that broke off was kept")
+			t.Fatal("an input that ended early was kept")
 		}
 	}
 	first, err := inputs.Keep(bytes.NewReader(input))
@@ -85,7 +85,7 @@ type failing struct{}
 
 func (*failing) Read([]byte) (int, error) { return 0, io.ErrUnexpectedEOF }
 
-// repeatReader yields a head once, and a body again and again.
+// repeatReader yields a head once, and a body repeatedly.
 type repeatReader struct {
 	head, body, rest []byte
 	left             int // bodies to come

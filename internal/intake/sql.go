@@ -326,7 +326,7 @@ func converterOf(oid uint32) converter {
 
 func elementOf(oid uint32) uint32 {
 	array, _ := pgtype.NewMap().TypeForOID(oid)
-	return array.Codec.(*pgtype.ArrayCodec).ElementType.OID //nolint:forcetypeassert // it is asked of arrays only
+	return array.Codec.(*pgtype.ArrayCodec).ElementType.OID //nolint:forcetypeassert // called for arrays only
 }
 
 func appendBool(dst, value []byte, _ int) []byte {

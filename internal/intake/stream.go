@@ -104,7 +104,7 @@ func OpenStream(ctx context.Context, js jetstream.JetStream, source StreamSource
 // permanently when a protocol line is too long.
 func (s *StreamSource) check() error {
 	if strings.HasPrefix(s.Name, ownStreams) {
-		return &row.InputError{Reason: fmt.Sprintf("stream %s: the streams %s… are the engine's own; give one of yours",
+		return &row.InputError{Reason: fmt.Sprintf("stream %s: the streams %s… are the engine's own; give one of your own",
 			row.Quote(s.Name), ownStreams)}
 	}
 	for _, name := range []struct{ what, text string }{{"name", s.Name}, {"subject", s.Subject}} {
@@ -127,7 +127,7 @@ func (r *streamReader) fail(format string, args ...any) error {
 
 func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err error) error {
 	if !errors.Is(err, jetstream.ErrStreamNotFound) && !errors.Is(err, jetstream.ErrInvalidStreamName) {
-		return fmt.Errorf("look at stream %s: %w", r.source.Name, err)
+		return fmt.Errorf("check stream %s: %w", r.source.Name, err)
 	}
 	var names []string
 	for name := range js.StreamNames(ctx).Name() {
@@ -145,7 +145,7 @@ func (r *streamReader) unknown(ctx context.Context, js jetstream.JetStream, err 
 func (r *streamReader) look(ctx context.Context) error {
 	info, err := r.stream.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", r.source.Name, err)
+		return fmt.Errorf("check stream %s: %w", r.source.Name, err)
 	}
 	r.begun, r.start, r.want = info.Created, info.State, -1
 	whole := r.source.From <= info.State.FirstSeq
@@ -330,7 +330,7 @@ func (r *streamReader) finish() error {
 	defer cancel()
 	info, err := r.stream.Info(ctx)
 	if err != nil {
-		return fmt.Errorf("look at stream %s at the end: %w", r.source.Name, err)
+		return fmt.Errorf("check stream %s at the end: %w", r.source.Name, err)
 	}
 
 	removed := int64(r.start.Msgs) + int64(info.State.LastSeq) - int64(r.start.LastSeq) - int64(info.State.Msgs)

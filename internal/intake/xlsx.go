@@ -193,7 +193,7 @@ func (x *xlsxReader) value(dst []byte, item *row.Item, i int, c *cell, text stri
 	}
 	if i == x.key {
 		if form != asText {
-			return nil, wrong("cell " + name + " holds a number or truth, but keys are texts, of which spreadsheets drop " +
+			return nil, wrong("cell " + name + " holds a number or truth, but keys are texts, from which spreadsheets drop " +
 				"zeros (007 becomes 7); format the column as text, and copy the keys from the export again")
 		}
 		item.Key = text

@@ -37,7 +37,7 @@ type hub struct {
 
 	mu       sync.Mutex
 	changed  chan struct{} // closed and replaced when there is something to send
-	err      error         // why it has ended
+	err      error         // why it ended
 	seq      uint64        // of the last event
 	ring     ring
 	views    map[string]*view
@@ -240,7 +240,7 @@ var (
 
 // Defaults of Config.
 const (
-	// DefaultPollInterval is the time between polls of a running run, DefaultRestedInterval of one that has ended;
+	// DefaultPollInterval is the time between polls of a running run, DefaultRestedInterval of one that ended;
 	// longer when polls are slow: `easeFactor` times their duration.
 	DefaultPollInterval   = 250 * time.Millisecond
 	DefaultRestedInterval = time.Second
@@ -261,7 +261,7 @@ type Config struct {
 	Explain func(err error) string
 
 	PollInterval   time.Duration // between polls of a running run
-	RestedInterval time.Duration // and of one that has ended
+	RestedInterval time.Duration // and of one that ended
 	Settle         time.Duration // a block without changes for that long is sent in full
 	Linger         time.Duration // how long a hub without watchers keeps its state
 	MaxItems       int64         // bytes of state: one per watched item and step
@@ -298,7 +298,7 @@ func New(source Source, config Config) (*Hubs, error) {
 	return &Hubs{source: source, config: config.withDefaults(), hubs: map[workqueue.RunID]*hub{}}, nil
 }
 
-// Watch starts watching a run. When it returns, changes of the views are tracked: data read from then on, with the
+// Watch starts watching a run. When it returns, changes of the views are tracked: data read after that, with the
 // watcher's changes applied, is the true state. Views are names of steps; an empty one means all steps together. last
 // is the ID of the last event seen, for a returning client.
 func (h *Hubs) Watch(ctx context.Context, run workqueue.RunID, views []string, last string) (*Watcher, error) {

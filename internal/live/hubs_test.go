@@ -86,20 +86,20 @@ func TestAnOutageIsTold(t *testing.T) {
 	defer p.close()
 	p.fetch()
 	w.source.away.Store(true)
-	p.until("the outage is told", func() bool { return len(p.away) == 1 })
+	p.until("the outage is reported", func() bool { return len(p.away) == 1 })
 	if p.away[0].OK || p.away[0].Detail != "it is unavailable" {
 		t.Errorf("told %+v", p.away[0])
 	}
 	w.answer(w.One(run), func(workqueue.Ordinal) int { return isDone })
 	w.source.away.Store(false)
-	p.until("the end of the outage is told", func() bool { return len(p.away) == 2 })
+	p.until("the end of the outage is reported", func() bool { return len(p.away) == 2 })
 	if !p.away[1].OK {
 		t.Errorf("told %+v", p.away[1])
 	}
 	p.wantTruth()
 }
 
-// An outage is told even if it is the first thing of all that there is to tell.
+// An outage is reported even if it is the first thing of all that there is to tell.
 func TestAnOutageAtTheBeginningIsTold(t *testing.T) {
 	t.Parallel()
 	config := quick()
@@ -111,7 +111,7 @@ func TestAnOutageAtTheBeginningIsTold(t *testing.T) {
 	p.until("it begins", func() bool { return len(p.events) > 0 })
 	p.drain()
 	w.source.away.Store(true)
-	p.until("the outage is told", func() bool { return len(p.away) == 1 })
+	p.until("the outage is reported", func() bool { return len(p.away) == 1 })
 }
 
 func TestWatchesThatCannotBe(t *testing.T) {
@@ -156,7 +156,7 @@ func TestTopicsAreLookedAtWhileWatched(t *testing.T) {
 	}}
 	topics := live.NewTopics(nil, func(error) string { return "it is unavailable" }, topic)
 	_, err := topics.Watch([]string{"weather"})
-	testenv.Fails(t, err, "a topic that is not there can be watched")
+	testenv.Fails(t, err, "a topic that does not exist can be watched")
 	watcher := testenv.Must(topics.Watch([]string{"runs", "runs"}))(t)
 	next := func(name, data string) {
 		t.Helper()

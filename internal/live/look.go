@@ -204,7 +204,7 @@ func (h *hub) report(err error) {
 	switch {
 	case err != nil && !out:
 		h.outage = &Database{Since: time.Now(), Detail: h.hubs.config.Explain(err)}
-		h.hubs.config.Log.Warn("watchers are told nothing: the database does not answer", zap.Stringer("run", h.run),
+		h.hubs.config.Log.Warn("watchers get no updates: the database does not answer", zap.Stringer("run", h.run),
 			zap.Error(err))
 	case err == nil && out:
 		h.outage = &Database{OK: true, Since: time.Now()}

@@ -46,7 +46,7 @@ type topic struct {
 	outages  uint64 // number of changes of outage
 	watchers int
 	stop     context.CancelFunc // stops its loop; nil: not running
-	stopped  chan struct{}      // closed when it has ended
+	stopped  chan struct{}      // closed when it ends
 }
 
 // NewTopics returns topics without watchers. explain describes a failed poll for users.
@@ -87,7 +87,7 @@ func (t *Topics) Watch(names []string) (*TopicWatcher, error) {
 	return w, nil
 }
 
-// start runs a topic's loop after the previous one has ended. The caller holds the lock.
+// start runs a topic's loop after the previous one ends. The caller holds the lock.
 func (t *Topics) start(one *topic) {
 	ctx, cancel := context.WithCancel(context.Background())
 	before, stopped := one.stopped, make(chan struct{})
@@ -126,7 +126,7 @@ func (t *Topics) publish(one *topic, text []byte, err error) {
 	case err != nil && out, err == nil && !out && bytes.Equal(text, one.json):
 		return
 	case err != nil:
-		t.log.Warn("watchers are told nothing: a look failed", zap.String("topic", one.Name), zap.Error(err))
+		t.log.Warn("watchers get no updates: a poll failed", zap.String("topic", one.Name), zap.Error(err))
 		one.outage = &Database{Since: time.Now(), Detail: t.explain(err)}
 		one.outages++
 	default:
@@ -141,7 +141,7 @@ func (t *Topics) publish(one *topic, text []byte, err error) {
 	t.changed = make(chan struct{})
 }
 
-// Close ends all watchers and waits until polling has ended. It may be called twice.
+// Close ends all watchers and waits until polling ends. It may be called twice.
 func (t *Topics) Close() {
 	t.mu.Lock()
 	t.closed = true

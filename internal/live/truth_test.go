@@ -35,7 +35,7 @@ func (s *story) fate() int {
 	return s.random.IntN(4)
 }
 
-// act does one thing. What the store refuses as things are is no mistake.
+// act does one thing. What the store refuses as things are is not a mistake.
 func (s *story) act() error {
 	ctx, actor := s.Context(), "test"
 	switch s.random.IntN(14) {

@@ -33,7 +33,7 @@ const (
 // Hello is the first event.
 type Hello struct {
 	Epoch   string `json:"epoch" doc:"if it changes, reread everything"`
-	Resumed bool   `json:"resumed,omitempty" doc:"it goes on after Last-Event-ID; nothing must be read again"`
+	Resumed bool   `json:"resumed,omitempty" doc:"it continues after Last-Event-ID; nothing must be read again"`
 }
 
 // Delta is the changes of one step.
@@ -264,7 +264,7 @@ func (h *hub) keepDocument(ctx context.Context, kick <-chan struct{}) {
 	}
 }
 
-// age fires when the document is old; never for a run that has ended.
+// age fires when the document is old; never for a run that ended.
 func (h *hub) age() <-chan time.Time {
 	h.mu.Lock()
 	defer h.mu.Unlock()

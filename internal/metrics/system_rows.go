@@ -99,7 +99,7 @@ func runRows(in func(namespace string) string) []row[*seen] {
 	}
 }
 
-// perRuns adds up what runs count for, by namespace and another label, of which all values are exposed; "": none.
+// perRuns adds up what runs count for, by namespace and another label, whose values are all exposed; "": none.
 func perRuns(in func(string) string, add func(was, n float64) float64,
 	of func(*healthstore.RunMetrics) (value string, n float64), values ...string,
 ) func(*seen, func(float64, ...string)) {

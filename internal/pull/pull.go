@@ -32,7 +32,7 @@ import (
 var ErrSilent = errors.New("the server gives no heartbeat for an open pull")
 
 // errAbandoned ends a pull for those who still listen after Abandon.
-var errAbandoned = errors.New("the pull was given up")
+var errAbandoned = errors.New("the pull was abandoned")
 
 type state int
 
@@ -90,7 +90,7 @@ func (p *Pull) listen(inbox string) error {
 	return nil
 }
 
-// Over is closed when the pull is over. Messages may still arrive.
+// Over is closed when the pull ends. Messages may still arrive.
 func (p *Pull) Over() <-chan struct{} { return p.over }
 
 // Err returns the cause of the end; nil for time or size, and while open.
@@ -100,7 +100,7 @@ func (p *Pull) Err() error {
 	return p.err
 }
 
-// Settle returns when the pull is over, or nothing has arrived for a while. Call it before Abandon when stopping, or
+// Settle returns when the pull ends, or nothing has arrived for a while. Call it before Abandon when stopping, or
 // messages just being sent are lost until their AckWait expires.
 func (p *Pull) Settle() {
 	for range settles {
@@ -122,7 +122,7 @@ func (p *Pull) messagesCame() int {
 	return p.came.messages
 }
 
-// Abandon gives up the pull. What arrives anyway is accepted for a while.
+// Abandon ends the pull early. What arrives anyway is accepted for a while.
 func (p *Pull) Abandon() { p.end(errAbandoned, nil) }
 
 func (p *Pull) on(msg *nats.Msg) {
@@ -313,7 +313,7 @@ func statusOf(msg *nats.Msg) *status {
 	return s
 }
 
-// err is nil if time or size has ended the pull.
+// err is nil if time or size ended the pull.
 func (s *status) err() error {
 	switch {
 	case s.code == "408" || s.code == "404",

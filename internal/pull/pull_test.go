@@ -94,7 +94,7 @@ func (p *played) open(messages int) (*Pull, string) {
 	}
 }
 
-// send sends messages of a stream, but for the reply subject, which the server lets no one else use.
+// send sends messages of a stream, except the reply subject, which the server lets no one else use.
 func (p *played) send(inbox string, messages int) {
 	p.t.Helper()
 	for range messages {
@@ -200,7 +200,7 @@ func TestEndsOfPulls(t *testing.T) {
 		{"deleted", func(_ *Pull, inbox string) { p.status(inbox, "409", "Consumer Deleted", -1) },
 			&Error{"409", "Consumer Deleted"}, 1},
 		{"no responders", func(_ *Pull, inbox string) { p.status(inbox, "503", "", -1) }, nats.ErrNoResponders, 1},
-		{"given up", func(one *Pull, _ string) { one.Abandon() }, errAbandoned, 1},
+		{"abandoned", func(one *Pull, _ string) { one.Abandon() }, errAbandoned, 1},
 		{"silence", func(*Pull, string) {}, ErrSilent, 1},
 	} {
 		if errors.Is(tc.err, ErrSilent) {

@@ -27,7 +27,7 @@ const (
 	expiry = 5 * time.Second
 	// lateTimeout is the default of Timeout. A leader that was replaced never sends what it promised.
 	lateTimeout = 2 * time.Second
-	// lingering is how long to listen to a pull that may still bring messages. The server has ended it by then.
+	// lingering is how long to listen to a pull that may still bring messages. The server ended it by then.
 	lingering = 30 * time.Second
 	// Settling is how long an open pull must be idle before Settle assumes that nothing is in flight; settles limits the
 	// repeats after messages.

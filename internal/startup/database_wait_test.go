@@ -102,7 +102,7 @@ func (s *scripted) wait(t *testing.T, patience time.Duration) (logged []observer
 	return logs.All(), err
 }
 
-// What passes is waited for, and said once; what does not ends the start at once.
+// What passes is waited for, and said once; what does not ends the start immediately.
 func TestWhatAStartWaitsFor(t *testing.T) {
 	t.Parallel()
 	for code, says := range map[string]string{

@@ -146,7 +146,7 @@ func DatabaseRemedy(err error) error {
 	case untrusted(err, &why):
 		remedy = "name the authority that signed the server's certificate with sslrootcert=FILE in --database"
 	case strings.Contains(textOf(err), "server refused TLS connection"):
-		remedy = "have the server use TLS (ssl = on), or ask for none with sslmode=disable in --database"
+		remedy = "make the server use TLS (ssl = on), or set sslmode=disable in --database"
 	case remedy == "" && errors.As(err, new(*net.OpError)):
 		remedy = "check that it runs, and --database"
 	}

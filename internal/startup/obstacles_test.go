@@ -75,7 +75,7 @@ func TestWaitingForAName(t *testing.T) {
 	}
 }
 
-// What is waited for is said at once, and then ever more seldom; something else is said at once.
+// What is waited for is said immediately, and then ever more seldom; something else is said immediately.
 func TestAWaitIsSaidEverMoreSeldom(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(0, 0)
@@ -116,15 +116,15 @@ func TestAStateIsALine(t *testing.T) {
 	node := ""
 	log := zap.New(core, zap.WithClock(clock{&now}), Lines(func() string { return node })).Named("node")
 	for i := range 1800 {
-		log.Warn("look at the streams", zap.Error(fmt.Errorf("no answer after %d ms", i)))
+		log.Warn("check the streams", zap.Error(fmt.Errorf("no answer after %d ms", i)))
 		if i == 100 {
 			node = "0190"
-			log.Warn("look at the streams", zap.Error(errors.New("it has no leader")))
+			log.Warn("check the streams", zap.Error(errors.New("it has no leader")))
 		}
 		log.Info("one of many")
 		now = now.Add(500 * time.Millisecond)
 	}
-	testenv.Same(t, logs.FilterMessage("look at the streams").Len(), 16,
+	testenv.Same(t, logs.FilterMessage("check the streams").Len(), 16,
 		"lines of a state of 15 minutes: one a minute, and that of another error")
 	for _, name := range []string{"tax-2024", "tax-2025"} {
 		log.With(zap.String("schedule", name)).Warn("it did not begin")

@@ -38,14 +38,13 @@ func newOffice(t *testing.T, binary string, cfg faultyservice.Config) *office {
 	return o
 }
 
-// server is a tranche serve.
 type server struct {
 	*process
-	url     string // empty: it has ended
+	url     string // empty: it ended
 	metrics string // host:port, if it has any
 }
 
-// launch starts a server, and returns when it is ready, or has ended. It is killed at the end of the test at the
+// launch starts a server, and returns when it is ready, or ended. It is killed at the end of the test at the
 // latest.
 func launch(t testing.TB, binary, database, nats string, env []string, flags ...string) *server {
 	t.Helper()

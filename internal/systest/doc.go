@@ -26,7 +26,7 @@
 //	a fence taken out                         TestMutantsAreCaught (make soak), TestMutantsLackAFence
 //
 // The tests in ship_*.go (make soak) build what users install as in a release and use it as they do: the image with a
-// read-only root, the package in a root of its own, helm's chart and the Compose file. docs/install.md, "What was not
+// read-only root, the package in a separate root, helm's chart and the Compose file. docs/install.md, "What was not
 // tried", lists what cannot run here.
 //
 // Child processes are this test binary in a role set by an environment variable; operators' commands are the real

@@ -100,7 +100,6 @@ func startPostgres(t *testing.T, ca *authority) string {
 	return "postgres://app:secret@" + net.JoinHostPort(at, local.Query().Get("port")) + "/tls"
 }
 
-// authority signs certificates.
 type authority struct {
 	dir  string
 	file string // its own certificate

@@ -59,7 +59,7 @@ func allMutants() map[string]mutants {
 			},
 			in: "workqueue/dispatch", test: "TestClaimCutsEvenly$", says: "invariant: I1",
 		},
-		"a re-run that opens no generation": {
+		"a rerun that opens no generation": {
 			mutants: []mutant{
 				{"redo/withdraw.go", []string{"generation = generation + 1"}, []string{"generation = generation"}},
 			},

@@ -92,7 +92,7 @@ func TestServiceIsKilledInMidChunk(t *testing.T) {
 	if extra < 50 || extra > 50+chunk || len(again) == 0 || len(again) > 2 {
 		t.Errorf("%d executions too many, of slices %v; want the half chunk again", extra, again)
 	}
-	testenv.Same(t, w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`), 0, "slices were made again")
+	testenv.Same(t, w.number(`SELECT count(*) FROM work_slice WHERE cause <> 'ready'`), 0, "slices were reissued")
 }
 
 // leader returns the epoch of whoever leads; 0: no one.
@@ -198,7 +198,7 @@ FOR EACH ROW EXECUTE FUNCTION stall()`
 		AND NOT granted AND database = (SELECT oid FROM pg_database WHERE datname = current_database())`
 )
 
-// A node is killed while it commits a re-run. The transaction is there as a whole, with its row in the audit log, or
+// A node is killed while it commits a rerun. The transaction is there entirely, with its row in the audit log, or
 // not at all; what the next node then does follows from that.
 func TestNodeIsKilledInAnOperatorsCommit(t *testing.T) {
 	t.Parallel()
@@ -234,9 +234,9 @@ func killedAtCommit(t *testing.T, binary string, commits bool) {
 		o.number(`WITH ended AS (` + endStalled + `) SELECT count(*) FROM ended`)
 	}
 	free()
-	o.until("the transaction has ended", func() bool { return o.number(stalled) == 0 })
+	o.until("the transaction ended", func() bool { return o.number(stalled) == 0 })
 	const generation = `SELECT generation - 1 FROM batchrun WHERE id = $1`
-	o.until("the re-run is there, or not", func() bool { return o.number(generation, run) == want })
+	o.until("the rerun is there, or not", func() bool { return o.number(generation, run) == want })
 	testenv.Same(t, o.number(`SELECT count(*) FROM audit_log WHERE run_id = $1 AND action = 'rerun'`, run), want,
 		"rows of the audit log are about it")
 	next := o.serve()

@@ -56,7 +56,7 @@ func TestNodesBehindAPooler(t *testing.T) {
 	}
 }
 
-// startAll starts the nodes at once; the first ones race for the migrations.
+// startAll starts the nodes concurrently; the first ones race for the migrations.
 func startAll(t *testing.T, binary, database, nats string) []*server {
 	t.Helper()
 	all := make([]*server, nodes)
@@ -116,7 +116,7 @@ func TestAPoolerThatIsNotSetUpForUs(t *testing.T) {
 	}
 }
 
-// What a client gives up goes on for no longer behind a pooler whose connections are all taken, and does not keep the
+// What a client abandons continues for no longer behind a pooler whose connections are all taken, and does not keep the
 // next from them.
 func TestWhatIsGivenUpEndsBehindAPooler(t *testing.T) {
 	direct := testenv.Database(t)

@@ -31,7 +31,7 @@ func TestChart(t *testing.T) {
 			"--namespace", "jobs", "--values", values)
 		template.Dir = dir
 		if got, want := output(t, template), read(t, filepath.Join(dir, "testdata", name+".golden.yaml")); got != want {
-			t.Errorf("%s: the chart makes something else than is on record; see what, with: make chart && git diff deploy/helm",
+			t.Errorf("%s: the chart makes something else than is saved; see what, with: make chart && git diff deploy/helm",
 				name)
 		}
 	}

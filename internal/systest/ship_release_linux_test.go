@@ -29,7 +29,7 @@ func release(t *testing.T) string {
 }
 
 // What a release has is whole, and each part of it is used.
-func TestReleaseArtefacts(t *testing.T) {
+func TestReleaseArtifacts(t *testing.T) {
 	dist := release(t)
 	for name, test := range map[string]func(*testing.T, string){
 		"checksums": checkSums, "archive": checkArchive, "sbom": checkSBOM, "package": checkPackage,
@@ -83,7 +83,7 @@ func checkArchive(t *testing.T, dist string) {
 	}
 }
 
-// The bill of materials is of the program: it has what go.mod has, with hashes and licences. scripts/sbom.sh fails
+// The bill of materials is of the program: it has what go.mod has, with hashes and licenses. scripts/sbom.sh fails
 // without one of these.
 func checkSBOM(t *testing.T, dist string) {
 	t.Helper()

@@ -45,7 +45,6 @@ func setup(t *testing.T) *world {
 		ledger: t.TempDir() + "/ledger", items: items}
 }
 
-// process is a child.
 type process struct {
 	cmd   *exec.Cmd
 	ended chan struct{}
@@ -144,7 +143,6 @@ func (w *world) done(run workqueue.RunID) int {
 	return w.number(`SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`, run)
 }
 
-// execution is a line of the ledger.
 type execution struct {
 	slice               workqueue.SliceID
 	ordinal, generation int
@@ -174,7 +172,7 @@ func (w *world) wantSound(run workqueue.RunID) (extra int) {
 		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run)
 	testenv.Same(w, right, w.items, "results of %d are right", w.items)
 	testenv.Same(w, w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run), 1,
-		"times the completion was told")
+		"times the completion was reported")
 	nodetest.WantInvariants(w.T, w.store)
 	executed := map[int]int{}
 	var slices []workqueue.SliceID

@@ -46,5 +46,5 @@ func TestMetricsArePushed(t *testing.T) {
 	testenv.NoError(t, pushing.Stop(ctx))
 	testenv.Same(t, <-names, "took_seconds", "was sent")
 	_, err := tracing.Push(t.Context(), tracing.Config{Endpoint: "here"}, registry)
-	testenv.Fails(t, err, "an endpoint that is no URL is taken")
+	testenv.Fails(t, err, "an endpoint that is not a URL is taken")
 }

@@ -192,7 +192,7 @@ func Push(ctx context.Context, c Config, from prometheus.Gatherer) (*Pushing, er
 	return &Pushing{sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader), sdkmetric.WithResource(about))}, nil
 }
 
-// Stop exports once more, as far as ctx allows.
+// Stop exports what is left, as far as ctx allows.
 func (p *Pushing) Stop(ctx context.Context) error {
 	if err := p.provider.Shutdown(ctx); err != nil {
 		return fmt.Errorf("stop exporting metrics: %w", err)

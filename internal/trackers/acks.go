@@ -136,7 +136,7 @@ func (w *wanted) groups() (n int) {
 }
 
 // blame finds the text of this call that named what the store refused: a batch, a group, or an item beyond the
-// group's size. It returns nil if there is none.
+// group's size. It returns nil without one.
 func (w *wanted) blame(bad *tracker.GroupError) *trackerclient.Error {
 	var found *trackerclient.Error
 	_ = w.each(func(s *span, text string) error { // it was parsed before
@@ -222,7 +222,7 @@ func parseRange(text string, about *uuid.UUID) (span, error) {
 	if head, tail, ok := strings.Cut(text, ":"); ok && len(head) == uuidLength {
 		id, err := uuid.Parse(head)
 		if err != nil {
-			return span{}, badRange("it begins with %q, which is no UUID", echo(head))
+			return span{}, badRange("it begins with %q, which is not a UUID", echo(head))
 		}
 		s.batch, rest = id, tail
 	} else if about != nil {

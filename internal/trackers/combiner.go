@@ -31,7 +31,7 @@ type combiner struct {
 	waiting []*ackCall
 	busy    map[uuid.UUID]bool // of transactions in progress
 	commits int                // transactions in progress
-	idle    *sync.Cond         // signalled when there are none
+	idle    *sync.Cond         // signaled when none are left
 }
 
 func newCombiner(commit func(context.Context, []tracker.ItemsAck) ([]tracker.Acked, error)) *combiner {

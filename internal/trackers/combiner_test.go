@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/internal/trackers"
 )
 
-// Very many callers acknowledge the same items at once, in two batches, some of them nonsense, while both are sealed.
+// Very many callers acknowledge the same items together, in two batches, some of them nonsense, while both are sealed.
 // Each item counts for one caller, exactly one caller is told of each end, each mistake is told to who made it, and the
 // callers share transactions.
 func TestAcksThatComeTogether(t *testing.T) {
@@ -69,7 +69,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 	}
 	all.Wait()
 	testenv.MustSame(t, wrong.Load(), callers/10, "callers that are wrong")
-	// What the wrong ones named is their neighbours' too: everything is acknowledged.
+	// What the wrong ones named is their neighbors' too: everything is acknowledged.
 	testenv.Same(t, newly.Load(), 2*items, "items were newly acknowledged")
 	for _, id := range batches {
 		n, _ := completed.Load(id.String())
@@ -85,7 +85,7 @@ func TestAcksThatComeTogether(t *testing.T) {
 	}
 }
 
-// shareOf is what a caller acknowledges: his part of all items of both batches, and those of his two neighbours, in any
+// shareOf is what a caller acknowledges: its part of all items of both batches, and those of its two neighbors, in any
 // order. So each item is named by three callers, of whom at most one is wrong.
 func shareOf(batches []uuid.UUID, caller, callers, items int) (ids []string) {
 	for n := range items {

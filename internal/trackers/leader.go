@@ -151,7 +151,7 @@ func (w *Webhooks) begin(
 	due, err := tracker.DueWebhooks(bounded, w.db.Pool, tracker.WebhookRoom{AtOnce: webhooksAtOnce,
 		PerHost: webhooksPerHost, Kept: webhooksKept, UnderWay: slices.Collect(maps.Values(under))})
 	if err != nil {
-		return fmt.Errorf("look for webhooks: %w", err)
+		return fmt.Errorf("find webhooks: %w", err)
 	}
 	for i := range due {
 		hook := &due[i]
@@ -192,7 +192,7 @@ func (w *Webhooks) call(ctx context.Context, lease workqueue.Lease, hook *tracke
 		return err
 	})
 	if noted && state == tracker.WebhookGivenUp {
-		w.log.Warn("a webhook is given up", zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1),
+		w.log.Warn("a webhook is abandoned", zap.Stringer("batch", hook.Batch), zap.Int("attempt", hook.Attempts+1),
 			zap.String("why", came.Why))
 	}
 	return err

@@ -37,7 +37,7 @@ func (b *bench) overNATS() (*trackerclient.Client, *nats.Conn) {
 		testenv.NoError(b, err)
 		b.Cleanup(func() {
 			if err := listener.Close(b.Context()); err != nil {
-				b.Log(err) // its context has ended with the test
+				b.Log(err) // its context ended with the test
 			}
 		})
 	}
@@ -125,12 +125,12 @@ func TestRequestsThatAreRefused(t *testing.T) {
 	client, nc := b.overNATS()
 	for _, c := range []struct{ subject, body, want string }{
 		{"open", `{`, `"code":"bad_request"`},
-		{"open", `{"owner":"o","colour":"red"}`, `unknown member \"colour\"`},
+		{"open", `{"owner":"o","color":"red"}`, `unknown member \"color\"`},
 		{"open", `{"owner":7}`, `"place":"owner"`},
 		{"open", `{"owner":"o"} {}`, "after top-level value"},
 		{"open", "{\"owner\":\"o\xff\"}", "invalid UTF-8"},
 		{"open", ``, `"place":"owner"`},
-		{"add", `{"batch":"x","items":1}`, `"code":"bad_id","message":"\"x\" is no id of a batch`},
+		{"add", `{"batch":"x","items":1}`, `"code":"bad_id","message":"\"x\" is not an id of a batch`},
 		{"add", `{"batch":"x","items":1.5}`, `"place":"items"`},
 		{"ack", `{"ids":["x"]}`, `"place":"ids[0]","value":"x"`},
 		{"groups", `{"batch":"0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58"}`, `"code":"no_such_batch"`},

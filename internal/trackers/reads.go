@@ -140,7 +140,7 @@ func readPosition(after string) (p tracker.Position, err error) {
 	i, err2 := strconv.ParseUint(index, 10, 31)
 	if err1 != nil || err2 != nil || i >= bitfield.Size {
 		return p, badSetting("after", after,
-			"%q is no place in a batch; use the value of next of the page before, like 12:8191", echo(after))
+			"%q is not a place in a batch; use the value of next of the page before, like 12:8191", echo(after))
 	}
 	return tracker.Position{Group: int(g), Index: int(i) + 1}, nil
 }

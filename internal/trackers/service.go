@@ -113,7 +113,7 @@ func (s *Service) Open(
 			continue
 		}
 		if *age.into, err = time.ParseDuration(age.text); err != nil || *age.into <= 0 {
-			return out, badSetting(age.place, age.text, "%q is no time; want one like 24h or 90m", echo(age.text))
+			return out, badSetting(age.place, age.text, "invalid duration %q; use one like 24h or 90m", echo(age.text))
 		}
 	}
 	if err := checkWebhook(s.conns, in.Webhook); err != nil {
@@ -220,7 +220,7 @@ func readBatch(place, text string) (uuid.UUID, error) {
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != uuidLength {
 		return uuid.UUID{}, &trackerclient.Error{Code: trackerclient.CodeBadID, Place: place, Value: echo(text),
-			Message: fmt.Sprintf("%q is no id of a batch; that is a UUID like 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58", echo(text))}
+			Message: fmt.Sprintf("%q is not an id of a batch; use a UUID like 0198c5f2-7a3e-7c11-9d0e-3b1f6a2c4d58", echo(text))}
 	}
 	return id, nil
 }

@@ -62,7 +62,7 @@ func hangs(text string) func(*net.TCPConn) {
 	}
 }
 
-// endless writes a text again and again behind another, until no one takes it any more.
+// endless writes a text repeatedly behind another, until no one takes it any more.
 func endless(first, text string) func(*net.TCPConn) {
 	return func(c *net.TCPConn) {
 		for _, err := io.WriteString(c, first); err == nil; {
@@ -82,7 +82,7 @@ func oddReceivers(t *testing.T) map[string]struct{ url, want string } {
 	t.Cleanup(secure.Close)
 	line := "X-A: " + strings.Repeat("x", 1<<12) + "\r\n"
 	return map[string]struct{ url, want string }{
-		"breaks off":    {rawHost(t, says(okBegin+"three")), ""},
+		"ends early":    {rawHost(t, says(okBegin+"three")), ""},
 		"slow body":     {rawHost(t, hangs(okBegin)), ""},
 		"endless body":  {rawHost(t, endless("HTTP/1.1 200 OK\r\n\r\n", line)), ""},
 		"broken chunks": {rawHost(t, says("HTTP/1.1 202 Accepted\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n")), ""},
@@ -183,7 +183,7 @@ func newHanging(t *testing.T) *hanging {
 	return h
 }
 
-// due opens batches whose webhooks are due at once.
+// due opens batches whose webhooks are due concurrently.
 func (b *bench) due(url string, n int) (ids []uuid.UUID) {
 	b.Helper()
 	for range n {
@@ -211,7 +211,7 @@ func TestAHostThatHangsDelaysNoOther(t *testing.T) {
 	conns := operator(t, true, hung.URL, live.URL)
 	b := setup(t, conns)
 	lease := b.lease()
-	hooks := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Timeout = time.Hour }) // what hangs goes on to
+	hooks := b.webhooks(conns, func(c *trackers.WebhooksConfig) { c.Timeout = time.Hour }) // what hangs continues to
 	const most = trackers.WebhooksPerHost
 	b.due(hung.URL, most+4)
 	b.due(live.URL, 3)

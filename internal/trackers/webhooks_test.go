@@ -110,7 +110,7 @@ func (b *bench) webhooks(
 	conns *connections.Connections, change ...func(*trackers.WebhooksConfig),
 ) *trackers.Webhooks {
 	b.Helper()
-	web, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run at once
+	web, err := httpfetch.New(conns, httpfetch.Config{ConnectTimeout: time.Minute}) // many tests run concurrently
 	testenv.NoError(b, err)
 	b.Cleanup(web.Close)
 	config := trackers.WebhooksConfig{FirstRetry: time.Millisecond, SenderConfig: httpfetch.SenderConfig{
@@ -283,7 +283,7 @@ func TestWebhooksThatAreGivenUp(t *testing.T) {
 		}
 		view := b.runHooks(hooks, lease, id, func(w *trackerclient.WebhookView) bool { return w.State != "due" })
 		if view.State != "given_up" || view.Attempts != before+1 || view.Error == "" {
-			t.Errorf("%+v; want given up after %d attempts", view, before+1)
+			t.Errorf("%+v; want abandoned after %d attempts", view, before+1)
 		}
 		host.wantTaken(t, 1)
 	}

@@ -103,7 +103,7 @@ func (c *Controller) Settings() Settings { return c.set }
 func (c *Controller) Learned() []byte {
 	b, err := json.Marshal(&c.memory)
 	if err != nil {
-		return []byte("{}") // never: every value can be marshalled
+		return []byte("{}") // never: every value can be marshaled
 	}
 	return b
 }

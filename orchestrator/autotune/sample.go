@@ -61,7 +61,7 @@ type tally struct {
 	took            time.Duration
 	clocked         int
 	stay            time.Duration
-	live            int // from here on sums over the samples
+	live            int // this and the following: sums over the samples
 	queued, inHands int
 	others          int
 }

@@ -104,7 +104,7 @@ func (c *Controller) measureSample(t *tally, s *Sample) {
 	if first {
 		e.from = c.now
 	}
-	if !e.settled { // it is, from the next sample on
+	if !e.settled { // it is, starting with the next sample
 		since := c.now.Sub(e.from)
 		e.before -= t.requests + t.failed
 		e.settled = first || since >= maxSettle || e.before <= 0 && since >= minSettle

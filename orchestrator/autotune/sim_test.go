@@ -20,7 +20,7 @@ type simulation struct {
 	set       Settings
 	instances []*instance
 	queue     []*request
-	handed    []*request // in the order of their time-outs
+	handed    []*request // in the order of their timeouts
 	shared    sharedWork
 	live      int
 	left      int // items of the block that is being cut

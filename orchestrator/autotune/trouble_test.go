@@ -55,7 +55,7 @@ func TestAServiceThatDoesNotSayHowLongItTakes(t *testing.T) {
 	}
 }
 
-// A successor goes on where the one before stopped.
+// A successor continues where the one before stopped.
 func TestASuccessorKnowsWhatWasLearned(t *testing.T) {
 	t.Parallel()
 	m := serviceModel{instances: 2, concurrency: 4, took: constant(1)}
@@ -89,13 +89,13 @@ func busy(c *Controller, at time.Time, places int) Sample {
 			Took: time.Duration(n) * 900 * time.Millisecond, Clocked: n, Stay: time.Duration(n) * time.Second}}}
 }
 
-// An endpoint of which nothing is known begins with twice its places, but for quick requests: they wait for nothing.
+// An endpoint of which nothing is known begins with twice its places, except quick requests: they wait for nothing.
 func TestAnUnknownEndpointBeginsWithItsRoom(t *testing.T) {
 	t.Parallel()
 	for took, want := range map[time.Duration]int{time.Millisecond: defaultInFlight, time.Second: 4} {
 		c, s := New(Settings{}, nil), busy(&Controller{}, time.Unix(100, 0), 2)
 		s.Ended = nil
-		c.Step(s) // nothing has ended
+		c.Step(s) // nothing ended
 		s.At = s.At.Add(time.Second)
 		s.Ended = []Ended{{Requests: 3, Items: 300, Done: 300, Timed: 3, Took: 3 * took}}
 		if c.Step(s); c.Settings().InFlight != want {
@@ -104,7 +104,7 @@ func TestAnUnknownEndpointBeginsWithItsRoom(t *testing.T) {
 	}
 }
 
-// While the streams elect a leader nothing is answered, and what waited comes all at once afterwards. That says nothing
+// While the streams elect a leader nothing is answered, and what waited comes together afterwards. That says nothing
 // about services: the limit is soon what it was, and so is the rate.
 func TestAnElectionTeachesNothing(t *testing.T) {
 	t.Parallel()
@@ -195,7 +195,7 @@ func TestSamples(t *testing.T) {
 		sample  func(c *Controller, at time.Time, n int) Sample
 		right   func(s Settings, changes []Change) bool
 	}{
-		"a few time-outs are bad requests": {Settings{Chunk: 100, InFlight: 20}, 0, 60,
+		"a few timeouts are bad requests": {Settings{Chunk: 100, InFlight: 20}, 0, 60,
 			func(_ *Controller, at time.Time, _ int) Sample {
 				return Sample{At: at, Live: 20, InHands: 15, InFlightAuto: true, ChunkAuto: true, Demand: true,
 					Ended: append(failed("deadline", 1, 100), answered(40, 4000, 12*time.Second))}
@@ -204,16 +204,16 @@ func TestSamples(t *testing.T) {
 					return strings.Contains(c.Reason, "out of time") || strings.Contains(c.Reason, "failed")
 				})
 			}},
-		"a size that kills is left at once": {Settings{Chunk: 500}, 0, 1, func(_ *Controller, at time.Time, _ int) Sample {
+		"a size that kills is left": {Settings{Chunk: 500}, 0, 1, func(_ *Controller, at time.Time, _ int) Sample {
 			return Sample{At: at, Live: 10, InHands: 10, Demand: true, ChunkAuto: true,
 				Ended: failed("too_many_deliveries", 1, 500)}
 		}, func(s Settings, changes []Change) bool { return len(changes) == 1 && s.Chunk == 200 }},
-		"paused, nothing is learned, and what was tried is taken back": {Settings{Chunk: 500}, 50, 30,
+		"paused, nothing is learned, and what was tried is undone": {Settings{Chunk: 500}, 50, 30,
 			func(_ *Controller, at time.Time, _ int) Sample {
 				return Sample{At: at, Live: 64, Queued: 64, InFlightAuto: true, Demand: true, Paused: true,
 					Ended: failed("deadline", 64, 6400)}
 			}, func(s Settings, _ []Change) bool { return s.InFlight == 50 && s.Chunk == 500 }},
-		"a size that requests do not get to is taken back": {Settings{Chunk: 500, InFlight: 8}, 0, 60,
+		"a size that requests do not get to is undone": {Settings{Chunk: 500, InFlight: 8}, 0, 60,
 			func(_ *Controller, at time.Time, _ int) Sample {
 				return Sample{At: at, Live: 8, InHands: 8, Demand: true, InFlightAuto: true, ChunkAuto: true,
 					Ended: []Ended{answered(8, 4000, 8*time.Second)}}

@@ -344,8 +344,8 @@ type Against struct {
 	// Plans what is compared of runs of other plans
 	Plans *ComparedPlans `json:"plans,omitempty"`
 
-	// CarriedOn earlier runs that count as one with this run
-	CarriedOn []string `json:"carried_on,omitempty"`
+	// Continues earlier runs that count as one with this run
+	Continues []string `json:"continues,omitempty"`
 
 	// Digests of the earlier run
 	Digests *Digests `json:"digests,omitempty"`
@@ -428,7 +428,7 @@ type AlertSummary struct {
 type AlertView struct {
 	AlertSummary
 
-	// Source as it was applied
+	// Source the applied text
 	Source string `json:"source"`
 }
 
@@ -439,7 +439,7 @@ type AppliedDocument struct {
 	// Unchanged it was so before: nothing was done
 	Unchanged bool `json:"unchanged"`
 
-	// Previous the version before; absent when there was none
+	// Previous the version before; absent for the first
 	Previous int `json:"previous,omitempty"`
 
 	// State what is paused stays paused; one of active, paused
@@ -547,7 +547,7 @@ type AuditEntry struct {
 	// Origin token, session, certificate, address and request; absent: it was no request
 	Origin json.RawMessage `json:"origin,omitempty"`
 
-	// Seal its number in the chain; absent: it is not there yet
+	// Seal its number in the chain; absent: not yet sealed
 	Seal int64 `json:"seal,omitempty"`
 
 	// Hash of the chain up to it
@@ -555,7 +555,7 @@ type AuditEntry struct {
 }
 
 type AuditFinding struct {
-	// ID the row; absent: it is not there
+	// ID the row; absent: it does not exist
 	ID int64 `json:"id,omitempty"`
 
 	// Seal its number in the chain
@@ -566,7 +566,7 @@ type AuditFinding struct {
 type AuditPage struct {
 	Entries []AuditEntry `json:"entries"`
 
-	// Next value of before (of an export: after) for the next page; absent: there is none
+	// Next value of before (of an export: after) for the next page; absent on the last
 	Next int64 `json:"next,omitempty"`
 }
 
@@ -693,7 +693,7 @@ type BatchView struct {
 	// Codes of the failed items, the 100 most frequent
 	Codes map[string]int64 `json:"codes,omitempty"`
 
-	// Missing ranges of what is pending, if asked for
+	// Missing ranges of what is pending, if requested
 	Missing []string `json:"missing,omitempty"`
 }
 
@@ -779,7 +779,7 @@ type Canary struct {
 type CanaryView struct {
 	Items int `json:"items"`
 
-	// Auto released automatically when no more of the sample failed than allowed
+	// Auto released automatically if the sample's failures are within the limit
 	Auto bool `json:"auto"`
 
 	// State absent until all items are there; one of sampling, waiting, passed
@@ -1034,7 +1034,7 @@ type Condition struct {
 	// Of how many runs, endpoints and so on it represents, mostly 1
 	Of int64 `json:"of"`
 
-	// Resets a step must be reset, as remedy says: a re-run would fail again
+	// Resets a step must be reset, as remedy says: a rerun would fail again
 	Resets bool `json:"resets,omitempty"`
 
 	// Mark how operators marked it; absent: not marked
@@ -1137,7 +1137,7 @@ type Corrected struct {
 	// Items that have another payload now
 	Items int64 `json:"items"`
 
-	// Same that were given the payload they have; they are left as they are
+	// Same that were given the payload they have; they stay unchanged
 	Same int64 `json:"same"`
 
 	// Begun of items, those that are rerun; the rest had not begun
@@ -1149,7 +1149,7 @@ type Corrected struct {
 	// Generation that the correction opens
 	Generation int32 `json:"generation"`
 
-	// Steps what becomes of the items at each step
+	// Steps the effect on the items at each step
 	Steps []StepReset `json:"steps"`
 
 	// Paused why the run is paused, and stays so
@@ -1223,7 +1223,7 @@ type DeadLetter struct {
 	// Stack the endpoints that waited for the answer, outermost first
 	Stack string `json:"stack,omitempty"`
 
-	// Origin who asked first
+	// Origin the first requester
 	Origin string `json:"origin,omitempty"`
 
 	// Service who gave it up: name@version instance
@@ -1260,7 +1260,7 @@ type DeadLetterDocument struct {
 type DeadLetterPage struct {
 	Letters []DeadLetter `json:"letters"`
 
-	// Next where the next page goes on; absent on the last one
+	// Next where the next page continues; absent on the last one
 	Next *string `json:"next,omitempty"`
 }
 
@@ -1450,7 +1450,7 @@ type Endpoint struct {
 	// Listeners instances of services; of endpoints only
 	Listeners []Listener `json:"listeners"`
 
-	// Nodes that do the work, where it is no endpoint
+	// Nodes that do the work, where it is not an endpoint
 	Nodes []string `json:"nodes,omitempty"`
 
 	// Runs running runs that use it
@@ -1591,7 +1591,7 @@ type EndpointExplanation struct {
 	Nodes int       `json:"nodes"`
 	At    time.Time `json:"at"`
 
-	// ServicesAt when services and consumers were asked, which is later
+	// ServicesAt when services and consumers were queried, which is later
 	ServicesAt *time.Time `json:"services_at,omitempty"`
 }
 
@@ -1645,7 +1645,7 @@ type Enrichment struct {
 	// Optional what has no row is stored anyway, with null for it
 	Optional bool `json:"optional,omitempty"`
 
-	// Payload a template, with the payload in item and what was asked in parts.sql, parts.endpoint or parts.local
+	// Payload a template, with the payload in item and the answer in parts.sql, parts.endpoint or parts.local
 	Payload json.RawMessage `json:"payload"`
 }
 
@@ -1685,7 +1685,7 @@ type Erased struct {
 	// Operations parked operations of collectors
 	Operations int64 `json:"operations"`
 
-	// Texts events, alerts, answers and the like, in which the key stood
+	// Texts events, alerts, answers and the like, that had the key
 	Texts int64 `json:"texts"`
 }
 
@@ -1723,11 +1723,11 @@ type ErrorExample struct {
 }
 
 type ErrorGroup struct {
-	// ID names the group in a re-run; the same in every run
+	// ID names the group in a rerun; the same in every run
 	ID   string `json:"id"`
 	Step string `json:"step"`
 
-	// Optional the step is optional: its items went on without it
+	// Optional the step is optional: its items continued without it
 	Optional bool   `json:"optional,omitempty"`
 	Code     string `json:"code"`
 
@@ -1751,7 +1751,7 @@ type ErrorGroup struct {
 	// ByService the same with counts, the greatest first
 	ByService []ServiceErrors `json:"by_service"`
 
-	// Resets steps whose bad parts they fail for; a re-run gives the same: reset one
+	// Resets steps whose bad parts they fail for; a rerun gives the same: reset one
 	Resets []string `json:"resets,omitempty"`
 
 	// Examples three at most, by ordinal
@@ -1869,7 +1869,7 @@ type Explanation struct {
 	// At the database's clock; all of the above is as of one moment
 	At time.Time `json:"at"`
 
-	// ServicesAt when services and consumers were asked, which is later
+	// ServicesAt when services and consumers were queried, which is later
 	ServicesAt *time.Time `json:"services_at,omitempty"`
 }
 
@@ -1966,7 +1966,7 @@ type GateAct struct {
 type GateDocument struct {
 	Gate
 
-	// Items those that go on
+	// Items those that continue
 	Items int64 `json:"items"`
 
 	// LeftOut those that do not: a step before has failed for them
@@ -1975,7 +1975,7 @@ type GateDocument struct {
 	// Before the steps that it needs, and how they ended
 	Before []GateStep `json:"before"`
 
-	// Sample some items that go on, others each time
+	// Sample some items that continue, others each time
 	Sample []GateItem `json:"sample"`
 
 	// Earlier the run of the plan that completed last before this one was made
@@ -2015,7 +2015,7 @@ type GenerationReport struct {
 	Generation int32     `json:"generation"`
 	StartedAt  time.Time `json:"started_at"`
 
-	// EndedAt absent while it goes on
+	// EndedAt absent while it continues
 	EndedAt *time.Time `json:"ended_at,omitempty"`
 
 	// Ended rerun: by the next; one of completed, cancelled, rerun, reset, corrected
@@ -2111,7 +2111,7 @@ type Health struct {
 	// Status the worst severity; info is ok; one of ok, warning, critical
 	Status string `json:"status"`
 
-	// At when this was so; all who ask within a few seconds share a report
+	// At when this was true; calls within a few seconds share a report
 	At time.Time `json:"at"`
 
 	// Counts of conditions; what is muted does not count, here and in status
@@ -2139,7 +2139,7 @@ type Hello struct {
 	// Epoch if it changes, reread everything
 	Epoch string `json:"epoch"`
 
-	// Resumed it goes on after Last-Event-ID; nothing must be read again
+	// Resumed it continues after Last-Event-ID; nothing must be read again
 	Resumed bool `json:"resumed,omitempty"`
 }
 
@@ -2725,7 +2725,7 @@ type Occurrence struct {
 	Attempts int        `json:"attempts"`
 	BeganAt  *time.Time `json:"began_at,omitempty"`
 
-	// EndedAt when it was started, or given up
+	// EndedAt when it was started, or abandoned
 	EndedAt *time.Time `json:"ended_at,omitempty"`
 }
 
@@ -2834,7 +2834,7 @@ type OpenSettings struct {
 	// StreamSubject only messages of this subject, which may have wildcards
 	StreamSubject string `json:"stream_subject,omitempty"`
 
-	// StreamFrom only messages from this sequence on
+	// StreamFrom only messages starting with this sequence
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
 	// FromRun an earlier run to continue; a body corrects items of it
@@ -3135,7 +3135,7 @@ type PastRun struct {
 	Failed   int64 `json:"failed"`
 	Accepted int64 `json:"accepted,omitempty"`
 
-	// Seconds how long it took; absent until it has ended
+	// Seconds how long it took; absent until it ends
 	Seconds float64 `json:"seconds,omitempty"`
 }
 
@@ -3219,7 +3219,7 @@ type PlanView struct {
 	// Spec with every setting
 	Spec json.RawMessage `json:"spec"`
 
-	// Source as it was applied
+	// Source the applied text
 	Source string `json:"source"`
 }
 
@@ -3254,7 +3254,7 @@ type PreviewRow struct {
 type QuarantinePage struct {
 	Messages []QuarantinedView `json:"messages"`
 
-	// Next where the next page goes on; absent on the last one
+	// Next where the next page continues; absent on the last one
 	Next int64 `json:"next,omitempty"`
 }
 
@@ -3355,7 +3355,7 @@ type ReportDocument struct {
 	Generations []GenerationReport `json:"generations"`
 	Requests    RequestReport      `json:"requests"`
 
-	// Together with the runs that it carries on, as one
+	// Together with the runs that it continues, as one
 	Together *Together `json:"together,omitempty"`
 
 	// Corrected what was made of corrected payloads
@@ -3383,7 +3383,7 @@ type ReportDocument struct {
 type RequestReport struct {
 	Count int64 `json:"count"`
 
-	// Items in all of them; an item counts as often as it was asked for
+	// Items in all of them; an item counts as often as it was requested
 	Items int64 `json:"items"`
 
 	// MeanItems in one of them
@@ -3456,7 +3456,7 @@ type Rerun struct {
 	Examples   []string `json:"examples"`
 	Generation int32    `json:"generation"`
 
-	// Steps of a run of several steps, what becomes of them
+	// Steps of a run of several steps, the effect on each
 	Steps []StepReset `json:"steps,omitempty"`
 
 	// Paused why the run is paused, and stays so
@@ -3848,7 +3848,7 @@ type RunDocument struct {
 	// DeadLetters of the run, waiting for an operator
 	DeadLetters int64 `json:"dead_letters"`
 
-	// GivenUp requests that were given up, and their items went on in others
+	// GivenUp requests that were abandoned, and their items continued in others
 	GivenUp int64 `json:"given_up"`
 
 	// At the database's clock when it looked
@@ -3906,7 +3906,7 @@ type RunSettings struct {
 	// StreamSubject only messages of this subject, which may have wildcards
 	StreamSubject string `json:"stream_subject,omitempty"`
 
-	// StreamFrom only messages from this sequence on
+	// StreamFrom only messages starting with this sequence
 	StreamFrom uint64 `json:"stream_from,omitempty"`
 
 	// FromRun an earlier run to continue; a body corrects items of it
@@ -4102,7 +4102,7 @@ type RunSummary struct {
 	// Hold why nothing is claimed of it
 	Hold *HoldView `json:"hold,omitempty"`
 
-	// Generation 1 at the start, one more with every re-run
+	// Generation 1 at the start, one more with every rerun
 	Generation int32 `json:"generation"`
 	Priority   int   `json:"priority"`
 	Items      int64 `json:"items"`
@@ -4120,7 +4120,7 @@ type RunSummary struct {
 	Accepted  int64 `json:"accepted,omitempty"`
 	StepCount int   `json:"step_count"`
 
-	// Progress 0 to 1: outcomes of items in steps, of all that there are to be
+	// Progress 0 to 1: outcomes of items in steps, of all expected
 	Progress float64 `json:"progress"`
 
 	// Rate items answered a second at all steps, over the last ten seconds
@@ -4157,11 +4157,11 @@ type RunSummary struct {
 	StartedAt  *time.Time `json:"started_at,omitempty"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	// FromRun the earlier run that it carries on
+	// FromRun the earlier run that it continues
 	FromRun *string `json:"from_run,omitempty"`
 
-	// CarriedOn by these runs, which took items of it
-	CarriedOn []string `json:"carried_on,omitempty"`
+	// ContinuedBy by these runs, which took items of it
+	ContinuedBy []string `json:"continued_by,omitempty"`
 
 	// Blocker why a running run makes no progress; only in lists
 	Blocker *Blocker `json:"blocker,omitempty"`
@@ -4237,7 +4237,7 @@ type ScheduleView struct {
 	// Spec with every setting
 	Spec json.RawMessage `json:"spec"`
 
-	// Source as it was applied
+	// Source the applied text
 	Source string `json:"source"`
 
 	// Now the database's time, with which due times are compared
@@ -4386,7 +4386,7 @@ type SliceView struct {
 	// Remaining items without an outcome
 	Remaining int `json:"remaining"`
 
-	// Attempt how often these items were asked for, this time included
+	// Attempt how often these items were requested, this time included
 	Attempt int `json:"attempt"`
 
 	// Cause why it was made: cut, retry, deadline, …
@@ -4458,7 +4458,7 @@ type StepAccepted struct {
 type StepErrors struct {
 	Step string `json:"step"`
 
-	// Optional the step is optional: its items went on without it
+	// Optional the step is optional: its items continued without it
 	Optional bool `json:"optional,omitempty"`
 
 	// Count an item that failed at several steps counts at each
@@ -4538,11 +4538,11 @@ type StepReport struct {
 	Name string `json:"name"`
 	Kind Kind   `json:"kind"`
 
-	// Endpoint or what else was asked, like http:HOST, sql:SOURCE or local:FUNCTION
+	// Endpoint or what else was called, like http:HOST, sql:SOURCE or local:FUNCTION
 	Endpoint string   `json:"endpoint"`
 	Needs    []string `json:"needs,omitempty"`
 
-	// Optional what it failed is no failure of the item
+	// Optional what it failed is not a failure of the item
 	Optional bool `json:"optional,omitempty"`
 
 	// Result no other step needs it: its parts are the results of the run
@@ -4558,10 +4558,10 @@ type StepReport struct {
 	// Requests in all generations
 	Requests int64 `json:"requests"`
 
-	// Asked items in these requests; one counts as often as it was asked for
+	// Asked items in these requests; one counts as often as it was requested
 	Asked int64 `json:"asked"`
 
-	// Retried of those: asked for again after a failure, not by a re-run
+	// Retried of those: requested again after a failure, not by a rerun
 	Retried int64 `json:"retried,omitempty"`
 
 	// P50Seconds half of the requests took no longer
@@ -4581,7 +4581,7 @@ type StepReport struct {
 type StepReset struct {
 	Step string `json:"step"`
 
-	// Named the step that was reset; the others depend on it
+	// Named the step that was reset; the rest depend on it
 	Named bool `json:"named"`
 
 	// Reset to be rerun here, of the step that was reset
@@ -4667,7 +4667,7 @@ type StepView struct {
 	// SeesItem its requests carry the items' payloads
 	SeesItem bool `json:"sees_item"`
 
-	// Optional what needs it goes on without its part
+	// Optional what needs it continues without its part
 	Optional bool `json:"optional,omitempty"`
 
 	// Barrier it begins when its needs have ended for all items
@@ -4687,7 +4687,7 @@ type StepView struct {
 	Rate     float64      `json:"rate"`
 	Settings SettingsView `json:"settings"`
 
-	// Cap requests in flight at most: its run is gentle, and needs no more
+	// Cap requests in flight at most: its run is gentle, and that is enough
 	Cap int `json:"cap,omitempty"`
 
 	// Share weight among runs of equal priority at the endpoint; over 1: its run would be late
@@ -4702,7 +4702,7 @@ type StepView struct {
 	Held  int64 `json:"held,omitempty"`
 	Ready int64 `json:"ready"`
 
-	// InFlight items asked for and not answered
+	// InFlight items requested and not answered
 	InFlight int64 `json:"in_flight"`
 
 	// Scheduled items that wait to be retried
@@ -4814,7 +4814,7 @@ type Streams struct {
 	// Unknown why the state of the streams is unknown; absent: it is known
 	Unknown string `json:"unknown,omitempty"`
 
-	// Streams as they are; empty: see unknown
+	// Streams empty: see unknown
 	Streams []StreamView `json:"streams"`
 }
 
@@ -4933,7 +4933,7 @@ type VersionStats struct {
 	// Requests that ended: the newest 1,000 since the comparison began
 	Requests int64 `json:"requests"`
 
-	// Items in them; an item counts as often as it was asked for
+	// Items in them; an item counts as often as it was requested
 	Items int64 `json:"items"`
 
 	// Failed of those, answered with an error, whether or not they were retried
@@ -5379,7 +5379,7 @@ type StartRunParams struct {
 	// StreamSubject only messages of this subject, which may have wildcards
 	StreamSubject string `form:"stream_subject,omitempty" json:"stream_subject,omitempty"`
 
-	// StreamFrom only messages from this sequence on
+	// StreamFrom only messages starting with this sequence
 	StreamFrom int64 `form:"stream_from,omitempty" json:"stream_from,omitempty"`
 
 	// FromRun an earlier run to continue; a body corrects items of it
@@ -6140,9 +6140,9 @@ func (c *Client) Watch(ctx context.Context, params WatchParams, options ...CallO
 // Health: Conditions that need a person.
 //
 // Conditions of runs, endpoints, nodes, streams and disks, the worst first: each with its severity, since when it
-// holds, and its remedy. The status is 200 whatever it finds, also while PostgreSQL or NATS is unavailable: that is a
-// condition. Programs that route requests use /healthz instead. Regardless of the number of callers, it is checked at
-// most every few seconds. Callers with roles in namespaces only see the conditions of their runs.
+// holds, and its remedy. The status is always 200, also while PostgreSQL or NATS is unavailable: that is a condition.
+// Programs that route requests use /healthz instead. Regardless of the number of callers, it is checked at most every
+// few seconds. Callers with roles in namespaces only see the conditions of their runs.
 //
 // It is GET /health, for role viewer.
 func (c *Client) Health(ctx context.Context, options ...CallOption) (Health, error) {
@@ -6227,7 +6227,7 @@ func (c *Client) DeleteNamespace(ctx context.Context, name string, options ...Ca
 
 // SetNamespace: Create a namespace, or change its quotas.
 //
-// The quotas replace the former ones. max_in_flight applies from the next claim on; the rest to later starts, adds,
+// The quotas replace the former ones. max_in_flight applies from the next claim; the rest to later starts, adds,
 // reruns and resumes.
 //
 // It is PUT /namespaces/{name}, for role admin.
@@ -7224,7 +7224,7 @@ func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, opti
 
 // DeleteTracker: Delete a batch in any state.
 //
-// No event is published and no webhook sent. Its ids are those of no batch from then on.
+// No event is published and no webhook sent. Its ids are then those of no batch.
 //
 // It is DELETE /trackers/{id}, for role operator.
 func (c *Client) DeleteTracker(ctx context.Context, id string, options ...CallOption) (BatchDeleted, error) {
@@ -7312,4 +7312,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9b07c3c5f5997a7f6c399f79abce2cce, is 39ac0a9504019adbea9ab6fbc4bbcf819a2512cf1c1e16a4ba2eea3d208b484e.
+// Of e6329ad2acfe25c656de97d9e3fe809f, is 952978b7e949276778af0f4bbddf553d48a7775f4a2ea120ca5386677be397c1.

@@ -132,7 +132,7 @@ func TestWhatFlowsMayPause(t *testing.T) {
 	})
 }
 
-// A document that stops in the middle is given up too, and the caller's own end stays the caller's.
+// A document that stops in the middle is abandoned too, and the caller's own end stays the caller's.
 func TestADocumentThatStops(t *testing.T) {
 	t.Parallel()
 	gone := make(chan struct{})
@@ -248,7 +248,7 @@ func TestSeveralServersAndAnAuthority(t *testing.T) {
 	testenv.Fails(t, err, "a file without certificates was taken")
 }
 
-// pipes is a listener to which only its own dial leads. The clock of a bubble goes on while a pipe is waited for, and
+// pipes is a listener to which only its own dial leads. The clock of a bubble continues while a pipe is waited for, and
 // would are stalled for a socket.
 type pipes struct {
 	conns  chan net.Conn

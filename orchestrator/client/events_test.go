@@ -23,7 +23,7 @@ func serve(t *testing.T, handle http.HandlerFunc) *client.Client {
 	return cl
 }
 
-// A stream that breaks off goes on after the last event that came, and gives up on what says no permanently.
+// A stream that ends early continues after the last event that came, and gives up on what says no permanently.
 func TestEventsGoOn(t *testing.T) {
 	t.Parallel()
 	var asked []string
@@ -91,7 +91,7 @@ func TestPagesAreReadToTheEnd(t *testing.T) {
 		break
 	}
 	testenv.Same(t, pages.Load(), 3, "pages read by who has enough after one entry")
-	cl = serve(t, func(w http.ResponseWriter, r *http.Request) { // 0 is an ordinal to go on after
+	cl = serve(t, func(w http.ResponseWriter, r *http.Request) { // 0 is an ordinal to continue after
 		_, _ = io.WriteString(w, map[string]string{"": `{"items":[{"key":"a"}],"next":0}`,
 			"0": `{"items":[{"key":"b"}]}`}[r.URL.Query().Get("after")])
 	})
@@ -123,7 +123,7 @@ func TestWhatGoesWithARequest(t *testing.T) {
 		}
 	})
 	_, err := cl.GetRun(t.Context(), "last")
-	testenv.Fails(t, err, "a redirect is no error")
+	testenv.Fails(t, err, "a redirect is not an error")
 	_, err = cl.GetRun(t.Context(), "last", client.IfNoneMatch(`"1"`))
 	testenv.Is(t, err, client.ErrNotModified, "asked again")
 	var raw []byte

@@ -116,7 +116,7 @@ func (c *Client) request(p *patience, ask *request) (*http.Request, error) {
 	if ask.document != nil {
 		text, err := json.Marshal(ask.document)
 		if err != nil {
-			return nil, fmt.Errorf("write what to ask for: %w", err)
+			return nil, fmt.Errorf("write the request: %w", err)
 		}
 		body, contentType = bytes.NewReader(text), "application/json"
 	}

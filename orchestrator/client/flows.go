@@ -84,5 +84,5 @@ type ExportedItem struct {
 	ContentType string          `json:"content_type,omitempty"`
 	Error       *ItemError      `json:"error,omitempty"`
 
-	Parts map[string]ExportedItem `json:"parts,omitempty"` // by step, without keys, if asked for
+	Parts map[string]ExportedItem `json:"parts,omitempty"` // by step, without keys, if requested
 }

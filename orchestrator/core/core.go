@@ -49,7 +49,7 @@ type Core struct {
 	Awaited Awaited
 }
 
-// Slower returns the time between two looks for what can only happen during a run: four times as long while the
+// Slower returns the time between two polls for what can only happen during a run: four times as long while the
 // installation rests.
 func (k *Core) Slower(every time.Duration) time.Duration {
 	if k.Rests.Load() {
@@ -70,8 +70,8 @@ const WakeSubject = "tranche.wake"
 // WakeFreed is the message that an endpoint can take more of its existing work.
 const WakeFreed = "freed"
 
-// Session returns the current session, or the zero id. A new one starts if PostgreSQL was away longer than a session
-// lives.
+// Session returns the current session, or the zero id. A new one starts if PostgreSQL was unavailable for longer than
+// a session lives.
 func (k *Core) Session() workqueue.SessionID {
 	id, _ := k.id.Load().(workqueue.SessionID)
 	return id

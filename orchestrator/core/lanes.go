@@ -115,7 +115,7 @@ func (a *Awaited) Came(slice string) {
 	}
 }
 
-// None returns a channel that is closed when no more replies are awaited.
+// None returns a channel that is closed when no replies are awaited.
 func (a *Awaited) None() <-chan struct{} {
 	a.mu.Lock()
 	if a.none == nil {

@@ -28,10 +28,10 @@ func TestBatch(t *testing.T) {
 	}
 	begins := func(want ...int) {
 		t.Helper()
-		testenv.SameList(t, <-begun, want, "was done at once")
+		testenv.SameList(t, <-begun, want, "was done immediately")
 	}
 	send(1)
-	begins(1) // at once
+	begins(1) // immediately
 	send(2, 3)
 	select {
 	case in <- 4: // it waits for more, and is full with this

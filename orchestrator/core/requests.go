@@ -29,7 +29,7 @@ const (
 )
 
 const (
-	// lookups limits the JetStream queries of one RequestLook; a large request counts once more per lookupBytes.
+	// lookups limits the JetStream queries of one RequestLook; a large request counts again for each lookupBytes.
 	lookups     = 200
 	lookupBytes = 64 << 10
 )
@@ -50,7 +50,7 @@ type RequestLook struct {
 func NewRequestLook(ctx context.Context, k *Core) *RequestLook {
 	stream, err := k.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
-		k.Log.Debug("look for requests", zap.Error(err))
+		k.Log.Debug("find requests", zap.Error(err))
 		return &RequestLook{}
 	}
 	return &RequestLook{js: k.JS, Stream: stream, first: stream.CachedInfo().State.FirstSeq, flows: map[string]Presence{}}
@@ -92,7 +92,7 @@ func (l *RequestLook) message(ctx context.Context, o settle.Overdue) Presence {
 	return RequestThere
 }
 
-// suspended looks for the state of a flow's chunk: the request is acknowledged once the state is stored.
+// suspended finds the state of a flow's chunk: the request is acknowledged once the state is stored.
 func (l *RequestLook) suspended(ctx context.Context, o settle.Overdue) Presence {
 	isFlow, known := l.flows[o.Endpoint]
 	if !known {

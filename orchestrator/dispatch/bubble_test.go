@@ -38,7 +38,7 @@ type world struct {
 	due    time.Time        // when a slice comes due
 	held   int              // how often the marking as sent finds slices held
 	marked []workqueue.Sent
-	given  []workqueue.SliceID // claims that were given up
+	given  []workqueue.SliceID // claims that were abandoned
 	acks   []error             // what JetStream answers; nil: it has the request; then all are acknowledged
 	deaf   atomic.Bool         // the server, on a connection that stands
 }
@@ -82,7 +82,6 @@ func (w *world) NextDue(now time.Time) time.Duration {
 	return max(0, w.due.Sub(now))
 }
 
-// dispatcher is one in this world.
 func (w *world) dispatcher() *Dispatcher {
 	w.begun = time.Now()
 	return &Dispatcher{queue: w, claims: w, link: w, own: w, endpoints: w, streams: w, after: after{w: w},
@@ -255,7 +254,7 @@ func (f future) Ok() <-chan *jetstream.PubAck { return f.ok }
 func (f future) Err() <-chan error            { return f.err }
 
 // What is acknowledged is marked as sent, by a node that stops as well, also when others hold it for a while. What is
-// not acknowledged is published again under its id; after half the life of its claim it is given up.
+// not acknowledged is published again under its id; after half the life of its claim it is abandoned.
 func TestAcknowledgements(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -287,7 +286,7 @@ func TestAcknowledgements(t *testing.T) {
 			took := time.Since(w.begun)
 			if len(w.marked) != tc.marked || len(w.given) != tc.given || ends != 3 || took < tc.took ||
 				took > tc.took+AckTimeout || d.doubted.Load() != (tc.acks != nil) {
-				t.Errorf("%+v: %d are marked as sent, %d given up, %d have ended, after %s; the server is doubted: %t", tc,
+				t.Errorf("%+v: %d are marked as sent, %d abandoned, %d have ended, after %s; the server is doubted: %t", tc,
 					len(w.marked), len(w.given), ends, took, d.doubted.Load())
 			}
 		}

@@ -22,7 +22,7 @@ func TestRestingSteps(t *testing.T) {
 	now := time.Now()
 	testenv.Same(t, len(r.all(now)), 2, "steps rest")
 	if wait := r.next(now); wait <= 0 || wait > 100*time.Millisecond {
-		t.Errorf("the first may go on in %s", wait)
+		t.Errorf("the first may continue in %s", wait)
 	}
 	if all := r.all(now.Add(maxRest / 2)); len(all) != 1 || all[0] != ref(3) {
 		t.Errorf("later %v rest", all)
@@ -69,7 +69,7 @@ func TestElsewhere(t *testing.T) {
 		e.seen(now.Add(after), map[string]dispatch.StepRef{"busy": ref(busy), "stuck": ref(stuck)}, nil)
 		return e.late(now.Add(after))
 	}
-	testenv.SameList(t, at(0, 1, 2), nil, "late at once")
+	testenv.SameList(t, at(0, 1, 2), nil, "late immediately")
 	testenv.Same(t, e.next(now), elsewhereWait, "it looks again after")
 	for i, after := range []time.Duration{elsewhereWait, 2 * elsewhereWait} {
 		testenv.SameList(t, at(after, 10+i, 2), []string{"stuck"}, "late after %s", after)

@@ -130,14 +130,14 @@ func (d *Dispatcher) reachable(ctx context.Context) bool {
 }
 
 const (
-	// partReaders limits the parts that a node reads concurrently. What waits longer is asked for again, of any node.
+	// partReaders limits the parts that a node reads concurrently. What waits longer is requested again, from any node.
 	partReaders = 4
 	// partHeaders is left for headers in an answer.
 	partHeaders = 1 << 10
 )
 
 // ServeParts gives services the parts that their requests refer to, until the subscriptions end. NATS permissions say
-// who may ask for parts of an endpoint (docs/security.md); the store, whether a slice is entitled to a part.
+// who may request parts of an endpoint (docs/security.md); the store, whether a slice is entitled to a part.
 func ServeParts(k *core.Core) (subs []*nats.Subscription, err error) {
 	store := dispatch.New(k.Store)
 	for range partReaders {

@@ -30,7 +30,7 @@ const (
 	publishStall = 10 * time.Second // wait for a place among the pending publishes
 	// MaxPendingPublishes limits the unacknowledged requests.
 	MaxPendingPublishes = 64
-	// maxPendingBytes limits their bytes, of which the server may hold two copies more.
+	// maxPendingBytes limits their bytes; the server may hold two more copies.
 	maxPendingBytes = 8 << 20
 	// Postponement is the least time that a slice rests after a failed publish; the most is twice as long.
 	Postponement = time.Second
@@ -367,7 +367,7 @@ func (d *Dispatcher) giveUpClaim(ctx context.Context, a Assignment) {
 	defer cancel()
 	if err := d.claims.GiveUpClaim(giving, a.Session, a.ID); err != nil {
 		// It stays claimed until dispatch.DefaultClaimTTL has passed.
-		d.node.Log.Warn("give up a claim", zap.Stringer("slice", a.ID), zap.Error(err))
+		d.node.Log.Warn("abandon a claim", zap.Stringer("slice", a.ID), zap.Error(err))
 	}
 }
 

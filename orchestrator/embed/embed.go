@@ -98,7 +98,7 @@ type Node struct {
 }
 
 // New makes a node, which does no work until [Node.Run], but answers users of trackers. The caller closes it. The
-// database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has connections of its own, like
+// database of the pool was migrated by `tranche migrate` or `tranche serve`; the node has separate connections, like
 // those of the pool. NATS is that of the services.
 func New(pool *pgxpool.Pool, nc *nats.Conn, config Config) (*Node, error) {
 	if pool == nil || nc == nil {
@@ -216,7 +216,7 @@ type scheduled struct {
 
 // StartTx starts a run within the caller's transaction in Tranche's database: it exists once that is committed, and
 // nodes find it within two seconds. Items are CSV, NDJSON or Parquet. After an error nothing of the run is left in the
-// transaction, which can go on. Of two with the same idempotency key, the second waits for the first. The node must be
+// transaction, which can continue. Of two with one idempotency key, the second waits for the first. The node must be
 // [Node.Ready].
 func (n *Node) StartTx(ctx context.Context, tx pgx.Tx, run client.RunSettings, items io.Reader,
 ) (started client.Started, err error) {

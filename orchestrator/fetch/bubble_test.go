@@ -187,7 +187,7 @@ func TestCallsThatDoNotComeBack(t *testing.T) {
 		w.take(1, nil)
 		<-time.After(quickChunk + 1)
 		w.Tend(w.Context())
-		testenv.Is(t, <-ended, errTaken, "the call of a slice that was taken back ended with")
+		testenv.Is(t, <-ended, errTaken, "the call of a slice that was withdrawn ended with")
 	})
 }
 
@@ -278,7 +278,7 @@ func TestASuspectBeginsOnceTheOneBeforeIsRecorded(t *testing.T) {
 	})
 }
 
-// No more chunks are worked on at once than there are hands. What waits for one too long is given back, and nothing is
+// No more chunks are worked on together than there are hands. What waits for one too long is given back, and nothing is
 // claimed ahead until chunks are quick again; a node without the function leaves it to others for a while.
 func TestHandsAreFew(t *testing.T) {
 	var goOn chan struct{}
@@ -313,7 +313,7 @@ func TestHandsAreFew(t *testing.T) {
 		}
 		<-time.After(fetcherRest)
 		if synctest.Wait(); room() == 0 {
-			t.Error("it is not tried again")
+			t.Error("it is not retried")
 		}
 	})
 }

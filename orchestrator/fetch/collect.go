@@ -178,7 +178,7 @@ func (c *collector) giveUp() *workqueue.SlotError {
 		c.asked.Remove(bit)
 		c.taken++
 		c.slots = append(c.slots, settle.Slot{Ordinal: workqueue.Ordinal(c.item), Err: &workqueue.SlotError{
-			Code: core.CodeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not come back from the item within %s",
+			Code: core.CodeDeadline, Retry: true, Message: fmt.Sprintf("step %s did not finish the item within %s",
 				c.job.Work.Name, c.limited)}})
 	}
 	return c.late()
@@ -203,7 +203,7 @@ func (c *collector) finish(ctx context.Context, failure *workqueue.SlotError, to
 		zap.String("step", c.job.Work.Name), zap.String("of", c.job.Endpoint))
 	if odd > 0 {
 		c.f.node.Stats.OddSlots.Add(int64(odd))
-		log.Warn("slots that were not asked for, or came twice; they are not taken", zap.Int("slots", odd))
+		log.Warn("slots that were not requested, or came twice; they are dropped", zap.Int("slots", odd))
 	}
 	if failure != nil && left > 0 {
 		c.f.node.Stats.FetchesFailed.Add(1)

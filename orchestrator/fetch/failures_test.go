@@ -13,7 +13,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 )
 
-// A call goes on no longer than it is of use: when its run is cancelled, or all its items are reset, it ends.
+// A call continues no longer than it is of use: when its run is cancelled, or all its items are reset, it ends.
 func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan string, 10), make(chan error, 10)
@@ -38,7 +38,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 				t.Errorf("%s: the call ended with %v", what, err)
 			}
 		case <-time.After(nodetest.Stuck):
-			t.Fatalf("%s: the call goes on", what)
+			t.Fatalf("%s: the call continues", what)
 		}
 	}
 	wait("reset")

@@ -146,7 +146,7 @@ func TestNodeThatLacksASource(t *testing.T) {
 		t.Errorf("the node that lacks the source was asked %d times; want at most %d", n, most)
 	}
 	if has.rests.Load() >= 0 {
-		t.Error("the rest was not asked for")
+		t.Error("the rest was not requested")
 	}
 	b.Check(t)
 }

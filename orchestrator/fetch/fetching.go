@@ -84,7 +84,7 @@ type Worker struct {
 	mu      sync.Mutex
 	pools   map[string]*fetchPool // by the step's pace
 	jobs    map[*fetchJob]struct{}
-	looked  time.Time // when slices that were taken back were last checked
+	looked  time.Time // when withdrawn slices were last checked
 	stopped bool
 	workers sync.WaitGroup
 }
@@ -168,7 +168,7 @@ func (f *Worker) next(pool *fetchPool) *fetchJob {
 	return job
 }
 
-// Tend releases what has waited too long for a worker, and cancels calls whose slices were taken back.
+// Tend releases what has waited too long for a worker, and cancels calls whose slices were withdrawn.
 func (f *Worker) Tend(ctx context.Context) {
 	f.nak(ctx)
 	f.endTaken(ctx)
@@ -209,7 +209,6 @@ func (f *Worker) Abandon(session workqueue.SessionID) {
 	}
 }
 
-// begin registers a job and returns its context.
 func (f *Worker) begin(ctx context.Context, job *fetchJob) (context.Context, func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	f.mu.Lock()

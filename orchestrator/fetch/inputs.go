@@ -25,9 +25,9 @@ import (
 )
 
 // errTaken means that this node no longer owns the slice.
-var errTaken = errors.New("the slice is someone else's, or was taken back")
+var errTaken = errors.New("the slice is another node's, or was withdrawn")
 
-// read returns a chunk's inputs and their bytes, of which it holds a share of fetchInputBytes. Chunks are sized for the
+// read returns a chunk's inputs and their bytes, holding as much of fetchInputBytes. Chunks are sized for the
 // mean of their block, so read cuts some again. Parts in pieces are read last, and not for a direct step, whose service
 // asks for them.
 func (f *Worker) read(ctx context.Context, job *fetchJob) (*fetch.Request, int64, error) {
@@ -64,7 +64,7 @@ type largePart struct {
 	step string
 }
 
-// readLarge reads the parts in pieces. Items of which one is not as it was go from the request to job.gone.
+// readLarge reads the parts in pieces. Items with a changed part go from the request to job.gone.
 func (f *Worker) readLarge(ctx context.Context, job *fetchJob, req *fetch.Request) error {
 	gone := map[int]fetch.Slot{} // by ordinal
 	for at, part := range job.large {

@@ -238,7 +238,7 @@ func (f *Worker) leak(c *collector, back <-chan callEnd) {
 	go func() {
 		<-back
 		f.hang(c.job.pool, -1)
-		log.Warn("a call that was given up has come back; what it brought is dropped")
+		log.Warn("an abandoned call returned; its result is dropped")
 		f.node.Wake()
 	}()
 }

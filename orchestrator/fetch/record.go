@@ -165,7 +165,7 @@ func (f *Worker) traceFetching(ctx context.Context, c *collector) context.Contex
 	return ctx
 }
 
-// endTaken cancels long calls whose slices were taken back, by a cancelled run or a reset.
+// endTaken cancels long calls whose slices were withdrawn, by a cancelled run or a reset.
 func (f *Worker) endTaken(ctx context.Context) {
 	session := f.node.Session()
 	long := f.underWay(session)
@@ -180,12 +180,12 @@ func (f *Worker) endTaken(ctx context.Context) {
 	defer cancel()
 	claimed, err := f.store.StillClaimed(ctx, session, ids)
 	if err != nil {
-		f.node.Log.Debug("look for slices that were taken back", zap.Error(err)) // retried at the next call
+		f.node.Log.Debug("find withdrawn slices", zap.Error(err)) // retried at the next call
 		return
 	}
 	for _, job := range long {
 		if !slices.Contains(claimed, job.ID) {
-			f.node.Log.Info("a chunk was taken back while it was worked on; its call is ended",
+			f.node.Log.Info("a chunk was withdrawn during its call; the call is cancelled",
 				zap.Stringer("run", job.Run), zap.Stringer("slice", job.ID), zap.String("step", job.Work.Name))
 			job.cancel(errTaken)
 		}
@@ -207,7 +207,7 @@ func (f *Worker) underWay(session workqueue.SessionID) (long []*fetchJob) {
 	return long
 }
 
-// called notes that a job's call begins: from now on its slice stays the same.
+// called notes that a job's call begins: its slice then stays the same.
 func (f *Worker) called(job *fetchJob) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -46,7 +46,7 @@ func TestRequestsGoOverCoreNATS(t *testing.T) {
 			switch {
 			case item.In.ID == "C7":
 				item.Fail("no_balance", "the account has no balance")
-			case item.In.ID == "C300" && chunk.Meta().Attempt == 1: // left out: it is asked for again
+			case item.In.ID == "C300" && chunk.Meta().Attempt == 1: // left out: it is requested again
 			default:
 				item.Reply(nodetest.Statement{Of: item.In.ID + strings.Repeat(".", 3000*(n%2))})
 			}
@@ -258,7 +258,7 @@ func TestDoubledRepliesOverCoreNATS(t *testing.T) {
 	b.Check(t)
 }
 
-// Replies that come faster than they can be recorded are let go when they are too many, and asked for again later; no
+// Replies that come faster than they can be recorded are let go when they are too many, and requested again later; no
 // item is blamed.
 func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 	t.Parallel()
@@ -295,7 +295,7 @@ func TestTooManyRepliesOverCoreNATS(t *testing.T) {
 }
 
 // A few items of a block have parts that are far larger than those of the others, for whose mean chunks are cut. The
-// node cuts what it cannot hold at once, and every item is done once, when all have come to the barrier.
+// node cuts what it cannot hold together, and every item is done once, when all have come to the barrier.
 func TestChunksOfUnevenParts(t *testing.T) {
 	t.Parallel()
 	const n = 4000

@@ -141,7 +141,7 @@ func TestKeysAreLookedAtAgainAfterAWhile(t *testing.T) {
 }
 
 // A request is sent again only while its flush is waited for and has its key, and both are so for as long again: else
-// the service might begin with it beside the next flush of the key. That has an end, it is not sent twice at once, and
+// the service might begin with it beside the next flush of the key. That has an end, it is not sent twice together, and
 // when the store does not say whose its key is, it is asked again.
 func TestOnlyFlushesThatKeepTheirKeysAreSentAgain(t *testing.T) {
 	t.Parallel()

@@ -65,7 +65,7 @@ func (l *ledgerOfKeys) begin(key int, busy bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if busy && l.busy[key] {
-		l.fault("key %d is flushed twice at once", key)
+		l.fault("key %d is in two flushes", key)
 	}
 	l.busy[key] = busy
 }
@@ -178,7 +178,7 @@ func TestBadOperationsAreFoundAndParked(t *testing.T) {
 	}
 }
 
-// A node crashes while a service works on its flushes. Another one takes its keys when its session is over: nothing is
+// A node crashes while a service works on its flushes. Another one takes its keys when its session ends: nothing is
 // lost, what was asked is asked again, and nothing overtakes anything.
 func TestANodeCrashesInMidFlush(t *testing.T) {
 	t.Parallel()
@@ -233,7 +233,7 @@ func TestANodeCrashesInMidFlush(t *testing.T) {
 	}
 }
 
-// Producers go on adding while the number of partitions changes: each value is still worked in its order, one flush at
+// Producers add while the number of partitions changes: each value is still worked in its order, one flush at
 // a time, though its operations belong to several keys by then.
 func TestPartitionsChangeUnderLoad(t *testing.T) {
 	t.Parallel()

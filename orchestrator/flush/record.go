@@ -75,7 +75,7 @@ func (f *Flusher) write(ctx context.Context, ends []collectorstore.FlushEnd) {
 		n.Stats.FailedOps.Add(int64(r.Failed))
 		if r.Stale {
 			n.Stats.StaleFlushes.Add(1)
-			n.Log.Warn("a flush came back too late; it touched nothing", zap.String("collector", name),
+			n.Log.Warn("a flush returned too late; it changed nothing", zap.String("collector", name),
 				zap.Stringer("flush", ends[i].Flush.ID))
 		}
 		endpoint := ends[i].Claim.Spec.Endpoint
@@ -151,7 +151,7 @@ func (f *Flusher) Tend(ctx context.Context, lease workqueue.Lease) (again time.D
 		swept, err := collectorstore.New(f.node.Store).SweepCollectors(ctx, lease)
 		if swept.Released > 0 {
 			f.node.Stats.Released.Add(int64(swept.Released))
-			f.node.Log.Info("freed keys of flushes that were given up", zap.Int("keys", swept.Released))
+			f.node.Log.Info("freed keys of abandoned flushes", zap.Int("keys", swept.Released))
 			_ = f.flushAfter(nil)
 		}
 		if err != nil || !swept.More || ctx.Err() != nil {

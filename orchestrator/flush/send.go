@@ -82,7 +82,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 		if err == nil || ctx.Err() != nil {
 			return false
 		}
-		n.Log.Warn("whose a key is cannot be told; it is given back", zap.String("collector", w.claimed.Name),
+		n.Log.Warn("the owner of a key is unknown; it is given back", zap.String("collector", w.claimed.Name),
 			zap.Stringer("flush", end.Flush.ID), zap.Error(err))
 		end.Ops, end.Slots = nil, nil // it has no result
 		return true
@@ -99,7 +99,7 @@ func (f *Flusher) flush(ctx context.Context, w *flight, end *collectorstore.Flus
 	defer answer.mu.Unlock()
 	if answer.odd > 0 {
 		n.Stats.OddSlots.Add(int64(answer.odd))
-		n.Log.Warn("slots that were not asked for, or came twice; they are not taken", zap.String("collector",
+		n.Log.Warn("slots that were not requested, or came twice; they are dropped", zap.String("collector",
 			w.claimed.Name), zap.Stringer("flush", end.Flush.ID), zap.Int("slots", answer.odd))
 	}
 	end.Failure = failureOf(timed, q, err, limit)

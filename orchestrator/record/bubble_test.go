@@ -31,7 +31,7 @@ type world struct {
 	verdict settle.Verdict
 	commits [][]string // the services of each
 	aside   []string   // reasons of messages in quarantine
-	settled []string   // what became of each message: service and how
+	settled []string   // the outcome of each message: service and how
 	takes   time.Duration
 }
 
@@ -72,7 +72,6 @@ func (w *world) GivenUp(context.Context, *settle.Answer, uuid.UUID) error {
 
 func (w *world) Seen(settle.Recorded, time.Time) {}
 
-// message is one of a reply.
 type message struct {
 	jetstream.Msg
 
@@ -103,7 +102,6 @@ func (silent) Consumer(context.Context, string, string) (jetstream.Consumer, err
 	return nil, jetstream.ErrNoStreamResponse
 }
 
-// reply is a whole reply of a service.
 func (w *world) reply(service, body string) core.Message {
 	meta := wire.Meta{Run: uuid.New(), Slice: uuid.New(), Attempt: 1, Generation: 1, Mode: wire.ModeBatch}
 	h := meta.Reply()
@@ -112,7 +110,7 @@ func (w *world) reply(service, body string) core.Message {
 		from: service}}
 }
 
-// What is committed is acknowledged. What PostgreSQL refuses, what cannot be read, and what was not asked for is put
+// What is committed is acknowledged. What PostgreSQL refuses, what cannot be read, and what was not requested is put
 // aside, and keeps no other; while PostgreSQL is unavailable, everything is given back, and no more is read.
 func TestWhatBecomesOfReplies(t *testing.T) {
 	t.Parallel()
@@ -134,9 +132,9 @@ func TestWhatBecomesOfReplies(t *testing.T) {
 			true},
 		"of another endpoint": {world{verdict: settle.Verdict{Endpoint: "other"}}, []string{empty}, "a acknowledged", 1,
 			"wrong_endpoint", false},
-		"of items that were not asked for": {world{verdict: settle.Verdict{Foreign: []workqueue.Ordinal{7}}},
+		"of items that were not requested": {world{verdict: settle.Verdict{Foreign: []workqueue.Ordinal{7}}},
 			[]string{empty}, "a acknowledged", 1, "foreign_ordinal", false},
-		"given up, without a letter": {world{}, []string{failed}, "a given back", 1, "", false},
+		"abandoned, without a letter": {world{}, []string{failed}, "a given back", 1, "", false},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			w := &tc.world
@@ -151,7 +149,7 @@ func TestWhatBecomesOfReplies(t *testing.T) {
 			slices.Sort(w.settled)
 			if got := strings.Join(w.settled, ", "); got != tc.settled || len(w.commits) != tc.commits ||
 				strings.Join(w.aside, ", ") != tc.aside || (len(w.unrecorded) > 0) != tc.away {
-				t.Errorf("%s: %s, in %d commits; put aside for %v; told that PostgreSQL is unavailable: %t", name, got,
+				t.Errorf("%s: %s, in %d commits; quarantined for %v; told that PostgreSQL is unavailable: %t", name, got,
 					len(w.commits), w.aside, len(w.unrecorded) > 0)
 			}
 		})

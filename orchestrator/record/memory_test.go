@@ -141,7 +141,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 }
 
 // Items of any size take the memory of a node's buffers, however many or large they are. The largest results come in
-// pieces, which no service has as a whole here. It runs alone, since it measures the memory of all.
+// pieces, which no service has entirely here. It runs alone, since it measures the memory of all.
 func TestItemsOfAnySizeTakeBoundedMemory(t *testing.T) {
 	const bound = 128 << 20 // of node, service and server together; of which garbage is a little, by the limit
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(bound * 3 / 4))

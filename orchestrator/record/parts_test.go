@@ -81,7 +81,7 @@ func TestPartsOfAnySize(t *testing.T) {
 	b.Check(t)
 }
 
-// An item whose part is lost fails alone, and not for ever.
+// An item whose part is lost fails alone, and not indefinitely.
 func TestAPartThatIsLost(t *testing.T) {
 	t.Parallel()
 	b := &bundle{nodetest.ServersOnly(t)}

@@ -55,7 +55,7 @@ func (t pieceTaker) take(ctx context.Context, pieces []piece) (complete []readin
 		answer, err := t.judge(ctx, p, &taken[i])
 		switch {
 		case err != nil:
-			t.node.Log.Error("cannot look at a result that came in pieces; giving its last back", zap.Error(err))
+			t.node.Log.Error("cannot check a result that came in pieces; giving its last back", zap.Error(err))
 			t.replies.Settle(p.msg, core.GiveBack)
 		case answer != nil:
 			complete = append(complete, reading{p.msg, *answer})
@@ -112,7 +112,7 @@ func (t pieceTaker) judge(ctx context.Context, p *piece, of *export.Taken) (*set
 		t.replies.Settle(p.msg, jetstream.Msg.Ack)
 	case export.Foreign:
 		t.quarantine(ctx, p.msg, "foreign_ordinal", fmt.Sprintf(
-			"a piece of a result for ordinal %d, which was not asked for", p.Ordinal), slice)
+			"a piece of a result for ordinal %d, which was not requested", p.Ordinal), slice)
 	case export.WrongEndpoint:
 		detail := objection(settle.Verdict{Endpoint: of.Endpoint}, p.Endpoint)
 		t.quarantine(ctx, p.msg, detail.reason, detail.text, slice)

@@ -136,7 +136,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 		swap(" 10000 ", " 9999 ")(piecesOf(f, slice, 2, data, 3000)),            // too many bytes
 		swap(" 10000 ", " 10001 ")(piecesOf(f, slice, 3, data, 3000)),           // too few
 		piecesOf(f, slice, 4, data, 3000)[1:],                                   // one is lost
-		piecesOf(f, slice, 77, data, 5000),                                      // was not asked for
+		piecesOf(f, slice, 77, data, 5000),                                      // was not requested
 		piecesOf(f, workqueue.NewSliceID(), 5, data, 5000),                      // of a slice that is none
 	} {
 		f.Publish(t, msgs...)
@@ -159,7 +159,7 @@ func TestPiecesThatAreNotRight(t *testing.T) {
 		}
 	}
 	if got := b.Reasons(t); got["foreign_ordinal"] != 2 || got["wrong_endpoint"] != 1 || len(got) != 2 {
-		t.Errorf("put aside: %v", got)
+		t.Errorf("quarantined: %v", got)
 	}
 	if s := b.Node.Stats(); s.Stale < 2 {
 		t.Errorf("%d stale messages, want those of the unknown slice at least", s.Stale)

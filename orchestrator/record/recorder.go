@@ -72,7 +72,7 @@ type Recorder struct {
 	replies    *core.SharedConsumer // the shared reply consumer
 	unrecorded chan struct{}        // a reply could not be recorded
 	held       *semaphore.Weighted  // of heldBytes
-	whole      sync.Mutex           // for a result in pieces that is read as a whole
+	whole      sync.Mutex           // for a result in pieces that is read entirely
 }
 
 // New returns a recorder.

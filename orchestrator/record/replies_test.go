@@ -21,7 +21,7 @@ import (
 )
 
 // A service that goes wrong in every way there is, and strangers who write to its reply subject: each message is put
-// aside with its reason, and the consumer goes on. The slice of which a reply could not be read comes again at once, in
+// aside with its reason, and the consumer continues. The slice of an unreadable reply comes again immediately, in
 // halves; what others say about a slice changes nothing. The honest replies that come last count.
 func TestRepliesThatCannotBeTaken(t *testing.T) {
 	t.Parallel()
@@ -79,7 +79,7 @@ func TestRepliesThatCannotBeTaken(t *testing.T) {
 		aside += n
 	}
 	if aside != len(wrong) || reasons["foreign_ordinal"] != 1 || reasons["wrong_endpoint"] != 1 {
-		t.Errorf("%d were put aside for reasons %v; want %d", aside, reasons, len(wrong))
+		t.Errorf("%d were quarantined for reasons %v; want %d", aside, reasons, len(wrong))
 	}
 	if n, again := b.Node.Stats().Stale, b.Again(t); n < 1 || n > 1+again {
 		t.Errorf("%d stale replies, %d came again; want the one of an unknown slice", n, again)

@@ -206,7 +206,7 @@ func (r *round) cancelOld(ctx context.Context, f *store.WaitingOccurrence) error
 	return nil
 }
 
-// over reports whether an error means that a run has ended or was deleted.
+// over reports whether an error means that a run ended or was deleted.
 func over(err error) bool {
 	_, state := errors.AsType[*workqueue.StateError](err)
 	return state || errors.Is(err, workqueue.ErrNotFound)
@@ -254,7 +254,7 @@ func (d *LeaderTask) load(ctx context.Context, claim store.OccurrenceClaim, spec
 			zap.Bool("existing", started.Existing))
 		return
 	case ctx.Err() != nil:
-		log.Info("gave up the start of a run; the leader after this one takes it up")
+		log.Info("abandoned the start of a run; the next leader continues it")
 		return
 	}
 	end := d.afterFailure(&claim, spec, err)

@@ -8,20 +8,19 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	_ "time/tzdata" // a machine may have no time zones, or others than its neighbour
+	_ "time/tzdata" // a machine may have no time zones, or others than its neighbor
 )
 
 // clock is the local time of a zone. A local time, called wall, is a time in UTC with the same fields.
 type clock struct{ zone *time.Location }
 
-// openZone returns the clock of an IANA zone.
 func openZone(name string) (clock, error) {
 	if name == "Local" || strings.EqualFold(name, "local") {
 		return clock{}, fmt.Errorf("%q is another zone on each machine; name one, like Europe/Berlin or UTC", name)
 	}
 	zone, err := time.LoadLocation(name)
 	if err != nil || name == "" {
-		return clock{}, fmt.Errorf("there is no time zone %.60q; want a name of IANA, like Europe/Berlin or UTC", name)
+		return clock{}, fmt.Errorf("no time zone %.60q; use an IANA name, like Europe/Berlin or UTC", name)
 	}
 	return clock{zone}, nil
 }

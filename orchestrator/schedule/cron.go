@@ -29,7 +29,7 @@ func parseCron(text string) (*expression, time.Duration, error) {
 		return nil, 0, fmt.Errorf("it has %d characters; an expression has at most %d", len(text), maxCronBytes)
 	}
 	if strings.Contains(text, "TZ=") {
-		return nil, 0, errors.New("a time zone does not stand in the expression; use the field zone")
+		return nil, 0, errors.New("a time zone does not belong in the expression; use the field zone")
 	}
 	if every, ok := strings.CutPrefix(text, "@every"); ok {
 		interval, err := parseEvery(strings.TrimSpace(every))

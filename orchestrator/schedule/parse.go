@@ -178,7 +178,7 @@ func checkURL(template, text string) error {
 		return errors.New("want an address like https://crm.example.com/customers?as-of={due.date}")
 	}
 	if u.User != nil {
-		return errors.New("no user or password in it: secrets stand in the operator's connections")
+		return errors.New("no user or password in it: secrets belong in the operator's connections")
 	}
 	origin, _, _ := strings.Cut(strings.SplitN(template, "://", 2)[1], "/")
 	if strings.ContainsAny(origin, "{}") {

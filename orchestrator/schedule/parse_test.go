@@ -94,7 +94,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 	t.Parallel()
 	const rest = "endpoint: e\nitems: {file: f.csv}\n"
 	for text, want := range map[string]string{
-		`cron: "TZ=UTC 0 0 * * *"`:                         "s:1:7: cron: a time zone does not stand in the expression",
+		`cron: "TZ=UTC 0 0 * * *"`:                         "s:1:7: cron: a time zone does not belong in the expression",
 		`cron: "CRON_TZ="`:                                 "use the field zone",
 		`cron: "@reboot"`:                                  "unrecognized descriptor: @reboot",
 		`cron: "@every 0s"`:                                "0s is too often; at least 1m0s",
@@ -118,9 +118,9 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		`cron: "0 0 * foo *"`:                              "failed to parse int from foo",
 		"cron: 0 0 * * *\nevery: 5m":                       "s:2:8: every: give one of cron and every",
 		"zone: UTC":                                        "cron: give one of cron",
-		"every: 5m\nzone: Mars/Phobos":                     "s:2:7: zone: there is no time zone \"Mars/Phobos\"",
+		"every: 5m\nzone: Mars/Phobos":                     "s:2:7: zone: no time zone \"Mars/Phobos\"",
 		"every: 5m\nzone: Local":                           "is another zone on each machine",
-		"every: 5m\nzone: ../../etc/passwd":                "there is no time zone",
+		"every: 5m\nzone: ../../etc/passwd":                "no time zone",
 		"every: 5m\nplan: p":                               "plan: give one of plan",
 		"every: 5m\nmisfire_limit: 3":                      "it goes with misfire: all",
 		"every: 5m\non_late: pause":                        "s:2:10: on_late: it goes with done_by",

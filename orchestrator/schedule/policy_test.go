@@ -150,7 +150,7 @@ func TestDue(t *testing.T) {
 				times(got.Missed), c.fire, c.missed)
 		}
 		if want, _ := s.Next(instant(t, "2026-01-01T"+c.now+"Z")); !got.Next.Equal(want) {
-			t.Errorf("%q at %s goes on at %s; want %s", c.lines, c.now, got.Next, want)
+			t.Errorf("%q at %s continues at %s; want %s", c.lines, c.now, got.Next, want)
 		}
 	}
 }
@@ -239,7 +239,7 @@ func TestNext(t *testing.T) {
 		{`"0 * * * *"`, "Australia/Lord_Howe", "2026-10-03T14:40:00Z", "04 03:00+11, 04 04:00+11, 04 05:00+11"},
 		// Kwajalein had 30 September 1969 twice.
 		{`"0 18 * * *"`, "Pacific/Kwajalein", "1969-10-01T02:00:00Z", "01 18:00-12, 02 18:00-12, 03 18:00-12"},
-		// Apia had no 30 December 2011, and goes on with the 31st.
+		// Apia had no 30 December 2011, and continues with the 31st.
 		{`"0 9 * * *"`, "Pacific/Apia", "2011-12-29T12:00:00Z", "29 09:00-10, 31 00:00+14, 31 09:00+14"},
 		// The 2nd of August 2026 is a Sunday.
 		{`"0 9 * * 7"`, "UTC", "2026-08-01T00:00:00Z", "02 09:00+00, 09 09:00+00, 16 09:00+00"},

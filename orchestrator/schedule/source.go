@@ -46,11 +46,11 @@ func CheckURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https":
-		return nil, refused("url: %.200q is no URL; want one like https://api.bank.example/customers.ndjson", text)
+		return nil, refused("url: %.200q is not a URL; want one like https://api.bank.example/customers.ndjson", text)
 	case u.User != nil:
 		return nil, refused("url: a user or a password does not belong in a URL")
 	case u.Fragment != "":
-		return nil, refused("url: a fragment, from # on, is not sent; leave it out")
+		return nil, refused("url: a fragment, after #, is not sent; leave it out")
 	}
 	return u, nil
 }
@@ -168,9 +168,9 @@ func (b *urlBody) failed(err error) error {
 	case late:
 		why, passes = slow.Error(), true
 	case b.ctx.Err() != nil:
-		why, passes = "it was given up", true
+		why, passes = "it was abandoned", true
 	case errors.Is(err, io.ErrUnexpectedEOF):
-		why, passes = "it broke off in its answer; nothing was started", true
+		why, passes = "its answer ended early; nothing was started", true
 	}
 	return &SourceError{Problem: "url: " + b.host + ": " + why, Passes: passes}
 }
@@ -224,7 +224,7 @@ func (f *Files) Close() error { return f.root.Close() }
 // CheckPath returns a *SourceError for a path that cannot be below a directory.
 func CheckPath(path string) error {
 	if !filepath.IsLocal(path) {
-		return refused("file %q is no path below the directory of schedules' files; give one like daily/customers.csv, "+
+		return refused("file %q is not a path below the directory of schedules' files; give one like daily/customers.csv, "+
 			"without a leading / and without ..", path)
 	}
 	return nil
@@ -239,7 +239,7 @@ func (f *Files) Open(path string) (io.ReadCloser, error) {
 	if err := CheckPath(path); err != nil {
 		return nil, err
 	}
-	// Non-blocking: a pipe might block forever.
+	// Non-blocking: a pipe might block indefinitely.
 	file, err := f.root.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
 		return nil, fileProblem(path, err)
@@ -268,5 +268,5 @@ func fileProblem(path string, err error) error {
 	if _, system := errors.AsType[syscall.Errno](err); system {
 		return later("file %q cannot be read: %v", path, err)
 	}
-	return refused("file %q leads out of the directory of schedules' files, or is no path: %v", path, err)
+	return refused("file %q leads out of the directory of schedules' files, or is not a path: %v", path, err)
 }

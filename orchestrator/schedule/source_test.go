@@ -65,7 +65,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 		testenv.Same(t, read(t, from, err), "id\n1\n", "%s", path)
 	}
 	for path, want := range map[string]string{
-		"../secret": "no path below", "/etc/passwd": "no path below", "daily/../../secret": "no path below", "": "no path",
+		"../secret": "not a path below", "/etc/passwd": "not a path below", "daily/../../secret": "not a path below", "": "not a path",
 		"far": "leads out of", "near": "leads out of", "up/secret": "leads out of",
 		"daily": "is a directory", "pipe": "a pipe", "a\x00b": "",
 	} {
@@ -78,7 +78,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	_, err = none.Open("daily/a.csv")
 	wants(t, "without a directory", err, "--schedule-files DIR", false)
 	_, err = schedule.OpenFiles(filepath.Join(above, "nope"))
-	testenv.Fails(t, err, "a directory that is not there is opened")
+	testenv.Fails(t, err, "a directory that does not exist is opened")
 }
 
 // sources answers as sources of items do, and should not.
@@ -123,7 +123,7 @@ func sources(t *testing.T) *httptest.Server {
 func web(t *testing.T, allow ...connections.Network) (*schedule.Web, *httpfetch.Client) {
 	t.Helper()
 	client := testenv.Must(httpfetch.New(&connections.Connections{HTTP: connections.HTTP{AllowPrivate: allow}},
-		httpfetch.Config{ConnectTimeout: time.Minute}))(t) // many tests run at once
+		httpfetch.Config{ConnectTimeout: time.Minute}))(t) // many tests run concurrently
 	t.Cleanup(client.Close)
 	return schedule.NewWeb(client.Transport()), client
 }
@@ -148,11 +148,11 @@ func TestItemsFromURLs(t *testing.T) {
 	}
 	body = testenv.Must(from.Open(t.Context(), server.URL+"/cut"))(t)
 	_, err = io.ReadAll(body)
-	wants(t, "an answer that breaks off", err, "broke off", true)
+	wants(t, "an answer that ends early", err, "ended early", true)
 	_ = body.Close()
 	for text, want := range map[string]string{
-		"": "no URL", "file:///etc/passwd": "no URL", "http://": "no URL", "https://u:p@h.example/": "a password",
-		"https://h.example/#x": "a fragment", "http://h.example:x/": "no URL",
+		"": "not a URL", "file:///etc/passwd": "not a URL", "http://": "not a URL", "https://u:p@h.example/": "a password",
+		"https://h.example/#x": "a fragment", "http://h.example:x/": "not a URL",
 	} {
 		_, err := from.Open(t.Context(), text)
 		wants(t, text, err, want, false)

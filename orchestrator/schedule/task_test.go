@@ -71,7 +71,7 @@ func dieBeforeTheLoad(w *world, _ *leader, kill func()) {
 func dieAfterTheLoad(w *world, _ *leader, kill func()) { w.after = kill }
 
 // TestStoppedLeaderComesBack stops a leader in the middle of a start for longer than its lease, has the next one start
-// the run, and lets the first go on.
+// the run, and lets the first continue.
 func TestStoppedLeaderComesBack(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
@@ -188,7 +188,6 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 		"were started more than once")
 }
 
-// become sets the state of a schedule.
 func (w *world) become(name string, state string) {
 	w.Helper()
 	testenv.Must(store.New(w.store).SetSchedule(w.Context(), name, state, next, "ann"))(w)
@@ -253,7 +252,7 @@ func TestWindowAndLate(t *testing.T) {
 	held := w.number(`SELECT count(*) FROM batchrun WHERE hold IS NOT NULL`)
 	events := w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`)
 	if held != 1 || events != 3 {
-		t.Errorf("%d runs are held, and %d events tell of 3 late runs", held, events)
+		t.Errorf("%d runs are held, and %d events report 3 late runs", held, events)
 	}
 }
 
@@ -275,7 +274,7 @@ func TestStartsThatFail(t *testing.T) {
 		case "panic":
 			panic("mutant")
 		}
-		return errors.New("the file is not there yet")
+		return errors.New("the file does not exist yet")
 	}
 	w.stop("09:00:00") // until all has been tried once
 	l.settle()
@@ -283,7 +282,7 @@ func TestStartsThatFail(t *testing.T) {
 	w.want("empty", "09:00 skipped")
 	w.want("panic", "09:00 failed")
 	w.want("later", "09:00 due")
-	if f := w.last("later"); f.Reason != "attempt 1 of 3: the file is not there yet" || f.Attempts != 1 {
+	if f := w.last("later"); f.Reason != "attempt 1 of 3: the file does not exist yet" || f.Attempts != 1 {
 		t.Errorf("it waits as %+v", f)
 	}
 	w.stop("09:00:30") // 5 s later, and 10 s
@@ -291,13 +290,13 @@ func TestStartsThatFail(t *testing.T) {
 	w.stop("09:00:59")
 	l.settle()
 	w.want("later", "09:00 failed")
-	if f := w.last("later"); f.Reason != "attempt 3 of 3: the file is not there yet" || f.Attempts != 3 {
+	if f := w.last("later"); f.Reason != "attempt 3 of 3: the file does not exist yet" || f.Attempts != 3 {
 		t.Errorf("it failed as %+v", f)
 	}
 	w.set("09:05:00")
 	l.settle()
 	w.want("deadline", "09:00 missed")
-	testenv.Has(t, w.last("deadline").Reason, "the file is not there yet", "it was missed as")
+	testenv.Has(t, w.last("deadline").Reason, "the file does not exist yet", "it was missed as")
 	if w.runs() != 0 || w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.failed'`) != 3 {
 		t.Errorf("%d runs", w.runs())
 	}

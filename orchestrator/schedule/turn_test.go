@@ -197,7 +197,7 @@ SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() F
 	}
 }
 
-// TestStartThatEndsItsNodes is taken up again and again, and in the end no more.
+// TestStartThatEndsItsNodes is taken up repeatedly, and in the end no more.
 func TestStartThatEndsItsNodes(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "08:59:00")
@@ -335,7 +335,7 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 		t.Errorf("a run that was late takes answers still: %d, %t", taken, stale)
 	}
 	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`), 4,
-		"events tell of 4 late runs")
+		"events report 4 late runs")
 	runs := w.runs()
 	w.exec(`UPDATE schedule SET state = 'paused' WHERE name <> 'cancel'`)
 	w.set("2031-05-06T09:00:01Z")

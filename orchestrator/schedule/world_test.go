@@ -55,7 +55,7 @@ func newWorld(t *testing.T, now string) *world {
 	return w
 }
 
-// set puts the database's clock to a time, from which it goes on.
+// set puts the database's clock to a time, from which it continues.
 func (w *world) set(now string) {
 	w.Helper()
 	testenv.SetClock(w, w.pool, instant(w.T, now))
@@ -89,7 +89,7 @@ func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err er
 	return due, ok, nil
 }
 
-// apply puts a schedule on record, of which only the lines that matter are given.
+// apply saves a schedule, of which only the lines that matter are given.
 func (w *world) apply(name, lines string) {
 	w.Helper()
 	source := "endpoint: e\nitems: {file: f.csv}\n" + lines
@@ -190,7 +190,7 @@ func (l *leader) settle() (again time.Duration) {
 	return 0
 }
 
-// occurrences writes what became of due times, the oldest first: when, of what kind but due, state and reason.
+// occurrences writes the outcome of due times, the oldest first: when, of what kind but due, state and reason.
 func (w *world) occurrences(name string) string {
 	w.Helper()
 	list, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
@@ -214,7 +214,6 @@ func (w *world) want(name, occurrences string) {
 	testenv.Same(w, w.occurrences(name), occurrences, "%s", name)
 }
 
-// last is the newest occurrence.
 func (w *world) last(name string) store.Occurrence {
 	w.Helper()
 	list, err := store.New(w.store).Occurrences(w.Context(), store.OccurrenceFilter{Schedule: name})
@@ -232,7 +231,6 @@ func (w *world) number(sql string) (n int) {
 
 func (w *world) runs() int { return w.number(`SELECT count(*) FROM batchrun`) }
 
-// end ends the runs that are in progress.
 func (w *world) end() {
 	w.Helper()
 	testenv.Must(control.New(w.store).Cancel(w.Context(), control.Control{All: true, Actor: "ann"}))(w)

@@ -135,11 +135,11 @@ func (e *Consumers) look(ctx context.Context, name, subjects string, consumerOf 
 	of := ConsumersOf{Name: name, Held: map[string]uint64{}}
 	stream, err := e.node.JS.Stream(ctx, name)
 	if err != nil {
-		return of, fmt.Errorf("look at stream %s: %w", name, err)
+		return of, fmt.Errorf("check stream %s: %w", name, err)
 	}
 	info, err := stream.Info(ctx, jetstream.WithSubjectFilter(subjects))
 	if err != nil {
-		return of, fmt.Errorf("look at stream %s: %w", name, err)
+		return of, fmt.Errorf("check stream %s: %w", name, err)
 	}
 	of.Stream, of.Made, of.First = stream, info.Created, info.State.FirstSeq
 	for subject, count := range info.State.Subjects {

@@ -161,7 +161,7 @@ func (k *Keeper) Watch(ctx context.Context) {
 			return
 		}
 		if err != nil && ctx.Err() == nil {
-			k.node.Log.Warn("look at the streams", zap.Error(err))
+			k.node.Log.Warn("check the streams", zap.Error(err))
 			_ = backoff.Sleep(ctx, lookPause) // everything that waits for JetStream requests the next check
 		}
 	}
@@ -227,7 +227,7 @@ func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error
 	for i, name := range sliceStreams() {
 		stream, err := k.node.JS.Stream(ctx, name)
 		if err != nil {
-			return fmt.Errorf("look at stream %s: %w", name, err)
+			return fmt.Errorf("check stream %s: %w", name, err)
 		}
 		seqs[i] = stream.CachedInfo().State.LastSeq
 	}
@@ -242,7 +242,7 @@ func (k *Keeper) lookForRewind(ctx context.Context, current session.Epoch) error
 	return nil
 }
 
-// replaceStream deletes an unusable stream of ours; the next check recreates it. PostgreSQL knows what it held. The
+// replaceStream deletes our unusable stream; the next check recreates it. PostgreSQL knows what it held. The
 // event and dead-letter streams stay: their messages are stored nowhere else.
 func (k *Keeper) replaceStream(ctx context.Context, conflict *stream.ConflictError) error {
 	if Keeps(conflict.Stream) {

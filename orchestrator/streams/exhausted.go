@@ -79,7 +79,7 @@ func (l *Letters) giveUp(ctx context.Context, x exhaustion) error {
 	defer cancel()
 	stream, err := l.node.JS.Stream(ctx, x.Stream)
 	if err != nil {
-		return fmt.Errorf("look at stream %s: %w", x.Stream, err)
+		return fmt.Errorf("check stream %s: %w", x.Stream, err)
 	}
 	made := stream.CachedInfo().Created
 	if made.After(x.Timestamp) {
@@ -124,7 +124,7 @@ func (l *Letters) wasDelivered(ctx context.Context, x exhaustion, msg *jetstream
 		return false, nil // a new consumer delivers the message again
 	}
 	if err != nil {
-		return false, fmt.Errorf("look at consumer %s: %w", x.Consumer, err)
+		return false, fmt.Errorf("check consumer %s: %w", x.Consumer, err)
 	}
 	return consumer.CachedInfo().Delivered.Stream >= x.Sequence, nil
 }
@@ -190,7 +190,7 @@ func (l *Letters) exhaustedAnswer(ctx context.Context, x exhaustion, msg *jetstr
 func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Meta) (nats.Header, error) {
 	flows, err := l.node.JS.Stream(ctx, wire.StreamFlow)
 	if err != nil {
-		return nil, fmt.Errorf("look at stream %s: %w", wire.StreamFlow, err)
+		return nil, fmt.Errorf("check stream %s: %w", wire.StreamFlow, err)
 	}
 	msg, err := flows.GetLastMsgForSubject(ctx, wire.FlowStateSubject(endpoint, answer.Slice))
 	if errors.Is(err, jetstream.ErrMsgNotFound) {
@@ -209,7 +209,7 @@ func (l *Letters) flowState(ctx context.Context, endpoint string, answer wire.Me
 func (l *Letters) failCaller(ctx context.Context, request nats.Header, endpoint, message string) error {
 	meta, err := wire.ReadMeta(request)
 	if err != nil {
-		l.node.Log.Warn("a request that was given up does not say who asked", zap.Error(err))
+		l.node.Log.Warn("an abandoned request does not name its requester", zap.Error(err))
 		return nil
 	}
 	failure := wire.SlotError{Code: wire.CodeDeliveries, Message: message, Retry: true}
@@ -300,7 +300,7 @@ func (l *Letters) sweepConsumer(
 			return nil
 		}
 		if err != nil {
-			return fmt.Errorf("look for messages of consumer %s: %w", info.Name, err)
+			return fmt.Errorf("find messages of consumer %s: %w", info.Name, err)
 		}
 		if msg.Sequence > upTo {
 			return nil

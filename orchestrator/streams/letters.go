@@ -37,7 +37,7 @@ type Letters struct {
 	endpoints core.Ensurer
 	after     core.OutcomeObserver
 	reader    *core.SharedConsumer // of the stream of dead letters
-	requeued  chan struct{}        // signalled when requeued dead letters wait to be sent
+	requeued  chan struct{}        // signaled when requeued dead letters wait to be sent
 	exhausted chan exhaustion
 }
 
@@ -195,7 +195,7 @@ func known[T ~[16]byte](id uuid.UUID) *T {
 
 const deadLetterBatch = 100
 
-// PublishDeadLetters sends requeued dead letters whenever signalled, until ctx ends. The id differs per requeue and
+// PublishDeadLetters sends requeued dead letters whenever signaled, until ctx ends. The id differs per requeue and
 // is the same on every node, so JetStream stores each once. If JetStream then loses it, it is not reissued.
 func (l *Letters) PublishDeadLetters(ctx context.Context) {
 	for {

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/pace"
 )
 
-// list has someone say that he listens, as a service with the least of permissions can.
+// list announces a listener, as a service with the least of permissions can.
 func (b *bundle) list(t *testing.T, stages map[string]int) {
 	t.Helper()
 	svc := testenv.Must(micro.AddService(testenv.Conn(t, b.NS), micro.Config{
@@ -63,7 +63,7 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	for stream, name := range map[string]string{wire.StreamWork: "plain", wire.StreamStage: "flow"} {
 		testenv.NoError(t, js.DeleteConsumer(t.Context(), stream, name))
 	}
-	made("the consumers are made again")
+	made("the consumers are recreated")
 }
 
 type setter interface {
@@ -104,7 +104,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	took := time.Since(begun)
 	consumer := testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 	if got := stream.SettingsOf(consumer.CachedInfo()).Concurrency; got != 5 && took < leftToLeader {
-		t.Errorf("after %s the consumer has the concurrency %d; want 5 at once", took, got)
+		t.Errorf("after %s the consumer has the concurrency %d; want 5 immediately", took, got)
 	}
 	wanted("the setting reaches the consumer", 5)
 	set.Concurrency = 0
@@ -116,7 +116,7 @@ func TestEndpointSettingsReachTheConsumer(t *testing.T) {
 	testenv.NoError(t, change(t, pace.New(b.Store), set))
 	wanted("the leader brings the next setting", 7)
 	testenv.NoError(t, js.DeleteConsumer(t.Context(), wire.StreamWork, "statement"))
-	wanted("a consumer made again has the setting", 7)
+	wanted("a recreated consumer has the setting", 7)
 	consumer = testenv.Must(js.Consumer(t.Context(), wire.StreamWork, "statement"))(t)
 	config := consumer.CachedInfo().Config
 	config.MaxDeliver, config.Metadata = -1, nil

@@ -159,7 +159,6 @@ func (a *attacker) utter(subject string, header nats.Header, body []byte) {
 	a.ask("$JS.API.DIRECT.GET.TRANCHE_FLOW."+note, subject, nil)
 }
 
-// uttering is an attack by utter.
 func uttering(subject string) func(*attacker) {
 	return func(a *attacker) { a.utter(subject, nil, []byte(marked)) }
 }
@@ -214,7 +213,7 @@ func outrun(a *attacker) bool {
 	return a.Number(a.t, `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, a.taken) == 1
 }
 
-// transformed are the settings of the stream of replies, but for one.
+// transformed are the settings of the stream of replies, except one.
 func (a *attacker) transformed() []byte {
 	replies := testenv.Must(a.all.Stream(a.t.Context(), wire.StreamReply))(a.t)
 	config := replies.CachedInfo().Config

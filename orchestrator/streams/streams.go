@@ -101,7 +101,7 @@ func (k *Keeper) logDiffering(set *session.StreamSettings) {
 	filled := StreamConfig(&set.StreamValues)
 	first, are := k.cfg.firstStreams(), StreamValues(&filled)
 	if differs := first.Against(&are); len(differs) > 0 {
-		k.node.Log.Warn("the streams are not as this node was told: their settings are kept in the database, for all nodes, "+
+		k.node.Log.Warn("the streams differ from this node's flags: their settings are kept in the database, for all nodes, "+
 			"and those of a node count only when there are none yet; change them with: tranche streams set",
 			zap.Strings("differing", differs))
 	}
@@ -136,7 +136,7 @@ func (k *Keeper) Tending() func(context.Context, workqueue.Lease) (time.Duration
 		case refused(err):
 			if last.revision != set.Revision {
 				last = refusal{revision: set.Revision, pauses: backoff.Exponential{First: refusedFirst, Longest: refusedPause}}
-				k.node.Log.Error("the streams cannot be made as they are set; see: tranche streams", zap.Error(err))
+				k.node.Log.Error("the streams cannot be made with their settings; see: tranche streams", zap.Error(err))
 			}
 			pause := last.pauses.Next()
 			last.until = time.Now().Add(pause)

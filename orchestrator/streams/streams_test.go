@@ -62,7 +62,7 @@ func (b *streamBench) left(sub *nats.Subscription) int {
 }
 
 // join starts a node whose program wants the streams to be like that, and returns what it warns of. Its lease and its
-// session last: who begins to lead tries at once what was refused.
+// session last: who begins to lead tries immediately what was refused.
 func (b *streamBench) join(streams stream.Config) *observer.ObservedLogs {
 	b.Helper()
 	core, logs := observer.New(zapcore.WarnLevel)
@@ -154,7 +154,7 @@ func TestARefusedSettingOfStreams(t *testing.T) {
 	}
 	testenv.NoError(t, b.js.DeleteStream(t.Context(), wire.StreamStage))
 	b.heard(b.made, 7)
-	testenv.Same(t, b.stream(wire.StreamStage).Config.Replicas, 1, "copies of the lost stream that was made again")
+	testenv.Same(t, b.stream(wire.StreamStage).Config.Replicas, 1, "copies of the lost stream that was recreated")
 	auto := 0
 	b.change(session.StreamChanges{Replicas: &auto})
 	b.eventually("the trouble is over", func() bool {

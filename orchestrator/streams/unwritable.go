@@ -109,7 +109,7 @@ func (c *streamReconciler) round(ctx context.Context) error {
 		}
 		c.faults = map[string]time.Time{}
 		for _, f := range known {
-			c.faults[f.Stream] = time.Now() // on this node's clock, from now on
+			c.faults[f.Stream] = time.Now() // on this node's clock
 		}
 	}
 	due, err := c.due(ctx)
@@ -192,7 +192,7 @@ func (c *streamReconciler) try(ctx context.Context, due []string, room bool) err
 		probes.Go(func() {
 			info, err := c.led(ctx, name)
 			if err != nil {
-				failed[i] = fmt.Errorf("look at stream %s: %w", name, err)
+				failed[i] = fmt.Errorf("check stream %s: %w", name, err)
 				return
 			}
 			made[i] = info.Created
@@ -293,7 +293,7 @@ func (c *streamReconciler) replace(ctx context.Context, name string) error {
 func (k *Keeper) lettersLeft(ctx context.Context) (bool, error) {
 	consumer, err := k.node.JS.Consumer(ctx, wire.StreamDead, wire.DeadLetterConsumer)
 	if err != nil {
-		return true, fmt.Errorf("look for dead letters: %w", err)
+		return true, fmt.Errorf("find dead letters: %w", err)
 	}
 	info := consumer.CachedInfo()
 	return info.NumPending > 0 || info.NumAckPending > 0, nil

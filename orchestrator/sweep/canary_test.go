@@ -22,7 +22,7 @@ func (b *bundle) canary(t *testing.T, share float64) {
 	testenv.Must(b.Node.Endpoints().ChangeEndpoint(t.Context(), change, "ann"))(t)
 }
 
-// What no service has received goes on where requests go from then on, each item once, and leaves the stream.
+// What no service has received continues where requests go from then on, each item once, and leaves the stream.
 func TestRequestsLeaveACanary(t *testing.T) {
 	t.Parallel()
 	for what, c := range map[string]struct {

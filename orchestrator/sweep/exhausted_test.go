@@ -22,7 +22,7 @@ import (
 )
 
 // exhaust takes the first message of a consumer and gives it back until the server delivers it no more, as a service
-// does that dies of it again and again.
+// does that dies of it repeatedly.
 func (b *bundle) exhaust(t *testing.T, stream, name string) {
 	t.Helper()
 	consumer := testenv.Must(b.JS(t).Consumer(t.Context(), stream, name))(t)
@@ -40,7 +40,7 @@ func (b *bundle) exhaust(t *testing.T, stream, name string) {
 			t.Error(err)
 		}
 	}, jetstream.PullMaxMessages(1)))(t)
-	testenv.Must(noticed.NextMsg(nodetest.Stuck))(t) // the server was to deliver it once more
+	testenv.Must(noticed.NextMsg(nodetest.Stuck))(t) // the server was to deliver it again
 	testenv.NoError(t, noticed.Unsubscribe())
 	taking.Drain()
 	<-taking.Closed()
@@ -75,7 +75,7 @@ func (b *bundle) lying(t *testing.T, stream, subject string) uint64 {
 	return info.State.Subjects[subject]
 }
 
-// A request that kills whoever takes it is removed and recorded once, although two nodes run, and its items go on in
+// A request that kills whoever takes it is removed and recorded once, although two nodes run, and its items continue in
 // four pieces that get few deliveries.
 func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 	t.Parallel()
@@ -234,7 +234,6 @@ func TestExhaustedReplyOfAFlow(t *testing.T) {
 	b.Check(t)
 }
 
-// take fetches one request.
 func (b *bundle) take(t *testing.T, endpoint string) (msg jetstream.Msg) {
 	t.Helper()
 	js := b.JS(t)

@@ -151,7 +151,7 @@ func (s *lostSweep) page(ctx context.Context) ([]settle.Unanswered, error) {
 func (s *lostSweep) markGone(ctx context.Context, page []settle.Unanswered) error {
 	stream, err := s.node.JS.Stream(ctx, wire.StreamWork)
 	if err != nil {
-		return fmt.Errorf("look for requests: %w", err)
+		return fmt.Errorf("find requests: %w", err)
 	}
 	state := stream.CachedInfo().State
 	first := int64(state.FirstSeq)
@@ -213,7 +213,7 @@ func requestIs(ctx context.Context, stream jetstream.Stream, u settle.Unanswered
 		return false, nil
 	}
 	if err != nil {
-		return false, fmt.Errorf("look for the request of slice %s: %w", u.ID, err)
+		return false, fmt.Errorf("find the request of slice %s: %w", u.ID, err)
 	}
 	return msg.Header.Get(wire.HeaderMsgID) == u.ID.String(), nil
 }
@@ -228,7 +228,7 @@ func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err err
 	}
 	recorder, err := s.node.JS.Consumer(ctx, wire.StreamReply, wire.RecorderConsumer)
 	if err != nil {
-		return nil, fmt.Errorf("look at what is recorded: %w", err)
+		return nil, fmt.Errorf("check what is recorded: %w", err)
 	}
 	for _, u := range gone {
 		mark := s.marks[u.ID]
@@ -242,7 +242,7 @@ func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err err
 	}
 	replies, err := s.node.JS.Stream(ctx, wire.StreamReply)
 	if err != nil {
-		return lost, fmt.Errorf("look for replies: %w", err)
+		return lost, fmt.Errorf("find replies: %w", err)
 	}
 	for _, mark := range ended {
 		mark.replies = max(1, replies.CachedInfo().State.LastSeq)
@@ -250,7 +250,7 @@ func (s *lostSweep) lost(ctx context.Context) (lost []workqueue.SliceID, err err
 	return lost, unknown
 }
 
-// ended returns the marks of slices that from now on can only wait for their reply. It leaves time for the caller.
+// ended returns the marks of slices that can now only wait for their reply. It leaves time for the caller.
 func (s *lostSweep) ended(ctx context.Context, gone []settle.Unanswered) (ended []*lostMark, err error) {
 	ctx, cancel := context.WithTimeout(ctx, s.cfg.LeaseTTL/8)
 	defer cancel()
@@ -377,7 +377,7 @@ func (f *suspensions) begin(ctx context.Context, s *suspension) error {
 		for _, name := range []string{wire.StreamWork, wire.StreamStage} {
 			stream, err := f.js.Stream(ctx, name)
 			if err != nil {
-				return fmt.Errorf("look at stream %s: %w", name, err)
+				return fmt.Errorf("check stream %s: %w", name, err)
 			}
 			last[name] = stream.CachedInfo().State.LastSeq
 		}
@@ -413,7 +413,7 @@ func (f *suspensions) consumer(ctx context.Context, stream, endpoint string) (*p
 	case err == nil:
 		p.info = consumer.CachedInfo()
 	case !errors.Is(err, jetstream.ErrConsumerNotFound):
-		return nil, fmt.Errorf("look at consumer %s of %s: %w", endpoint, stream, err)
+		return nil, fmt.Errorf("check consumer %s of %s: %w", endpoint, stream, err)
 	}
 	f.progress[key] = p
 	return p, nil

@@ -42,7 +42,7 @@ func (w *Sweeper) sweepOverdue(ctx context.Context, lease workqueue.Lease) (int,
 	return reissued + answered + moved + late, errors.Join(extended, unsent, lost, rerouted, expired)
 }
 
-// reroute reissues requests that no service can receive any more: they are out of the stream, and behind the position
+// reroute reissues requests that no service can receive any more: they left the stream, and behind the position
 // of their endpoint's consumer. Services have the rest, which get a new deadline.
 func (w *Sweeper) reroute(ctx context.Context, lease workqueue.Lease, of map[string][]workqueue.Sent) (int, error) {
 	var free, taken []workqueue.SliceID
@@ -52,7 +52,7 @@ func (w *Sweeper) reroute(ctx context.Context, lease workqueue.Lease, of map[str
 		consumer, err := w.node.JS.Consumer(asking, wire.StreamWork, wire.ConsumerName(endpoint))
 		cancel()
 		if err != nil {
-			w.node.Log.Debug("ask for the position of a consumer", zap.String("endpoint", endpoint), zap.Error(err))
+			w.node.Log.Debug("read the position of a consumer", zap.String("endpoint", endpoint), zap.Error(err))
 			continue
 		}
 		for _, r := range absent {
@@ -206,7 +206,7 @@ func (w *Sweeper) leaveUnrecorded(ctx context.Context, s *sorted) {
 		replies, err = w.node.JS.Stream(ctx, wire.StreamReply)
 	}
 	if err != nil {
-		w.node.Log.Debug("look at what is recorded", zap.Error(err))
+		w.node.Log.Debug("check what is recorded", zap.Error(err))
 		w.unrecorded, s.lost, s.spent = before, nil, nil
 		return
 	}

@@ -150,7 +150,7 @@ func inTurn(ctx context.Context, limit time.Duration, parts ...func(context.Cont
 func (w *Sweeper) Clearing(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 	cleared, err := start.New(w.node.Store).ClearAbandonedLoads(ctx, lease)
 	if len(cleared) > 0 {
-		w.node.Log.Info("took back loads whose node is gone", zap.Int("loads", len(cleared)))
+		w.node.Log.Info("removed loads whose node is gone", zap.Int("loads", len(cleared)))
 	}
 	swept, failed := export.New(w.node.Store).Sweep(ctx, lease)
 	if swept > 0 {

@@ -270,7 +270,6 @@ func (b *bed) number(ctx context.Context, sql string, args ...any) (n float64) {
 	return n
 }
 
-// bedPoll is the interval for polling the database.
 const bedPoll = 20 * time.Millisecond
 
 // until waits for an SQL condition, at most for atMost.

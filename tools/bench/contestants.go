@@ -141,7 +141,7 @@ func (t *tranche) measure(ctx context.Context) (s sample) {
 
 func gatherEndpoints() []string { return []string{"accounts", "transactions", "branches"} }
 
-// orderedPlan puts items in so many lanes that a hundred thousand have ten each.
+// orderedPlan puts items in lanes: of a hundred thousand, each has ten.
 const orderedPlan = `name: ordered
 order_by: id
 partitions: 10000

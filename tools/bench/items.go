@@ -15,7 +15,7 @@ const csvHeader = "id,name,segment,since"
 type items struct {
 	n      int
 	random bool // keys in random order
-	note   int  // bytes of a note, a column of its own; 0: none
+	note   int  // bytes of a note, a separate column; 0: none
 }
 
 // number returns the customer number of the i-th item. Multiplication by an odd constant modulo a power of two is a

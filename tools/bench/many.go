@@ -72,11 +72,11 @@ func (b *bed) duringLarge(ctx context.Context, cfg config, events *completions) 
 		demokit.Stop(errors.New("the small runs were over before a second had passed; give more of -many-runs"))
 	}
 	b.command(ctx, nil, "run", "cancel", large.Run)
-	beside := spreadOf(rates)
+	crowded := spreadOf(rates)
 	return []string{
 		fmt.Sprintf("%.0f/s", rate), fmt.Sprintf("%.2f s, %.2f s", times.p50.Seconds(), times.p99.Seconds()),
-		thousands(alone), fmt.Sprintf("%s (%s), %s (%s)", thousands(beside.median), share(beside.median/alone),
-			thousands(beside.low), share(beside.low/alone)),
+		thousands(alone), fmt.Sprintf("%s (%s), %s (%s)", thousands(crowded.median), share(crowded.median/alone),
+			thousands(crowded.low), share(crowded.low/alone)),
 	}
 }
 

@@ -138,7 +138,7 @@ func share(of float64) string {
 // goal is a ratio of rates that Tranche should reach.
 type goal struct {
 	ours, against string
-	runs          float64 // runs of the other per run of ours
+	runs          float64 // runs of the other per run of Tranche
 	least         float64 // 0: published without a goal
 }
 

@@ -42,7 +42,6 @@ type echoWorker struct {
 	done chan<- struct{} // receives a value when left reaches 0
 }
 
-// Work does one job.
 func (w *echoWorker) Work(ctx context.Context, job *river.Job[echoArgs]) error {
 	if err := river.RecordOutput(ctx, job.Args.Payload); err != nil {
 		return err
@@ -163,7 +162,7 @@ func (r *riverQueue) work(ctx context.Context, pool *pgxpool.Pool, client *river
 		demokit.Stop(ctx.Err())
 	}
 	for unfinished := true; unfinished; {
-		check(pool.QueryRow(ctx, riverUnfinished).Scan(&unfinished), "look for River's end")
+		check(pool.QueryRow(ctx, riverUnfinished).Scan(&unfinished), "find River's end")
 		if unfinished {
 			demokit.Stop(backoff.Sleep(ctx, riverPoll))
 		}

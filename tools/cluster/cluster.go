@@ -186,7 +186,7 @@ func (c *cluster) size(ctx context.Context) error {
 	defer func() { _ = conn.Close(ctx) }()
 	var bytes, connections int64
 	if err := conn.QueryRow(ctx, sizes).Scan(&bytes, &connections); err != nil {
-		return fmt.Errorf("ask for sizes: %w", err)
+		return fmt.Errorf("read sizes: %w", err)
 	}
 	c.story.Say("PostgreSQL keeps %d bytes for each item, of two steps, and has %d connections of three nodes.",
 		bytes/int64(c.settings.items), connections)

@@ -70,7 +70,7 @@ func (c *cluster) killNode(ctx context.Context) error {
 		}
 		return err
 	}))
-	c.story.Say("%s leads now, and what the dead one had out is with the others. It is started again.", now.leads.name)
+	c.story.Say("%s leads now, and the others have the dead one's work. It is restarted.", now.leads.name)
 	return c.startNode(ctx, dead, c.settings.tranche)
 }
 

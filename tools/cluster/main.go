@@ -32,7 +32,7 @@ func main() {
 	err := start(ctx)
 	stop()
 	if errors.Is(err, context.Canceled) {
-		err = errors.New("interrupted; everything that was started has ended")
+		err = errors.New("interrupted; everything that was started ended")
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "cluster:", err)

@@ -205,7 +205,7 @@ func checkDrain(ctx context.Context, n *node) {
 	}
 	a, err := n.answer(ctx, r, 0)
 	if err != nil {
-		fail("the request that was begun answered", "no reply, and the service has ended")
+		fail("the request that was begun answered", "no reply, and the service ended")
 	}
 	stop(a.exactly(r))
 	n.expectSettled(ctx, r, ackDone)

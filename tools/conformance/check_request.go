@@ -30,7 +30,6 @@ func (n *node) whole(ctx context.Context, r *request) *answer {
 	return n.awaitWhole(ctx, r)
 }
 
-// awaitWhole is whole for a published request.
 func (n *node) awaitWhole(ctx context.Context, r *request) *answer {
 	a := must(n.answer(ctx, r, 0))
 	stop(a.exactly(r))

@@ -200,7 +200,6 @@ const (
 	LeftOut Outcome = "left out"
 )
 
-// Result is the result of one check.
 type Result struct {
 	Check   string  `json:"check"`
 	About   string  `json:"about"`

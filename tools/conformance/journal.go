@@ -201,7 +201,6 @@ func readMessage(msg *nats.Msg) *message {
 
 func (m *message) id() string { return m.header.Get(wire.HeaderMsgID) }
 
-// answer is a reply assembled from its messages.
 type answer struct{ messages []*message }
 
 func (a *answer) slots() map[int]slot {
@@ -284,7 +283,7 @@ func (a *answer) exactly(r *request) error {
 		return differs(expected, "%s; no slot for ordinals %s", a, ordinals(missing))
 	case len(slots) > 0:
 		foreign := slices.Collect(maps.Keys(slots))
-		return differs(expected, "%s; slots for ordinals that were not asked for: %s", a, ordinals(foreign))
+		return differs(expected, "%s; slots for ordinals that were not requested: %s", a, ordinals(foreign))
 	}
 	return nil
 }

@@ -39,7 +39,7 @@ type node struct {
 	ackWait  time.Duration
 	journal  *journal
 	recorder *recorder     // nil if not recording
-	stopped  bool          // the service was asked to stop
+	stopped  bool          // the service was told to stop
 	late     bool          // a wait has timed out; later ones are shorter
 	more     time.Duration // extra patience for expensive requests
 	retains  bool          // the service holds parts of replies back
@@ -163,7 +163,7 @@ func (n *node) delivered(ctx context.Context, r *request) {
 func (n *node) consumer(ctx context.Context) (*jetstream.ConsumerInfo, error) {
 	consumer, err := n.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(n.config.Endpoint))
 	if err != nil {
-		return nil, fmt.Errorf("look at the consumer of %s: %w", n.config.Endpoint, err)
+		return nil, fmt.Errorf("check the consumer of %s: %w", n.config.Endpoint, err)
 	}
 	return consumer.CachedInfo(), nil
 }
@@ -175,7 +175,7 @@ func (n *node) poll(ctx context.Context, within time.Duration, done func() bool,
 	}
 }
 
-// eventually reports whether done becomes true in time.
+// eventually reports whether done becomes true before the deadline.
 func (n *node) eventually(ctx context.Context, within time.Duration, done func() bool) bool {
 	ctx, cancel := n.config.lasting(ctx, within)
 	defer cancel()
@@ -243,7 +243,7 @@ func (n *node) checkUnused(ctx context.Context) error {
 				"--nats out and give the command that starts the service", wire.StreamReply)
 		}
 		if err != nil {
-			return fmt.Errorf("look for a node: %w", err)
+			return fmt.Errorf("find a node: %w", err)
 		}
 		if recorder.CachedInfo().NumWaiting > 0 {
 			return errors.New("a node reads the replies on this server, and would take the suite's; stop it, or leave " +
@@ -277,11 +277,11 @@ func (n *node) subjects() map[string]string {
 func (n *node) held(ctx context.Context, stream, subject string) (uint64, error) {
 	s, err := n.js.Stream(ctx, stream)
 	if err != nil {
-		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+		return 0, fmt.Errorf("check stream %s: %w", stream, err)
 	}
 	info, err := s.Info(ctx, jetstream.WithSubjectFilter(subject))
 	if err != nil {
-		return 0, fmt.Errorf("look at stream %s: %w", stream, err)
+		return 0, fmt.Errorf("check stream %s: %w", stream, err)
 	}
 	var held uint64
 	for _, count := range info.State.Subjects {

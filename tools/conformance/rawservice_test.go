@@ -458,7 +458,6 @@ func (s *rawService) sleep(r *rawReply, d time.Duration) {
 	_ = backoff.Sleep(context.Background(), d)
 }
 
-// rawReply writes the messages of a reply.
 type rawReply struct {
 	service *rawService
 	request nats.Header

@@ -15,7 +15,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// instruction is a payload of the contract.
 type instruction struct {
 	Do      string          `json:"do"`
 	Value   json.RawMessage `json:"value"`

@@ -1,7 +1,7 @@
 // Package conformance checks services in any language against docs/protocol.md.
 //
 // It acts as a node: it publishes requests for one endpoint and observes all replies and acknowledgements. A check is
-// a short exchange, bounded in time, that passes or reports what was expected, what arrived and the section of the
+// a short exchange, with a deadline, that passes or reports what was expected, what arrived and the section of the
 // protocol. Checks run one at a time.
 //
 // Most checks work with any endpoint, given sample items. The rest need the conformance endpoint, whose payloads say
@@ -333,11 +333,11 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 	return result, n.clean(cleaning)
 }
 
-// alive returns an error if the service has ended unexpectedly.
+// alive returns an error if the service ended unexpectedly.
 func (n *node) alive() error {
 	select {
 	case <-n.service.Done():
-		return errors.Join(errors.New("the service has ended"), n.service.failure())
+		return errors.Join(errors.New("the service ended"), n.service.failure())
 	default:
 		return nil
 	}

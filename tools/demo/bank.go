@@ -371,7 +371,7 @@ const branchOf = `SELECT branch FROM customer WHERE account = $1`
 // tryYourself returns statements that assign an account to a branch that does not exist, and undo that.
 func (b *sampleBank) tryYourself(ctx context.Context, account int32) (breaks, repairs string, err error) {
 	var branch int64
-	err = b.with(ctx, branchesDB, "look for a customer's branch", func(conn *pgx.Conn) error {
+	err = b.with(ctx, branchesDB, "find a customer's branch", func(conn *pgx.Conn) error {
 		return conn.QueryRow(ctx, branchOf, account).Scan(&branch)
 	})
 	const update = "UPDATE customer SET branch = %d WHERE account = %d"

@@ -24,7 +24,7 @@ const copyItems = `COPY (SELECT id AS account, CASE WHEN id = ANY ('{%s}') THEN 
 	`ELSE 'json' END AS form FROM account ORDER BY id) TO STDOUT CSV HEADER`
 
 func (d *demo) runAll(ctx context.Context) error {
-	d.story.Chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the others as JSON",
+	d.story.Chapter(fmt.Sprintf("One run over all accounts: %s PDFs, the rest as JSON",
 		demokit.Grouped(int64(d.config.PDFs))))
 	args := []string{
 		planName, "--items", "-", "--key", "account", "--name", runName, "--wait", "--on-hold", "exit",
@@ -48,7 +48,7 @@ func (d *demo) tellRefusals(ctx context.Context) error {
 		return fmt.Errorf("ask the branches service: %w", err)
 	}
 	if said.Refused > 0 {
-		d.story.Say("The branches service turned %s requests away, with 429 and when to come back.",
+		d.story.Say("The branches service turned %s requests away, with 429 and when to retry.",
 			demokit.Grouped(said.Refused))
 	}
 	return nil
@@ -116,8 +116,8 @@ func (d *demo) redo(ctx context.Context, accounts []int32, want map[string]int64
 	since := demokit.Must(d.bank.since(ctx, mark, accounts))
 	d.story.Say("By the ledgers of the services, which they write before they answer:")
 	for _, l := range []struct{ database, left string }{
-		{accountsDB, "accounts asked for"}, {transactionsDB, "movements asked for"},
-		{branchesDB, "branches asked for"}, {statementsDB, "statements composed"},
+		{accountsDB, "accounts requested"}, {transactionsDB, "movements requested"},
+		{branchesDB, "branches requested"}, {statementsDB, "statements composed"},
 		{mailDB, "statements sent"},
 	} {
 		asked := since[l.database]
@@ -226,7 +226,7 @@ func (d *demo) correctForms(ctx context.Context) error {
 }
 
 func (d *demo) send(ctx context.Context) error {
-	d.story.Chapter("Someone looks, and then they are sent")
+	d.story.Chapter("An operator approves, and then they are sent")
 	demokit.Stop(d.shell.Typed(ctx, exitOK, "run", "approve", "last", "--step", stepSend, "--dry-run"))
 	n := int64(d.config.Accounts)
 	all := make([]int32, n)

@@ -42,7 +42,7 @@ const (
 type Config struct {
 	// Accounts is the number of accounts. 0 means DefaultAccounts.
 	Accounts int
-	// PDFs is the number of accounts with a PDF; the others get JSON. AllPDFs means all.
+	// PDFs is the number of accounts with a PDF; the rest get JSON. AllPDFs means all.
 	PDFs int
 	// Dir is where statements and logs go. Empty means a new directory under the user's data directory.
 	Dir string
@@ -50,7 +50,7 @@ type Config struct {
 	Keep bool
 	// Enter, if not nil, leaves everything running at the end until it yields a line.
 	Enter io.Reader
-	// Color enables colours in the demo's own lines.
+	// Color enables colors in the demo's own lines.
 	Color bool
 	// Program is the path of the tranche program. Empty means this executable.
 	Program string

@@ -32,7 +32,7 @@ const (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// TestDemo runs four whole demos at once, on the program as it is built.
+// TestDemo runs four whole demos concurrently, on the program as it is built.
 func TestDemo(t *testing.T) {
 	t.Parallel()
 	program := testenv.Program(t, filepath.Join("..", ".."))
@@ -63,7 +63,7 @@ func testProves(t *testing.T, program string) {
 		"last-year.csv: 2 items do not fit the schema", "20  unknown_form", "has 20 items corrected", "no_balance",
 		"branch # does not exist", "broken_movement",
 		"2,000 of 2,000 items done, 0 failed", "statements sent               2,000 =           2,000",
-		"ok  movements asked for              50 =              50",
+		"ok  movements requested              50 =              50",
 		"ok  statements composed              50 =              50",
 		"ok  of them PDFs                    119 =             119", "Everything agrees", dir,
 	} {
@@ -81,7 +81,7 @@ func testProves(t *testing.T, program string) {
 	expectNothingLeft(t, text, dir)
 }
 
-// expectPDFs wants the fifty statements that were made again.
+// expectPDFs wants the fifty statements that were recomputed.
 func expectPDFs(t *testing.T, dir string) {
 	t.Helper()
 	files := testenv.Must(filepath.Glob(filepath.Join(dir, "*.pdf")))(t)

@@ -94,7 +94,7 @@ func (t *tally) checks(pdfs int) []demokit.Check {
 	accounts := int64(len(t.Closing))
 	return []demokit.Check{
 		{Left: "statements", Got: t.statements, Want: accounts, Right: "accounts", FirstWrong: t.noStatement},
-		{Left: "of them PDFs", Got: t.pdfs, Want: int64(pdfs), Right: "asked for"},
+		{Left: "of them PDFs", Got: t.pdfs, Want: int64(pdfs), Right: "requested"},
 		{Left: "movements", Got: t.sums.Movements, Want: t.Movements, Right: "in the bank's books"},
 		{Left: "money in, in cents", Got: t.sums.In, Want: t.In, Right: "in the bank's books"},
 		{Left: "money out, in cents", Got: t.sums.Out, Want: t.Out, Right: "in the bank's books"},

@@ -30,7 +30,7 @@ const (
 	tokenFile       = "branch.token"
 )
 
-// planText is the plan; its step names are the function's. BRANCHES stands for the branches service's URL.
+// planText is the plan; its step names are the function's. BRANCHES is replaced by the branches service's URL.
 const planText = `name: ` + planName + `
 items:
   schema:

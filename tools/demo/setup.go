@@ -116,7 +116,7 @@ func (d *demo) startProcess(ctx context.Context, database, endpoint, how string)
 }
 
 func (d *demo) applyPlan(ctx context.Context) error {
-	d.story.Chapter("The plan: gather from three services, compose, and post what someone has approved")
+	d.story.Chapter("The plan: gather from three services, compose, and post what is approved")
 	demokit.Stop(d.story.File(d.dir.File(planFile)))
 	return d.shell.Typed(ctx, exitOK, "plan", "apply", planFile)
 }

@@ -69,7 +69,7 @@ func (c *Child) Kill() error {
 
 // Stop ends the child, by force when ctx ends.
 func (c *Child) Stop(ctx context.Context) error {
-	_ = c.cmd.Process.Signal(syscall.SIGTERM) // an error means it has ended
+	_ = c.cmd.Process.Signal(syscall.SIGTERM) // an error means it ended
 	select {
 	case <-c.exited:
 		return nil
@@ -77,7 +77,7 @@ func (c *Child) Stop(ctx context.Context) error {
 	}
 	_ = c.cmd.Process.Kill() // as above
 	<-c.exited
-	return fmt.Errorf("stop %s (pid %d): it did not end in time and was killed", c.name, c.PID())
+	return fmt.Errorf("stop %s (pid %d): it did not end before the deadline and was killed", c.name, c.PID())
 }
 
 // commandError describes the unexpected end of a command. said is the end of its output, if the user has not seen it.

@@ -1,7 +1,7 @@
 // Package demokit presents demonstrations: a [Story] for the screen, a [Shell] for the commands, and [Child]
 // processes in a [Dir].
 //
-// Guarantees: a child has ended when its Stop returns, and on Linux also when the program is killed; a directory
+// Guarantees: a child ends before its Stop returns, and on Linux also when the program is killed; a directory
 // belongs to one story at a time. Concurrency: Child and Shell are safe for concurrent use; a Story belongs to one
 // goroutine.
 package demokit
@@ -26,7 +26,7 @@ import (
 // columns is the width of the output: that of the smallest terminals.
 const columns = 78
 
-// ANSI colours.
+// ANSI colors.
 const (
 	plain = ""
 	Bold  = "1"
@@ -129,11 +129,11 @@ func (s *Story) write(text string) {
 	}
 }
 
-func (s *Story) Paint(colour, text string) string {
-	if !s.color || colour == plain {
+func (s *Story) Paint(color, text string) string {
+	if !s.color || color == plain {
 		return text
 	}
-	return "\x1b[" + colour + "m" + text + "\x1b[0m"
+	return "\x1b[" + color + "m" + text + "\x1b[0m"
 }
 
 func (s *Story) Title(text string) { s.write(s.Paint(Bold, text) + "\n") }

@@ -124,7 +124,7 @@ func (sh *Shell) Ask(ctx context.Context, into any, args ...string) error {
 	return nil
 }
 
-// AwaitService waits until the endpoint has want listeners of a version ("" is any), or the service has ended.
+// AwaitService waits until the endpoint has want listeners of a version ("" is any), or the service ended.
 func (sh *Shell) AwaitService(ctx context.Context, service *Child, endpoint, version string, want int) error {
 	return Await(ctx, service.name, service, func(ctx context.Context) error {
 		var list struct {

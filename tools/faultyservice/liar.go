@@ -41,7 +41,7 @@ func (l *Liar) Ledger() *Ledger { return l.ledger }
 
 const (
 	liarFetch = 16
-	liarWait  = 200 * time.Millisecond // for messages, and between two looks for the consumer
+	liarWait  = 200 * time.Millisecond // for messages, and between two polls for the consumer
 )
 
 // Run answers until ctx ends. It waits until nodes have created the endpoint's consumer.
@@ -157,7 +157,7 @@ func (q *question) reply(endpoint string, slots []slot, count int) *nats.Msg {
 		msg.Header.Set(wire.HeaderFinal, strconv.Itoa(count))
 	}
 	slots = append([]slot{}, slots...) // not null
-	// Slots are numbers, strings and JSON that was read: they can be marshalled.
+	// Slots are numbers, strings and JSON that was read: they can be marshaled.
 	msg.Data, _ = json.Marshal(map[string]any{"slots": slots}) //nolint:errchkjson // as above
 	return msg
 }

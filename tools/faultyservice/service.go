@@ -224,11 +224,11 @@ type outage struct {
 
 	mu       sync.Mutex
 	answered int
-	over     chan struct{} // from its start on; closed when it is over
+	over     chan struct{} // since its start; closed at its end
 	ended    bool
 }
 
-// down returns a channel that is closed at the end of the outage, or nil if there is none now.
+// down returns a channel that is closed at the end of the outage, or nil without one.
 func (o *outage) down() <-chan struct{} {
 	o.mu.Lock()
 	defer o.mu.Unlock()

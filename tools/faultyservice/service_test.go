@@ -122,7 +122,7 @@ func TestOutage(t *testing.T) {
 			w.wantSound(run, ledger, items, 0)
 			w.wantFired(ledger, FaultOutage)
 			probes := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'probe'`, run)
-			t.Logf("%d chunks asked in vain, %d probes, %d extra slices", ledger.Fired(FaultOutage), probes, w.extra(run))
+			t.Logf("%d chunks unanswered, %d probes, %d extra slices", ledger.Fired(FaultOutage), probes, w.extra(run))
 			if probes == 0 {
 				t.Error("no one probed")
 			}
@@ -185,7 +185,7 @@ func TestSlowInstance(t *testing.T) {
 	}
 	cut := w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause = 'ready'`, run)
 	if few+many != cut || w.extra(run) != 0 {
-		t.Errorf("%d chunks were executed of %d; %d slices were made again", few+many, cut, w.extra(run))
+		t.Errorf("%d chunks were executed of %d; %d slices were reissued", few+many, cut, w.extra(run))
 	}
 	if took > limit {
 		t.Errorf("it took %s", took)

@@ -211,7 +211,7 @@ func sayValues(schema object, goType string) {
 func (h *hinter) operation(method, path string, op object) {
 	if parameters, ok := op["parameters"].([]any); ok {
 		op["parameters"] = slices.DeleteFunc(parameters, func(p any) bool {
-			return p.(object)["in"] == "header" // the client sets the actor, the others are options of a call
+			return p.(object)["in"] == "header" // the client sets the actor, the rest are options of a call
 		})
 		for _, p := range op["parameters"].([]any) {
 			hintParameter(p.(object))

@@ -86,7 +86,7 @@ func generateClient(root string) error {
 	if err != nil {
 		return err
 	}
-	//nolint:noctx // it ends by itself
+	//nolint:noctx // it ends automatically
 	run := exec.Command("go", "run", generator, "-config", "oapi-codegen.yaml", "-o", output, input)
 	run.Dir, run.Stderr, run.Stdout = filepath.Join(root, "tools", "generate"), os.Stderr, os.Stderr
 	run.Env = append(os.Environ(), "GOFLAGS=-mod=mod")

@@ -52,7 +52,7 @@ func TestAStaleFileIsFound(t *testing.T) {
 	}
 }
 
-// The page has every operation of the document, whatever its method.
+// The page has every operation of the document, regardless of its method.
 func TestThePageHasEveryOperation(t *testing.T) {
 	t.Parallel()
 	var document struct {

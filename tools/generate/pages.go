@@ -101,7 +101,7 @@ func (m made) write(root string) error {
 	return os.WriteFile(file, page, 0o644) //nolint:gosec // for everybody
 }
 
-// settings returns the table of step settings. Defaults stand in parentheses at the end of their descriptions.
+// settings returns the table of step settings. Defaults are in parentheses at the end of their descriptions.
 func settings(string) (string, error) {
 	var b strings.Builder
 	b.WriteString("\n| plan | flag | default | meaning |\n|---|---|---|---|\n")

@@ -53,7 +53,7 @@ func waits(root string) (string, error) {
 	rows, err := durationRows(packages, set, missing)
 	for name, unknown := range missing {
 		if unknown && err == nil {
-			err = fmt.Errorf("%s names %s, which is no duration of the code", waitsPage, name)
+			err = fmt.Errorf("%s names %s, which is not a duration of the code", waitsPage, name)
 		}
 	}
 	slices.Sort(rows)
@@ -143,7 +143,7 @@ func durationsOf(files []*ast.File, set *token.FileSet) (all []duration) {
 				if isTime(info.TypeOf(name)) || isTime(info.TypeOf(e)) {
 					all = append(all, duration{name.Name, written(info.Types[e].Value), said, name.Pos(), general.Pos()})
 				}
-				said = "" // covers the others as well
+				said = "" // covers the rest as well
 			}
 		}
 	}

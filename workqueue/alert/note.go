@@ -58,7 +58,7 @@ type Look struct {
 	Began      time.Time // by the database's clock, before reading
 	Conditions []Condition
 	Unseen     []string // kinds with conditions that only other servers see, kept in health_condition
-	Cut        []string // kinds of which not all conditions were seen
+	Cut        []string // kinds whose conditions were not all seen
 	// Holds reports whether a condition that the rule does not report holds, or may; nil: none does.
 	Holds func(kind, subject string) bool
 	// Muted reports whether a condition is muted: it holds, but is not reported; nil: none is.
@@ -182,7 +182,7 @@ DELETE FROM alert_condition
 WHERE alert = $1 AND one_shot AND notified_severity IS NOT NULL AND noted_at < $2::timestamptz - $3::interval`
 )
 
-// Note records a look at a rule's conditions and creates the messages to be sent, in one transaction. compose gets
+// Note records a check of a rule's conditions and creates the messages to be sent, in one transaction. compose gets
 // the changes by group; each of its messages is about its whole group. Note returns how many it created. A rule
 // changed or paused meanwhile is left alone. Leader work.
 func (s Store) Note(

@@ -94,7 +94,7 @@ func (s Store) Claim(
 			hold)
 		return err
 	})
-	return due, pg.Wrap(err, "look for messages of alerts")
+	return due, pg.Wrap(err, "find messages of alerts")
 }
 
 // Delivered records a success; but names receivers not reached. False: the message has already ended. Leader work.

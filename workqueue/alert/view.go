@@ -35,7 +35,7 @@ type AlertSummary struct {
 // AlertView is a rule, complete.
 type AlertView struct {
 	AlertSummary
-	Source string `json:"source" doc:"as it was applied"`
+	Source string `json:"source" doc:"the applied text"`
 }
 
 // MessageState is the state of a message.

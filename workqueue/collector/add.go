@@ -192,7 +192,7 @@ WHERE c.name = $1 AND c.state <> 'deleting' AND c.dedupe > interval '0' AND s.op
 // KnownOps returns those of some IDs that the collector remembers.
 func (s Store) KnownOps(ctx context.Context, name string, ids []string) ([]string, error) {
 	known, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], knownOps, name, ids)
-	return known, pg.Wrap(err, "look for known operations of collector %s", name)
+	return known, pg.Wrap(err, "find known operations of collector %s", name)
 }
 
 // taken reports whether an operation will be added. The second of the same ID will not.

@@ -35,7 +35,7 @@ func (c *opsBench) flushKeys(n int) []*flushOf {
 	return flushes
 }
 
-// complain has the service say of a flush that it failed as a whole.
+// complain has the service say of a flush that it failed entirely.
 func (c *opsBench) complain(f *flushOf, e workqueue.SlotError) {
 	c.Helper()
 	f.end.Replied, f.end.Refused = true, true
@@ -50,7 +50,7 @@ func (c *opsBench) isOpen() bool {
 }
 
 // Flushes that fail open the breaker of their endpoint: runs know of it, and the next flush is a probe of one
-// operation. A collector that rests goes on as soon as the breaker is closed.
+// operation. A collector that rests continues as soon as the breaker is closed.
 func TestFlushesOpenAndCloseTheBreaker(t *testing.T) {
 	t.Parallel()
 	c := collect(t, gatherOps())
@@ -139,7 +139,7 @@ func TestAFlushThatFailsLeavesTheProbeOfARun(t *testing.T) {
 	}
 }
 
-// What is no outage leaves the breaker closed: failures of few keys, or before something came through, be it a flush of
+// No outage leaves the breaker closed: failures of few keys, or before something came through, be it a flush of
 // another collector or a slice of a run, and what a service says of itself, of its operations, or of a load that is too
 // much.
 func TestFlushesThatAreNoOutage(t *testing.T) {

@@ -60,7 +60,7 @@ func (v *CollectorView) explain() {
 		return
 	}
 	if v.State == workqueue.DocumentPaused {
-		v.because("paused", nil, "%s paused the collector; resume it", cmp.Or(v.PausedBy, "somebody"))
+		v.because("paused", nil, "%s paused the collector; resume it", cmp.Or(v.PausedBy, "an operator"))
 	}
 	if v.BackoffUntil != nil {
 		v.because("failing", v.BackoffUntil, "flushes fail, the last of %d with %s: %.200s; the next is tried at %s",

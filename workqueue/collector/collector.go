@@ -42,7 +42,7 @@ const (
 	// The first and the longest pause between two attempts of an operation.
 	DefaultFlushBackoff = Span(time.Second)
 	DefaultFlushRest    = Span(5 * time.Minute)
-	// The time-out of a flush: then unanswered operations are retried and, DefaultClaimTTL later, the key is freed.
+	// The timeout of a flush: then unanswered operations are retried and, DefaultClaimTTL later, the key is freed.
 	DefaultFlushTimeout = Span(time.Minute)
 	DefaultDedupe       = Span(24 * time.Hour) // how long the ID of an operation is remembered
 )
@@ -104,7 +104,7 @@ type Enrichment struct {
 	Local    string          `json:"local,omitempty" doc:"or a Go function of the program whose API adds the operations"`
 	By       string          `json:"by,omitempty" doc:"the field to look up by; absent: order_by's, or the key"`
 	Optional bool            `json:"optional,omitempty" doc:"what has no row is stored anyway, with null for it"`
-	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and what was asked in parts.sql, parts.endpoint or parts.local"`
+	Payload  json.RawMessage `json:"payload" doc:"a template, with the payload in item and the answer in parts.sql, parts.endpoint or parts.local"`
 }
 
 // WithDefaults sets unset fields to their defaults, except Dedupe, for which 0 means none.

@@ -23,7 +23,7 @@ type FlushRequest struct {
 	Session   workqueue.SessionID
 	Collector int32
 	Max       int           // most keys
-	TTL       time.Duration // time that the node may take beyond the flush's time-out; 0: DefaultClaimTTL
+	TTL       time.Duration // time that the node may take beyond the flush's timeout; 0: DefaultClaimTTL
 }
 
 // ClaimedFlushes is the result of a claim.
@@ -110,7 +110,7 @@ UPDATE endpoint_pace SET probe_at = tranche_now() + $2::interval WHERE endpoint 
 // is down or a collector's flushes fail, it claims one key at a time, when a retry is due. A probe of a down
 // endpoint carries one operation, as all probes do.
 //
-// The error wraps ErrSessionLost if the session has ended, and ErrBusy if the collector or its endpoint is locked
+// The error wraps ErrSessionLost if the session ended, and ErrBusy if the collector or its endpoint is locked
 // for longer than a claim takes.
 func (s Store) ClaimFlushes(ctx context.Context, req FlushRequest) (ClaimedFlushes, error) {
 	if req.TTL <= 0 {
@@ -280,11 +280,11 @@ func (c *flushClaim) lowest(ctx context.Context) (keyVersion int, alone bool, er
 	err = c.tx.QueryRow(ctx, olderKeys, c.Collector, l.keyVersion).Scan(&keyVersion, &fold)
 	none := errors.Is(err, pgx.ErrNoRows)
 	if err != nil && !none {
-		return 0, false, fmt.Errorf("look for older keys: %w", err)
+		return 0, false, fmt.Errorf("find older keys: %w", err)
 	}
 	var foreign bool
 	if err := c.tx.QueryRow(ctx, foreignFlush, c.Collector, keyVersion).Scan(&foreign); err != nil {
-		return 0, false, fmt.Errorf("look for flushes of other keys: %w", err)
+		return 0, false, fmt.Errorf("find flushes of other keys: %w", err)
 	}
 	if none && !foreign { // none also means that all was dropped while in flight
 		if _, err := c.tx.Exec(ctx, settleKeyVersion, c.Collector, l.keyVersion); err != nil {

@@ -45,7 +45,7 @@ ORDER BY k.place, o.priority DESC, o.seq`
 
 	// foldedOps is flushOps for a collector that folds: the first operations of each key, up to $6 and a number of
 	// bytes, restricted to as many values of fold as the flush may have. Operations of a value go together: one that
-	// once stood for others, and may have been executed, must never be followed by an older one. One in backoff
+	// once included others, and may have been executed, must never be followed by an older one. One in backoff
 	// holds back later ones of its value; if it is the first of its key, the key is not due (held_until).
 	foldedOps = `
 SELECT k.place, o.seq, o.op_id, o.payload, o.attempts, o.refusals, o.retry_alone, coalesce(o.fold, '')
@@ -151,7 +151,7 @@ func (s Store) DueCollectors(ctx context.Context) ([]DueCollector, error) {
 		d.In = time.Duration(seconds * float64(time.Second))
 		return d, err
 	})
-	return due, pg.Wrap(err, "look for keys to flush")
+	return due, pg.Wrap(err, "find keys to flush")
 }
 
 const (

@@ -83,7 +83,7 @@ type flushVerdict struct {
 	health    health
 	why       workqueue.SlotError // the reason for bad health
 	dealt     bool                // the service executed or permanently refused an operation
-	again     bool                // the service asked for a retry
+	again     bool                // the service requested a retry
 	busy      bool                // the service was overloaded
 	told      bool                // the service itself failed the whole flush
 	unasked   bool                // nothing was sent, or the operations could not be read

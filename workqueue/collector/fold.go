@@ -16,7 +16,7 @@ const foldedBytes = 4
 const opBytes = 64
 
 // folding gathers operations as they are read, and folds those of the same value into the last of them. It stops at
-// the first that does not fit. Read again later, a folded operation stands for the same ones or more.
+// the first that does not fit. Read again later, a folded operation includes the same ones or more.
 type folding struct {
 	how   string // empty: no folding
 	limit int    // most operations after folding

@@ -10,7 +10,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// foldOps is a collector that folds, and has its flushes at once.
 func foldOps(how string) collector.CollectorSpec {
 	spec := gatherOps()
 	spec.Fold, spec.Strict, spec.MinSize, spec.MaxSize = how, true, 1, 10

@@ -59,7 +59,7 @@ func TestLateLooksDoNotCostCalls(t *testing.T) {
 	}
 }
 
-// Of a fast rate a tenth of a second's worth passes at once, however long no one called.
+// Of a fast rate a tenth of a second's worth passes immediately, however long no one called.
 func TestABurstOfCallsIsSmall(t *testing.T) {
 	t.Parallel()
 	spec := gatherOps()

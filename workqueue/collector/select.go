@@ -62,7 +62,7 @@ FROM keys g
 WHERE k.collector = $1 AND k.key_version = g.key_version AND k.key = g.key
 RETURNING g.ops`
 
-	// unsettle makes claims look for older keys again.
+	// unsettle makes claims search for older keys again.
 	unsettle = `
 UPDATE collector SET drained_key_version = least(drained_key_version, $2) WHERE id = $1 AND drained_key_version > $2`
 

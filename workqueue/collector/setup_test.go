@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/collector"
 )
 
-// opsBench is a store with one collector.
 type opsBench struct {
 	*bench
 	id int32
@@ -38,7 +37,6 @@ func (c *opsBench) apply(spec collector.CollectorSpec) workqueue.AppliedDocument
 		Source: fmt.Sprintf("%+v", spec)}, "ann"))(c)
 }
 
-// add adds operations of a key with the ids given.
 func (c *opsBench) add(key string, ids ...string) collector.AddedOps {
 	c.Helper()
 	ops := make([]collector.Op, len(ids))
@@ -61,7 +59,6 @@ type flushOf struct {
 	end     collector.FlushEnd
 }
 
-// ids are those of the operations of a flush.
 func (f *flushOf) ids() []string {
 	ids := make([]string, len(f.end.Ops))
 	for i, op := range f.end.Ops {
@@ -129,7 +126,6 @@ func (c *opsBench) recordAs(f *flushOf) collector.FlushRecorded {
 	return out[0]
 }
 
-// fail ends a flush as a whole.
 func (c *opsBench) fail(f *flushOf, e workqueue.SlotError) {
 	c.Helper()
 	f.end.Failure = &e

@@ -212,7 +212,7 @@ func (s Store) Ops(ctx context.Context, f OpsFilter) (page OperationPage, err er
 	switch f.State {
 	case "", OpWaiting, OpBackoff, OpParked:
 	default:
-		return page, workqueue.BadSetting("%.40q is no state of an operation; give %s, %s or %s", f.State, OpWaiting,
+		return page, workqueue.BadSetting("%.40q is not a state of an operation; give %s, %s or %s", f.State, OpWaiting,
 			OpBackoff, OpParked)
 	}
 	limit := pg.Limit(f.Limit, maxOpsPage, maxOpsPage)

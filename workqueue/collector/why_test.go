@@ -41,7 +41,7 @@ func TestWhatWaitsForAFlushIsToldOfIt(t *testing.T) {
 	why := c.wantWhy("while the only key is being flushed", "flushing")["flushing"]
 	if want := begun.end.Flush.Claimed.Add(time.Minute + dispatch.DefaultClaimTTL); why.Until == nil ||
 		!why.Until.Equal(want) || !strings.Contains(why.Text, "being flushed: 1, the first since 2") {
-		t.Errorf("it is told of as %q until %v; want %s", why.Text, why.Until, want)
+		t.Errorf("it is reported as %q until %v; want %s", why.Text, why.Until, want)
 	}
 	c.record(begun, nil)
 	c.wantWhy("when another may be flushed")
@@ -86,7 +86,7 @@ func TestDoctorChecksCollectors(t *testing.T) {
 	if report := diagnose(); !report.OK() {
 		t.Fatalf("it found %v in what is whole", report.Violations)
 	}
-	for _, way := range []struct{ says, breaks, mends string }{
+	for _, way := range []struct{ says, breaks, fixes string }{
 		{"count what is not there", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
 			`UPDATE collector_key SET parked = parked - 1 WHERE key = 'a'`},
 		{"count what is not there", `UPDATE collector_op SET key = 'c' WHERE op_id = '4'`,
@@ -107,9 +107,9 @@ func TestDoctorChecksCollectors(t *testing.T) {
 		}) {
 			t.Errorf("after %s it found %v; want %q", way.breaks, report.Violations, way.says)
 		}
-		c.Exec(way.mends)
+		c.Exec(way.fixes)
 		if report := diagnose(); !report.OK() {
-			t.Fatalf("after %s it found %v in what is whole", way.mends, report.Violations)
+			t.Fatalf("after %s it found %v in what is whole", way.fixes, report.Violations)
 		}
 	}
 }

@@ -51,7 +51,7 @@ func (s Store) Approve(ctx context.Context, c Control) (out Controlled, err erro
 		runs, err = pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsThatWait,
 			workqueue.Namespaces(ctx))
 		if err != nil {
-			return out, fmt.Errorf("look for runs to approve: %w", err)
+			return out, fmt.Errorf("find runs to approve: %w", err)
 		}
 	}
 	for _, run := range runs {

@@ -19,7 +19,7 @@ type CanaryVerdict string
 
 // The verdicts on a sample.
 const (
-	CanaryUndecided CanaryVerdict = ""        // there is none, it is still running, or an operator decided
+	CanaryUndecided CanaryVerdict = ""        // no canary, it is still running, or an operator decided
 	CanaryPassed    CanaryVerdict = "passed"  // the rest was released
 	CanaryWaiting   CanaryVerdict = "waiting" // the run is held until approval
 )
@@ -101,7 +101,7 @@ func (c *canary) decide(ctx context.Context, tx pgx.Tx) (CanaryVerdict, error) {
 	}
 	switch {
 	case c.sample == 0:
-		detail = "no one was asked about any item of its canary"
+		detail = "no item of its canary was requested"
 	case c.auto:
 		detail += ", more than may (" + c.allowed() + ")"
 	}
@@ -151,7 +151,7 @@ FROM (SELECT bit_or(b.failed) AS failed FROM work_block b JOIN run_step o USING 
 SELECT EXISTS (SELECT FROM batchrun r
     WHERE r.id = $1 AND r.state = 'running' AND r.hold IS NULL AND r.failed_limit < (` + failedItems + `))`
 
-	// The count is a separate statement after it, so it sees the re-run that this lock waited for.
+	// The count is a separate statement after it, so it sees the rerun that this lock waited for.
 	lockThreshold = `
 SELECT generation, items, max_failed, failed_limit FROM batchrun
 WHERE id = $1 AND state = 'running' AND hold IS NULL AND failed_limit IS NOT NULL FOR NO KEY UPDATE`
@@ -160,7 +160,7 @@ WHERE id = $1 AND state = 'running' AND hold IS NULL AND failed_limit IS NOT NUL
 )
 
 // CheckThreshold holds a run with more failed items than permitted, and reports whether it did. Any node may call it
-// at any time: a run that is held, has ended or is within its limit is left alone. See [Store.DueHolds].
+// at any time: a run that is held, ended or is within its limit is left alone. See [Store.DueHolds].
 func (s Store) CheckThreshold(ctx context.Context, run workqueue.RunID) (held bool, err error) {
 	var over bool
 	if err := s.db.Pool.QueryRow(ctx, overThreshold, run).Scan(&over); err != nil {
@@ -204,7 +204,7 @@ func (s Store) CheckFailFast(ctx context.Context, run workqueue.RunID) (held boo
 type DueHold struct {
 	Run       workqueue.RunID
 	Threshold bool // too many items failed
-	Canary    bool // the sample has ended
+	Canary    bool // the sample ended
 	FailFast  bool // a fail-fast limit was reached
 }
 
@@ -224,5 +224,5 @@ WHERE r.state = 'running' AND r.hold IS NULL AND r.id IN (
 // DueHolds returns the runs over their thresholds or with ended samples: checks may be lost with their node.
 func (s Store) DueHolds(ctx context.Context) ([]DueHold, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueHold], dueHolds)
-	return due, pg.Wrap(err, "look for runs to hold")
+	return due, pg.Wrap(err, "find runs to hold")
 }

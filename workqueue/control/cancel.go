@@ -40,7 +40,7 @@ RETURNING id, coalesce(stream_seq, 0), coalesce(stream_epoch, 0)`
 
 	cancelRun = `
 UPDATE batchrun r SET state = 'cancelled', finished_at = tranche_now(), done = c.done, failed = c.failed,
-    sealed_at = coalesce(r.sealed_at, tranche_now()) -- an open run is no load that was given up
+    sealed_at = coalesce(r.sealed_at, tranche_now()) -- an open run is not an abandoned load
 FROM (SELECT r.id, o.* FROM (VALUES ($1::uuid)) AS r (id) CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.state = 'running'
 RETURNING r.generation, r.items - c.done - c.failed`
@@ -80,7 +80,7 @@ const idsUnderWay = `SELECT id FROM batchrun WHERE state IN ('loading', 'running
 
 func (s Store) runsUnderWay(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], idsUnderWay, workqueue.Namespaces(ctx))
-	return runs, pg.Wrap(err, "look for runs in progress")
+	return runs, pg.Wrap(err, "find runs in progress")
 }
 
 func (s Store) cancel(
@@ -150,7 +150,7 @@ func mayCancel(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*RunHold, e
 }
 
 const (
-	// Its steps and it are locked, which serializes with deleting, resuming and carrying it on.
+	// Its steps and it are locked, which serializes with deleting, resuming and continuing it.
 	cancelledRun = `
 SELECT r.state, r.generation, r.items - coalesce(r.done, 0) - coalesce(r.failed, 0),
     r.sealed_at IS NOT NULL, coalesce(t.items, 0) < r.items,
@@ -237,14 +237,14 @@ func (c *Control) mayRevive(ctx context.Context, tx pgx.Tx) (gen workqueue.Gener
 	case !whole:
 		refused.State, refused.Fix = "an abandoned load", "start it again"
 	case later != nil:
-		refused.State = fmt.Sprintf("cancelled, and run %s carries it on", later)
-		refused.Fix = "its items would be done twice; go on with that one"
+		refused.State = fmt.Sprintf("cancelled, and run %s continues it", later)
+		refused.Fix = "its items would be done twice; continue with that one"
 	case unplaced:
 		refused.State = "cancelled while it was open, with items that had not begun"
 		refused.Fix = fmt.Sprintf("start a run of them: tranche run start --from %s", c.Run)
 	case left == 0:
 		refused.State = "cancelled, and every item has its outcome"
-		refused.Fix = fmt.Sprintf("nothing to resume; what failed can be carried on: tranche run start "+
+		refused.Fix = fmt.Sprintf("nothing to resume; what failed can be continued: tranche run start "+
 			"--from %s", c.Run)
 	default:
 		return gen, left, nil

@@ -48,7 +48,7 @@ type StepPace struct {
 
 // Why explains the pace in a sentence.
 func (p *RunPace) Why() string {
-	text := fmt.Sprintf("run %s is to be done by %s", p.Name, p.DoneBy.UTC().Format(time.RFC3339))
+	text := fmt.Sprintf("run %s has the deadline %s", p.Name, p.DoneBy.UTC().Format(time.RFC3339))
 	switch {
 	case p.Risk != nil:
 		return text + ", and will be late"
@@ -59,7 +59,7 @@ func (p *RunPace) Why() string {
 }
 
 const (
-	// The locks are taken in the order of all who lock steps. A run that has ended, or whose time was changed meanwhile,
+	// The locks are taken in the common order for steps. A run that ended, or whose time was changed meanwhile,
 	// is left alone; the caller's time is rounded.
 	paceSteps = `
 UPDATE run_step st SET in_flight_cap = nullif(u.cap, 0), share = u.share
@@ -116,7 +116,7 @@ func (s Store) KeepProfiles(ctx context.Context, lease workqueue.Lease, all []St
 	return pg.Wrap(err, "keep what requests cost")
 }
 
-// SetPace stores how fast a run goes from now on, with a sentence for each change at its endpoint and a row in the
+// SetPace stores how fast a run goes, with a sentence for each change at its endpoint and a row in the
 // audit log; and whether it will be late, with an event when that is news. It reports whether the pace changed. Leader
 // work.
 func (s Store) SetPace(ctx context.Context, lease workqueue.Lease, p *RunPace) (changed bool, err error) {
@@ -170,7 +170,7 @@ func (p *RunPace) setRisk(ctx context.Context, tx pgx.Tx) error {
 	if p.Risk == nil && (!p.WasAtRisk || !p.Known) {
 		return nil
 	}
-	if p.Risk != nil && p.WasAtRisk && !p.Risk.Ends.After(p.DoneBy) { // in time, but not by enough to withdraw it
+	if p.Risk != nil && p.WasAtRisk && !p.Risk.Ends.After(p.DoneBy) { // early, but not by enough to withdraw it
 		return nil
 	}
 	statement, args := clearAtRisk, []any{p.Run, p.DoneBy}
@@ -196,7 +196,7 @@ func addRisk(
 	return ledger.AddEvent(ctx, tx, run, gen, workqueue.EventDeadlineAtRisk, payload)
 }
 
-// against is what is left of a risk when the run is to be done by another time: nil if it ends before that, or has no
+// against is the rest of a risk when the run's deadline changes: nil if it ends before that, or has no
 // time any more. What would be enough was found for the time before.
 func (r *AtRisk) against(by *time.Time) *AtRisk {
 	if r == nil || by == nil || !r.Ends.After(*by) {

@@ -265,7 +265,7 @@ func (g *Gate) pass(
 		return 0, fmt.Errorf("count the items of step %s: %w", g.Name, err)
 	}
 	if err := pg.CheckRows(1)(tx.Exec(ctx, passGate, g.Run, g.Step, pg.Plain(c.Actor))); err != nil {
-		return 0, fmt.Errorf("let step %s begin: %w", g.Name, err)
+		return 0, fmt.Errorf("begin step %s: %w", g.Name, err)
 	}
 	detail := map[string]any{"step": g.Name, "items": items, "reason": pg.Plain(c.Reason), "by": pg.Plain(c.Actor)}
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "approve", Run: g.Run, Detail: detail,
@@ -297,10 +297,10 @@ func waitsAtGates(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 // GateView is what an operator checks before approving a step.
 type GateView struct {
 	Gate
-	Items   int64       `json:"items" doc:"those that go on"`
+	Items   int64       `json:"items" doc:"those that continue"`
 	LeftOut int64       `json:"left_out" doc:"those that do not: a step before has failed for them"`
 	Before  []GateStep  `json:"before" nullable:"false" doc:"the steps that it needs, and how they ended"`
-	Sample  []GateItem  `json:"sample" nullable:"false" doc:"some items that go on, others each time"`
+	Sample  []GateItem  `json:"sample" nullable:"false" doc:"some items that continue, others each time"`
 	Earlier *EarlierRun `json:"earlier,omitempty" doc:"the run of the plan that completed last before this one was made"`
 }
 
@@ -414,7 +414,7 @@ func (v *GateView) read(ctx context.Context, tx pgx.Tx, before []workqueue.Step,
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("look for an earlier run: %w", err)
+		return fmt.Errorf("find an earlier run: %w", err)
 	}
 	v.Earlier = &e
 	return nil

@@ -135,7 +135,7 @@ func (c *Control) sort(runs []*RunHold, may func(*RunHold) error, out *Controlle
 	return chosen, nil
 }
 
-// Pause holds runs: nodes claim no more of them. Requests in flight are still recorded, and may complete a run. A
+// Pause holds runs: nodes stop claiming them. Requests in flight are still recorded, and may complete a run. A
 // loading run is held from its first item. Runs that start later are not held.
 func (s Store) Pause(ctx context.Context, c Control) (out Controlled, err error) {
 	if err := c.validate(); err != nil {

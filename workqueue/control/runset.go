@@ -54,7 +54,7 @@ FROM batchrun WHERE id = $1`
 
 	setTimes = `UPDATE batchrun SET done_by = $2, gentle = $3, at_risk = $4 WHERE id = $1`
 
-	// What a schedule does with its run that is late goes by the run's time.
+	// What a schedule does with its late run follows the run's deadline.
 	setOccurrence = `UPDATE schedule_occurrence SET done_by = $2 WHERE run_id = $1 AND late_at IS NULL AND $3`
 
 	// ClearPace goes with a run whose time is taken away, once its steps are locked.
@@ -182,7 +182,7 @@ func (r *RunHold) set(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledger.Di
 	return nil
 }
 
-// setTimes changes by when the run is to be done. Its pace follows with the leader's next look.
+// setTimes changes the run's deadline. Its pace follows with the leader's next check.
 func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledger.Difference) error {
 	if c.DoneBy == nil && c.Gentle == nil {
 		return nil
@@ -193,7 +193,7 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 	var gen workqueue.Generation
 	var now time.Time
 	if err := tx.QueryRow(ctx, timesOf, r.id).Scan(&by, &gentle, &risk, &gen, &now); err != nil {
-		return fmt.Errorf("read when it is to be done: %w", err)
+		return fmt.Errorf("read its deadline: %w", err)
 	}
 	if err := workqueue.CheckDoneBy(c.DoneBy, now); err != nil {
 		return err
@@ -207,11 +207,11 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 		gently = *c.Gentle
 	}
 	if gently && next == nil {
-		return workqueue.BadSetting("gentle goes with done_by: no more is in flight than is needed to be done by then")
+		return workqueue.BadSetting("gentle goes with done_by: only as many requests are in flight as done_by needs")
 	}
 	still := risk.against(next)
 	if _, err := tx.Exec(ctx, setTimes, r.id, next, gently, still); err != nil {
-		return fmt.Errorf("set when it is to be done: %w", err)
+		return fmt.Errorf("set its deadline: %w", err)
 	}
 	if risk != nil && still == nil {
 		if err := addRisk(ctx, tx, r.id, gen, next, nil); err != nil {
@@ -219,7 +219,7 @@ func (r *RunHold) setTimes(ctx context.Context, tx pgx.Tx, c *RunChange, d *ledg
 		}
 	}
 	if _, err := tx.Exec(ctx, setOccurrence, r.id, next, c.DoneBy != nil); err != nil {
-		return fmt.Errorf("set when it is to be done: %w", err)
+		return fmt.Errorf("set its deadline: %w", err)
 	}
 	d.Add("done_by", timeText(by), timeText(next))
 	d.Add("gentle", gentle, gently)
@@ -288,7 +288,7 @@ SELECT step, name, kind, endpoint, ` + plane.SettingsToRead("") + `
 FROM run_step WHERE run_id = $1 ORDER BY step`
 }
 
-// lockSettings serializes with claims, re-runs and cancels.
+// lockSettings serializes with claims, reruns and cancels.
 func lockSettings() string { return readSettings() + ` FOR NO KEY UPDATE` }
 
 func writeSettings() string {
@@ -304,7 +304,7 @@ UPDATE work_slice SET endpoint = CASE WHEN state = 'scheduled' THEN $4 ELSE coal
 WHERE run_id = $1 AND step = $2 AND state IN ('scheduled', 'claimed', 'sent')
   AND (state = 'scheduled' OR endpoint IS NULL)`
 
-	// placeBlocks sets where nodes look for ready items. The blocks were locked in order before.
+	// placeBlocks sets where nodes find ready items. The blocks were locked in order before.
 	placeBlocks = `
 UPDATE work_block SET endpoint = $3, auto = $4 WHERE run_id = $1 AND step = $2 AND endpoint IS NOT NULL`
 	lockPlaced = `
@@ -372,7 +372,7 @@ func StepNames(steps []StepSettings) (names []string) {
 func (s *StepSettings) checkCodes() error {
 	for _, code := range s.NoRetryCodes {
 		if slices.Contains(s.RetryCodes, code) {
-			return workqueue.BadSetting("code %.80q would stand in retry_codes and in no_retry_codes of step %s; take it out "+
+			return workqueue.BadSetting("code %.80q would be in retry_codes and in no_retry_codes of step %s; take it out "+
 				"of one of them", code, s.Name)
 		}
 	}

@@ -71,7 +71,7 @@ const (
 	maxTxAttempts = 8
 	// TxTimeout bounds one attempt. A dead connection is dropped after it.
 	TxTimeout = 15 * time.Second
-	// OperatorTimeout bounds a re-run or cancel, which may change every block of a large run.
+	// OperatorTimeout bounds a rerun or cancel, which may change every block of a large run.
 	OperatorTimeout = 2 * time.Minute
 	// LoadTimeout bounds a transaction that writes megabytes of items.
 	LoadTimeout = time.Minute

@@ -67,7 +67,7 @@ func Lost(err error) bool {
 // Unavailable reports whether PostgreSQL cannot be reached, cut the connection, is shutting down (57), is out of
 // resources (53), or takes too long.
 func Unavailable(err error) bool {
-	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err) // whatever it says
+	_, cannotConnect := errors.AsType[*pgconn.ConnectError](err) // with any cause
 	if said, ok := errors.AsType[*pgconn.PgError](err); ok && !cannotConnect {
 		return strings.HasPrefix(said.Code, "53") || strings.HasPrefix(said.Code, "57")
 	}

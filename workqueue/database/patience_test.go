@@ -56,7 +56,7 @@ func TestWhatIsHeldIsWaitedFor(t *testing.T) {
 	tries := 0
 	err = s.InTx(Patiently(t.Context(), time.Minute), func(ctx context.Context, tx pgx.Tx) error {
 		if tries++; tries == 3 {
-			_ = holder.Rollback(t.Context()) // else the test waits in vain
+			_ = holder.Rollback(t.Context()) // else the test waits forever
 		}
 		return insert(ctx, tx)
 	})
@@ -66,7 +66,7 @@ func TestWhatIsHeldIsWaitedFor(t *testing.T) {
 	wantNotes(t, s, 1)
 }
 
-// A connection that a restart closes is made again, unless no one knows whether what it did was committed.
+// A connection that a restart closes is reopened, unless no one knows whether what it did was committed.
 func TestAClosedConnectionIsMadeAnew(t *testing.T) {
 	t.Parallel()
 	s, url := noted(t)
@@ -89,7 +89,7 @@ func TestAClosedConnectionIsMadeAnew(t *testing.T) {
 	testenv.Same(t, tries, 2, "tries")
 	ctx := Patiently(t.Context(), time.Minute)
 	if cut := io.ErrUnexpectedEOF; !patient(ctx, time.Now(), cut, false) || patient(ctx, time.Now(), cut, true) {
-		t.Error("what was cut off at its commit may have been committed, and is not to be done again")
+		t.Error("what was cut off at its commit may have been committed, and is not to be redone")
 	}
 	wantNotes(t, s, 1)
 }

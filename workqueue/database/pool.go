@@ -206,7 +206,7 @@ func forTransactions(params map[string]string) map[string]string {
 }
 
 // transactionSettings returns the statement sent after the BEGIN of each transaction, in the same flush: session
-// settings would leak to the pooler's next client. The URL's settings override ours. Its argument is the time-out
+// settings would leak to the pooler's next client. The URL's settings override ours. Its argument is the timeout
 // ([pg.Until]), since a pooler may not pass on a cancellation.
 func (c PoolConfig) transactionSettings(like *pgxpool.Config) string {
 	all := c.settings()
@@ -221,7 +221,7 @@ func (c PoolConfig) transactionSettings(like *pgxpool.Config) string {
 	return "SELECT " + strings.Join(set, ", ")
 }
 
-// PoolerRemedy adds what to do to an error of a misconfigured or unrecognised pooler. Others stay unchanged.
+// PoolerRemedy adds what to do to an error of a misconfigured or unrecognized pooler. Others stay unchanged.
 func PoolerRemedy(err error) error {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
@@ -235,7 +235,7 @@ func PoolerRemedy(err error) error {
 		return fmt.Errorf("the pooler refuses a parameter of the connection; let it pass, by "+
 			"ignore_startup_parameters = lock_timeout,idle_in_transaction_session_timeout and the one that it names: %w", err)
 	case pg.Code == "42P05", pg.Code == "26000" && strings.Contains(pg.Message, "prepared statement"):
-		return fmt.Errorf("a pooler by transaction seems to stand in between; say so by --transaction-pooler: %w", err)
+		return fmt.Errorf("there seems to be a transaction pooler; use --transaction-pooler: %w", err)
 	}
 	return err
 }

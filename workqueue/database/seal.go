@@ -293,7 +293,7 @@ func (s *DB) CheckLost(ctx context.Context) error {
 	return pg.NoRow(err, nil)
 }
 
-// CheckNodes refuses to let an encrypted run begin or go on, op, while a node is alive without the first key.
+// CheckNodes refuses that an encrypted run begins or continues, op, while a node is alive without the first key.
 func (s *DB) CheckNodes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) error {
 	node, err := pg.One(ctx, tx, pgx.RowTo[string], nodeWithout, append(s.Fingerprints(), "")[0])
 	if err == nil {
@@ -303,7 +303,7 @@ func (s *DB) CheckNodes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op 
 	return pg.NoRow(err, nil)
 }
 
-// SealAgain is Seal for a run that is to go on, op. It refuses that like CheckNodes, too: no node starts while a run in
+// SealAgain is Seal for a run that continues, op. It refuses that like CheckNodes, too: no node starts while a run in
 // progress has a key that it lacks.
 func (s *DB) SealAgain(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) (*Seal, error) {
 	seal, err := s.Seal(ctx, tx, run)
@@ -343,7 +343,7 @@ func (s *DB) RotateKeys(ctx context.Context) (runs, lost int, err error) {
 	return runs, lost, nil
 }
 
-// KeyFile returns the key in a file, which is encrypted like data keys, and made if it is not there. One process at a
+// KeyFile returns the key in a file, which is encrypted like data keys, and created if missing. One process at a
 // time may call it.
 func (s *DB) KeyFile(path string) (key []byte, err error) {
 	wrapped, err := os.ReadFile(path)

@@ -231,7 +231,7 @@ func TestTransactionThatFailsLeavesNothing(t *testing.T) {
 	})
 }
 
-// A deadlock or a serialization failure has it done again as a whole, also when it comes with the COMMIT.
+// A deadlock or a serialization failure retries it entirely, also when it comes with the COMMIT.
 func TestTransactionIsDoneAgain(t *testing.T) {
 	t.Parallel()
 	const fail = `DO $$ BEGIN RAISE EXCEPTION 'again' USING ERRCODE = '40001'; END $$`

@@ -52,7 +52,7 @@ type DeadLetter struct {
 	Slice      *workqueue.SliceID  `json:"slice,omitempty"`
 	Root       *workqueue.SliceID  `json:"root,omitempty" doc:"the slice that all this was for"`
 	Stack      string              `json:"stack,omitempty" doc:"the endpoints that waited for the answer, outermost first"`
-	Origin     string              `json:"origin,omitempty" doc:"who asked first"`
+	Origin     string              `json:"origin,omitempty" doc:"the first requester"`
 	Service    string              `json:"service,omitempty" doc:"who gave it up: name@version instance"`
 	Deliveries int                 `json:"deliveries" doc:"0 when it is not known"`
 	Requeued   int                 `json:"requeued" doc:"how often an operator has sent it again, over all its letters"`
@@ -183,7 +183,7 @@ const (
 // DeadLetterPage is a page of dead letters, newest first, without bodies.
 type DeadLetterPage struct {
 	Letters []DeadLetter        `json:"letters"`
-	Next    *workqueue.LetterID `json:"next,omitempty" doc:"where the next page goes on; absent on the last one"`
+	Next    *workqueue.LetterID `json:"next,omitempty" doc:"where the next page continues; absent on the last one"`
 }
 
 // sealedBody is 1 for a body that is stored encrypted, which is longer.

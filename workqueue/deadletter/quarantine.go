@@ -81,7 +81,7 @@ const (
 // QuarantinePage is a page of messages, newest first, without bodies.
 type QuarantinePage struct {
 	Messages []QuarantinedView `json:"messages"`
-	Next     int64             `json:"next,omitempty" doc:"where the next page goes on; absent on the last one"`
+	Next     int64             `json:"next,omitempty" doc:"where the next page continues; absent on the last one"`
 }
 
 const quarantinedColumns = `

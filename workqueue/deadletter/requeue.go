@@ -149,7 +149,7 @@ func loopReason() string {
 
 func bodilessReason() string {
 	return fmt.Sprintf("it names no endpoint, or its body was not kept (one of more than %d MiB, or than a message may "+
-		"have, is not); have it asked for again", MaxLetterBody>>20)
+		"have, is not); request it again", MaxLetterBody>>20)
 }
 
 type deadRow struct {
@@ -176,19 +176,18 @@ func requeueNamed(ctx context.Context, tx pgx.Tx, moved *letterMove, out *Requeu
 	return pg.CheckRows(len(moved.ids))(tx.Exec(ctx, requeueLetters, moved.ids, moved.sel.Force))
 }
 
-// mayRequeue returns the reason for a refusal, or "".
 func (l *deadRow) mayRequeue(force bool) string {
 	switch {
 	case l.State == LetterReissued && l.Run != nil:
-		return fmt.Sprintf("its items went on by themselves, in smaller slices; run those that failed again with "+
+		return fmt.Sprintf("its items continued in smaller slices; rerun those that failed with "+
 			"'tranche run rerun %s --failed'", l.Run)
 	case l.State == LetterReissued:
-		return "its items went on by themselves, in smaller slices: there is nothing to do"
+		return "its items continued in smaller slices: there is nothing to do"
 	case l.State == LetterRequeued && !force:
 		return "it has been requeued already, and should it die again, that is another letter; if a stream was lost since, " +
 			"send it again by force (--force)"
 	case l.State == LetterDropped:
-		return "it was dropped, and its body is gone; have it asked for again"
+		return "it was dropped, and its body is gone; request it again"
 	case !l.Whole:
 		return bodilessReason()
 	case l.Requeued >= MaxRequeues && !force:

@@ -25,7 +25,7 @@ type ClaimRequest struct {
 	// LimitBytes is the largest request that can be sent, which bounds the step's wanted size; 0: no bound.
 	LimitBytes int64
 	// TTL is how long the slices may stay claimed without being marked as sent, in case their node never learned of the
-	// commit; 0: DefaultClaimTTL. Work done by nodes stays claimed until recorded, for the step's time-out plus TTL.
+	// commit; 0: DefaultClaimTTL. Work done by nodes stays claimed until recorded, for the step's timeout plus TTL.
 	TTL time.Duration
 }
 
@@ -68,7 +68,7 @@ const ClaimTimeout = `SET LOCAL lock_timeout = '200ms'`
 // one item, when a probe is due.
 //
 // It returns no slices if the step is at a limit, idle, held or not running; ErrBusy if the step is locked for
-// longer than a claim takes, and ErrSessionLost if the session has ended.
+// longer than a claim takes, and ErrSessionLost if the session ended.
 func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 	out, err := s.claim(ctx, []ClaimRequest{req}, req.MaxSlices)
 	if pg.IsLockTimeout(err) {
@@ -81,7 +81,7 @@ func (s Store) Claim(ctx context.Context, req ClaimRequest) (Claimed, error) {
 }
 
 // ClaimAll is [Store.Claim] for steps of different runs, at any endpoints, in one transaction that costs little more
-// than for one step: as if claimed one after another for the same session, with up to most slices in total. It
+// than for one step: as if claimed one at a time for the same session, with up to most slices in total. It
 // waits for no lock: what is locked is skipped (BoundBusy).
 func (s Store) ClaimAll(ctx context.Context, reqs []ClaimRequest, most int) ([]Claimed, error) {
 	if len(reqs) == 1 {
@@ -217,7 +217,7 @@ func (c *claim) take(ctx context.Context) (taken []workqueue.Slice, err error) {
 	case len(taken) == 0 && c.load.works && !c.alone():
 		c.deny(BoundBusy, 0)
 	case len(taken) < c.free:
-		c.bound = BoundNone // there was no more, unless a rate ended it
+		c.bound = BoundNone // nothing is left, unless a rate ended it
 	}
 	c.stopAtRateLimit()
 	return taken, nil
@@ -238,7 +238,7 @@ func (s Store) StillClaimed(
 ) ([]workqueue.SliceID, error) {
 	claimed, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.SliceID], stillClaimed, ids, session)
 	if err != nil {
-		return nil, fmt.Errorf("look which of %d slices are claimed: %w", len(ids), err)
+		return nil, fmt.Errorf("check which of %d slices are claimed: %w", len(ids), err)
 	}
 	return claimed, nil
 }

@@ -18,7 +18,7 @@ import (
 
 const (
 	// stepsToLock serializes claims of a step, so that its limits are exact over all nodes, and excludes cancels and
-	// re-runs, which take the same lock. A claim of one step waits; one of several skips locked ones.
+	// reruns, which take the same lock. A claim of one step waits; one of several skips locked ones.
 	stepsToLock = `
 SELECT st.run_id, st.step FROM unnest($1::uuid[], $2::smallint[]) AS u (run_id, step) CROSS JOIN LATERAL (
     SELECT run_id, step FROM run_step o WHERE o.run_id = u.run_id AND o.step = u.step FOR NO KEY UPDATE`

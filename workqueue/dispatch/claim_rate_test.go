@@ -29,7 +29,7 @@ func itemsOf(slices []workqueue.Slice) (n int) {
 	return n
 }
 
-// Over a time that is told to pass exactly the rate passes, a second's worth at once at most, and no chunk is
+// Over a time that is told to pass exactly the rate passes, a second's worth together at most, and no chunk is
 // larger than half a second's worth.
 func TestRateOfAStep(t *testing.T) {
 	t.Parallel()

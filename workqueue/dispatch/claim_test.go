@@ -83,7 +83,7 @@ func (b *bench) claimAll(ctx context.Context, session workqueue.SessionID, most 
 	found, err := dispatch.New(b.Store).RunnableSteps(ctx, dispatch.Search{})
 	if err != nil || len(found.Steps) == 0 {
 		if err != nil && ctx.Err() == nil {
-			b.Errorf("look for work: %v", err)
+			b.Errorf("find work: %v", err)
 		}
 		return nil
 	}
@@ -191,7 +191,7 @@ func TestWhatWaitsMovesWithItsStep(t *testing.T) {
 }
 
 // A slice that its recorder holds is left over for another mark, and waits for no one.
-func TestMarkSentWaitsForNobody(t *testing.T) {
+func TestMarkSentDoesNotWait(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(4), 8)
@@ -250,7 +250,7 @@ func TestDueRetriesArePutTogether(t *testing.T) {
 	b.Check()
 }
 
-// Chunks that failed as a whole stay as they are: how they are grouped is how the culprits are found.
+// Chunks that failed entirely stay as they are: how they are grouped is how the culprits are found.
 func TestHalvesAreNotPutTogether(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

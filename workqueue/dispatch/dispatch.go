@@ -45,7 +45,7 @@ func (s Store) BeginAlone(ctx context.Context, session workqueue.SessionID, id w
 func (s Store) TriedAlone(ctx context.Context, id workqueue.SliceID) (tried bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, triedAlone, id).Scan(&tried)
 	if err != nil && !errors.Is(err, pgx.ErrNoRows) {
-		return false, fmt.Errorf("look what came before slice %s: %w", id, err)
+		return false, fmt.Errorf("check what came before slice %s: %w", id, err)
 	}
 	return tried, nil
 }
@@ -65,8 +65,8 @@ AND NOT EXISTS (
 	barriersDue = `
 SELECT EXISTS (SELECT FROM batchrun r JOIN run_step st ON st.run_id = r.id WHERE r.id = $1 AND ` + barrierDue + `)`
 
-	// passBarriers is a statement after the locks of the steps, so it sees the re-run that they waited for. While
-	// they are locked no item can lose its outcome: only a re-run removes outcomes, and it locks the steps.
+	// passBarriers is a statement after the locks of the steps, so it sees the rerun that they waited for. While
+	// they are locked no item can lose its outcome: only a rerun removes outcomes, and it locks the steps.
 	passBarriers = `
 UPDATE run_step st SET barrier_passed = st.approval IS NULL,
     gate_since = CASE WHEN st.approval IS NOT NULL THEN tranche_now() END
@@ -122,7 +122,7 @@ ORDER BY r.id`
 func (s Store) WaitingBarriers(ctx context.Context) ([]workqueue.RunID, error) {
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], waitingBarriers, pgx.QueryExecModeExec)
 	if err != nil {
-		return nil, fmt.Errorf("look for runs with barriers: %w", err)
+		return nil, fmt.Errorf("find runs with barriers: %w", err)
 	}
 	return runs, nil
 }

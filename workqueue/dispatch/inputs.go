@@ -46,10 +46,10 @@ type Input struct {
 
 // PartInput is a step's newest part for an item.
 type PartInput struct {
-	Missing     bool // there is none, or it is an error: the step is optional
+	Missing     bool // no part, or it is an error: the step is optional
 	Data        []byte
 	ContentType string        // empty: JSON
-	Large       uuid.NullUUID // a large result, of which Ref is the size and hash; else Data is the result
+	Large       uuid.NullUUID // a large result, described by Ref; else Data is the result
 	Ref         PartRef
 	damaged     error
 }
@@ -61,8 +61,8 @@ type PartRef struct {
 }
 
 const (
-	inputItems = 1024    // read at once with their parts
-	inputBytes = 4 << 20 // of parts read at once, except those of one item
+	inputItems = 1024    // read together with their parts
+	inputBytes = 4 << 20 // of parts read together, except those of one item
 	// leastInput is each step's least share of inputBytes.
 	leastInput = 256 << 10
 )
@@ -80,7 +80,7 @@ FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
 CROSS JOIN LATERAL (
     SELECT ordinal, item_key, CASE WHEN $4 THEN payload END AS payload FROM work_queue
     WHERE run_id = $1 AND ordinal BETWEEN wanted.first AND wanted.last
-    OFFSET 0 -- keeps it a walk of its own
+    OFFSET 0 -- keeps it a separate walk
 ) AS q
 ORDER BY q.ordinal`
 
@@ -126,7 +126,7 @@ func (s Store) EachInput(ctx context.Context, want InputRequest, f func(Input) b
 	return nil
 }
 
-// inputReader reads the items of a chunk, as many at once as their parts can be held.
+// inputReader reads the items of a chunk, as many together as their parts can be held.
 type inputReader struct {
 	store   *database.DB
 	want    InputRequest
@@ -171,7 +171,7 @@ func (r *inputReader) ranges() (first, last []workqueue.Ordinal) {
 	return first, last
 }
 
-// room is how many bytes of a step's parts are read at once.
+// room is how many bytes of a step's parts are read together.
 func (r *inputReader) room() int64 { return int64(max(inputBytes/len(r.want.Inputs), leastInput)) }
 
 // queueItems reads the whole span if most of it is wanted.
@@ -293,7 +293,7 @@ func (r *inputReader) readItems(rows pgx.Rows) error {
 	return rows.Err()
 }
 
-// PartRequest asks for bytes of a part on behalf of the service that works on a slice.
+// PartRequest requests bytes of a part on behalf of the service that works on a slice.
 type PartRequest struct {
 	Slice    workqueue.SliceID
 	Endpoint string

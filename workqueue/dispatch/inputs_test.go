@@ -70,7 +70,7 @@ func TestEachInputOfScatteredAndLargeParts(t *testing.T) {
 	beyond := bitfield.Full(n + 1)
 	err := dispatch.New(b.Store).EachInput(t.Context(), dispatch.InputRequest{Run: run, Mask: &beyond},
 		func(dispatch.Input) bool { return true })
-	testenv.Says(t, err, "2600 of 2601 are in work_queue", "an item that is not there")
+	testenv.Says(t, err, "2600 of 2601 are in work_queue", "an item that does not exist")
 }
 
 // A service reads parts of items that are in flight in its slice, from any byte on. A reset of a part takes that item

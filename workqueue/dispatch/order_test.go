@@ -130,7 +130,7 @@ func TestALostFollowerIsFound(t *testing.T) {
 	run := b.loadLines(storetest.Request(), "a", "a", "b", "b")
 	b.Record(storetest.Wholes(b.wantClaims(run, 0, 2))...)
 	if n, err := redo.New(b.Store).RepairLanes(t.Context(), b.Lead()); n != 0 || err != nil {
-		t.Fatalf("moved on %d lanes of a run that goes on, %v", n, err)
+		t.Fatalf("moved on %d lanes of a run that continues, %v", n, err)
 	}
 	// As if a node had recorded the heads that knows of no lanes.
 	b.Exec(`UPDATE work_block SET held = ready, ready = B'0'::bit(8192) WHERE run_id = $1`, run)
@@ -229,7 +229,7 @@ func TestExplainNamesTheItemInFront(t *testing.T) {
 	}
 }
 
-// A load of several batches that fails is taken back with its lanes.
+// A load of several batches that fails is undone with its lanes.
 func TestALoadWithLinesIsTakenBack(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -70,7 +70,7 @@ AND NOT r.namespace = ANY(ARRAY(SELECT name FROM spent))`
 
 	// placesOfWork is the endpoints with ready or waiting items, found one at a time by name. It leaves out those of
 	// other nodes unless $11 names them or the node itself must do the work, and, unless all requests go to a canary,
-	// those with exhausted budgets and those down without a due probe. full are those that take no more of automatic steps,
+	// those with exhausted budgets and those down without a due probe. full are those at their limit of automatic steps,
 	// counted by step only if necessary. Slices in flight of a step moved elsewhere may count, too.
 	placesOfWork = `
 spent AS MATERIALIZED (
@@ -156,7 +156,7 @@ spent AS MATERIALIZED (
             SELECT true FROM ` + plane.StepSlices + ` LIMIT 1) IS NULL`
 
 	// searchRunnable picks endpoints, those with the most urgent work and otherwise at random, with a few steps
-	// each: the first ones with nothing in flight, all with something in flight, which are no more than that, and
+	// each: the first ones with nothing in flight, all with something in flight, which are at most that, and
 	// all with something due. $1 is the number of endpoints, $8 the least number of steps of each, $9 of all if they
 	// are few. An endpoint without any is a row without a step.
 	searchRunnable = `
@@ -189,7 +189,7 @@ ORDER BY 8, 6 DESC NULLS LAST, 7, 2, 3`
 type Found struct {
 	// Steps have claimable work, by priority, then fewest slices in flight, then age.
 	Steps []Runnable
-	// Without are endpoints with work of which nothing is claimable.
+	// Without are endpoints without claimable work.
 	Without []string
 	More    bool // there may be other endpoints with work
 	// Elsewhere are endpoints of other nodes with ready or waiting items, with their first step.
@@ -223,7 +223,7 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 	})
 	begun := time.Now()
 	if err := s.db.Pool.SendBatch(ctx, batch).Close(); err != nil {
-		return Found{}, fmt.Errorf("look for work: %w", database.Slow(err, "the look for work", begun))
+		return Found{}, fmt.Errorf("find work: %w", database.Slow(err, "the search for work", begun))
 	}
 	found.More = len(seen) == RunnablePlaces
 	return found, nil

@@ -60,7 +60,7 @@ type AuditReport struct {
 
 // AuditFinding is a place where the chain does not hold.
 type AuditFinding struct {
-	ID   int64  `json:"id,omitempty" doc:"the row; absent: it is not there"`
+	ID   int64  `json:"id,omitempty" doc:"the row; absent: it does not exist"`
 	Seal int64  `json:"seal,omitempty" doc:"its number in the chain"`
 	What string `json:"what"`
 }
@@ -123,7 +123,7 @@ func (w *auditWalk) walk(ctx context.Context, tx pgx.Tx) error {
 	var unsealed *time.Time
 	err := tx.QueryRow(ctx, auditHead).Scan(&end.last, &end.hash, &gone, &now, &w.report.Unsealed, &unsealed)
 	if errors.Is(err, pgx.ErrNoRows) {
-		w.found(0, 0, "audit_head has no row: someone deleted it")
+		w.found(0, 0, "audit_head has no row: it was deleted")
 	} else if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (w *auditWalk) row(r *auditRow) {
 	if r.erased != nil {
 		w.report.Erased++
 		if w.erased[r.id] != hex.EncodeToString(said) {
-			w.found(r.id, r.seal, "it was changed, and by no erasure on record in the log")
+			w.found(r.id, r.seal, "it was changed, and by no erasure in the log")
 		}
 		said = r.erased
 	}

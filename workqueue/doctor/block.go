@@ -143,15 +143,15 @@ func (d *doctor) steady(r *doctorRun, steps []stepBlock) {
 	for i := range steps {
 		at[i] = steps[i].Planes
 	}
-	stand := r.graph.Eligibility(at)
+	eligible := r.graph.Eligibility(at)
 	for i := range steps {
 		b := &steps[i]
 		where := place{run: &r.id, step: &b.step, block: &b.block}
-		all, open := bitfield.Full(b.size), stand.Open[i]
+		all, open := bitfield.Full(b.size), eligible.Open[i]
 		begun := b.Ready.Or(b.Held).Or(b.live)
 		d.bits(ItemsAddUp, where, begun.AndNot(open), "ready, held back or in progress before what it needs is there")
-		d.bits(ItemsAddUp, where, b.Skipped.AndNot(stand.Shut[i]), "left out, and nothing that it needs has failed")
-		d.bits(ItemsAddUp, where, stand.Shut[i].And(all).AndNot(b.Skipped), "not left out, and what it needs has failed")
+		d.bits(ItemsAddUp, where, b.Skipped.AndNot(eligible.Shut[i]), "left out, and nothing that it needs has failed")
+		d.bits(ItemsAddUp, where, eligible.Shut[i].And(all).AndNot(b.Skipped), "not left out, and what it needs has failed")
 		if r.state != "cancelled" {
 			d.bits(ItemsAddUp, where, open.And(all).AndNot(begun.Or(b.Final())), "lost: in no plane and in no live slice")
 		}
@@ -241,7 +241,7 @@ func (p *partsCheck) add(bit int, part partRow) {
 
 func (p *partsCheck) report(d *doctor, at place) {
 	d.bits(OnePart, at, p.doubled, "two parts in one generation")
-	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later re-run in the audit log")
+	d.bits(AuditedReset, at, p.unaudited, "a part that no longer counts, without a later rerun in the audit log")
 	d.bits(TruthsAgree, at, p.block.Done.AndNot(p.result), "done, and the newest part is not a result")
 	d.bits(TruthsAgree, at, p.block.Failed.AndNot(p.fault), "failed, and the newest part is not an error")
 	d.bits(TruthsAgree, at, p.broken, "a result with missing pieces")

@@ -31,7 +31,7 @@ type Invariant string
 const (
 	ItemsAddUp    Invariant = "I1"  // items = waiting + ready + in flight + done + failed + skipped, at every step
 	OnePart       Invariant = "I2"  // at most one part for an item, step and generation
-	AuditedReset  Invariant = "I3"  // a final bit changes only by an audited re-run
+	AuditedReset  Invariant = "I3"  // a final bit changes only by an audited rerun
 	TruthsAgree   Invariant = "I6"  // bits = parts = tracker
 	AskedFor      Invariant = "I7"  // every part was requested by a slice that held its item
 	OneCompletion Invariant = "I10" // one completion event for each completed generation
@@ -44,9 +44,9 @@ func Rules() []Rule {
 	return []Rule{
 		{ItemsAddUp, "the items of every step add up: waiting, ready, in flight, done, failed and left out"},
 		{OnePart, "an item has at most one part for a step and a generation"},
-		{AuditedReset, "what is final changes only by a re-run that the audit log has"},
+		{AuditedReset, "what is final changes only by a rerun that the audit log has"},
 		{TruthsAgree, "bits, parts and trackers say the same"},
-		{AskedFor, "every part was asked for by a request that held its item"},
+		{AskedFor, "every part was requested by a request that held its item"},
 		{OneCompletion, "every generation that completed has one event of it"},
 		{Approved, "nothing was sent at a step before its required approval"},
 		{AsMigrated, "the schema is as this version's migrations made it"},
@@ -243,12 +243,12 @@ FULL JOIN counted o USING (collector, key_version, key)
 LEFT JOIN collector c ON c.id = collector
 CROSS JOIN LATERAL (VALUES
     ('keys with operations, of no collector', c.id IS NULL),
-    ('keys that count what is not there, or do not count what is', (k.untried, k.retrying, k.parked)
+    ('keys that count what does not exist, or do not count what does', (k.untried, k.retrying, k.parked)
         IS DISTINCT FROM (coalesce(o.untried, 0), coalesce(o.retrying, 0), coalesce(o.parked, 0))),
     ('keys without an operation', k.flush IS NULL AND k.untried + k.retrying + k.parked = 0),
     ('keys with operations that wait for no time, or with a time that nothing waits for',
         k.flush IS NULL AND (k.due_at IS NULL) <> (k.untried + k.retrying = 0)),
-    ('keys that wait under a key_version that counts as done, or is not there yet',
+    ('keys that wait under a key_version that counts as done, or does not exist yet',
         k.untried + k.retrying > 0 AND k.key_version NOT BETWEEN c.drained_key_version AND c.key_version)
 ) AS x (what, wrong)
 WHERE x.wrong AND c.state IS DISTINCT FROM 'deleting'
@@ -284,7 +284,7 @@ FROM tracker_service s
 JOIN tracker_batch b ON b.id = s.batch_id
 LEFT JOIN counted c ON c.batch_id = s.batch_id
 CROSS JOIN LATERAL (VALUES
-    ('I1', 'groups that the batch does not count, or that are not there', abs(b.groups - coalesce(c.groups, 0))),
+    ('I1', 'groups that the batch does not count, or that do not exist', abs(b.groups - coalesce(c.groups, 0))),
     ('I1', 'groups with pending items that the batch does not count, or without that it does',
         abs(b.open_groups - coalesce(c.open_groups, 0))),
     ('I1', 'items that the batch does not count, or that are in no group', abs(b.items - coalesce(c.items, 0))),
@@ -292,7 +292,7 @@ CROSS JOIN LATERAL (VALUES
     ('I1', 'items that failed and are pending', coalesce(c.pending, 0)),
     ('I1', 'failed items past the end of their group', coalesce(c.past, 0)),
     ('I10', 'it is sealed, and nothing is pending', (b.state = 'sealed' AND b.open_groups = 0)::integer),
-    ('I10', 'it has ended without an event, or has one and has not',
+    ('I10', 'it ended without an event, or has one and did not end',
         ((b.state IN ('completed', 'cancelled')) <> (s.event_id IS NOT NULL))::integer),
     ('I10', 'events too many', greatest(0,
         (SELECT count(*) - 1 FROM run_event e WHERE e.run_id = s.batch_id AND e.kind LIKE 'tracker.%')))

@@ -79,7 +79,7 @@ type doctorRun struct {
 	tracker     string
 	openGroups  int64
 	opened      bool
-	audited     workqueue.Generation // of the last re-run in the audit log
+	audited     workqueue.Generation // of the last rerun in the audit log
 	completions int64
 	graph       *plane.Graph
 }
@@ -315,7 +315,7 @@ func (d *doctor) lanes(ctx context.Context, r *doctorRun, active map[workqueue.B
 		return err
 	}
 	if stray > 0 {
-		d.found(OneOfALane, place{run: &r.id}, stray, "heads of lanes that stand in another lane")
+		d.found(OneOfALane, place{run: &r.id}, stray, "heads of lanes that are in another lane")
 	}
 	if idle > 0 {
 		d.found(OneOfALane, place{run: &r.id}, idle, "heads of lanes that are final, or held back themselves")

@@ -16,7 +16,6 @@ import (
 )
 
 const (
-	// Parameters' names and values are chosen by whoever starts the run.
 	// In place: after waiting for another erasure it is computed again.
 	eraseParams = `
 UPDATE batchrun SET content = erased_json(content, $1, $2, true),
@@ -24,7 +23,7 @@ UPDATE batchrun SET content = erased_json(content, $1, $2, true),
 WHERE ($3::uuid IS NULL OR id = $3) AND (content, params) IS DISTINCT FROM (erased_json(content, $1, $2, true),
     CASE WHEN data_key IS NULL THEN erased_json(params, $1, $2, true) ELSE params END)`
 
-	// Only if they are as they were read.
+	// Only if they did not change since.
 	eraseSealed = `
 UPDATE batchrun r SET params = u.params FROM unnest($1::uuid[], $2::jsonb[], $3::jsonb[]) AS u (id, was, params)
 WHERE r.id = u.id AND r.params = u.was`
@@ -252,7 +251,7 @@ type Columns struct {
 }
 
 // Searched returns the columns that are searched directly. Rows of others are found by the item's key or by their
-// contents. A test lists those, and columns that cannot contain a key, and compares all with the catalogue.
+// contents. A test lists those, and columns that cannot contain a key, and compares all with the catalog.
 func Searched() []Columns {
 	return []Columns{
 		{Text, `alert.error alert_message.error archive.error audit_sink.error api_request.operation batchrun.name
@@ -271,7 +270,7 @@ func Searched() []Columns {
 			tracker_service.owner tracker_service.key`,
 			"a caller gave it as a name or an id, by which a repeated request is known: it goes with the rest of its row"},
 		{Kept, `admin_act.path admin_act.input admin_act.preview`,
-			"an administrator asked for an act with it (tranche act list): it goes when that is settled, or has expired"},
+			"an administrator requested an act with it (tranche act list): it goes when that is settled, or has expired"},
 		{Kept, `audit_log.subject audit_log.detail audit_log.before audit_log.after`,
 			"the audit log keeps what it says of definitions, tokens, sessions and settings"},
 		{Kept, `alert_condition.subject alert_condition.grp alert_message.grp health_condition.subject health_ack.subject

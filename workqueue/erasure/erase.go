@@ -55,7 +55,7 @@ type Erased struct {
 	DeadLetters int64 `json:"dead_letters" doc:"their bodies; those that waited are dropped"`
 	Quarantine  int64 `json:"quarantine" doc:"messages in quarantine"`
 	Operations  int64 `json:"operations" doc:"parked operations of collectors"`
-	Texts       int64 `json:"texts" doc:"events, alerts, answers and the like, in which the key stood"`
+	Texts       int64 `json:"texts" doc:"events, alerts, answers and the like, that had the key"`
 }
 
 func (e *Erased) add(o *Erased) {
@@ -110,10 +110,10 @@ func (e *UnderWayError) Error() string {
 func Unreached() []string {
 	return []string{
 		"messages in JetStream's streams, until they were handled or are past the limits of their stream",
-		"what services, their own stores and those who were told by webhooks keep",
+		"what services, their own stores and receivers of webhooks keep",
 		"exports, reports and results that were downloaded, and the files that items came from",
 		"runs and audit rows in the archive (serve --archive): docs/retention.md says how to find the key there",
-		"backups, standbys that lag and the write-ahead log of the database; rows as they were, until vacuum has been there",
+		"backups, standbys that lag and the write-ahead log of the database; former rows, until vacuum removes them",
 		"logs, traces and metrics of nodes, proxies and the database, and what browsers have loaded",
 		"payloads and results of other items that name the key",
 		"of runs with order_by the number of the item's lane, a hash of its value",
@@ -231,7 +231,7 @@ func (s Store) Erase(ctx context.Context, req Request) (out Outcome, err error) 
 		}
 	}
 	if out.Kept, err = e.kept(ctx); err != nil {
-		return out, fmt.Errorf("erase: look at what stays: %w", err)
+		return out, fmt.Errorf("erase: check what stays: %w", err)
 	}
 	return out, nil
 }

@@ -34,7 +34,7 @@ const (
 func (n needle) in(text []byte, nested int) bool {
 	text = unpacked(text)
 	for range maxNested {
-		if n.stands(text) {
+		if n.found(text) {
 			return true
 		}
 		plain, changed := unescaped(text)
@@ -43,10 +43,10 @@ func (n needle) in(text []byte, nested int) bool {
 		}
 		text = plain
 	}
-	return n.stands(text) || nested > 0 && n.inBase64(text, nested-1)
+	return n.found(text) || nested > 0 && n.inBase64(text, nested-1)
 }
 
-func (n needle) stands(text []byte) bool {
+func (n needle) found(text []byte) bool {
 	if utf8.RuneCountInString(string(n)) >= 4 {
 		return hasWord(text, []byte(n)) || hasWord(text, []byte(strings.ReplaceAll(string(n), " ", "+")))
 	}
@@ -109,7 +109,7 @@ func unescaped(text []byte) (plain []byte, changed bool) {
 	return plain, changed
 }
 
-// escape decodes the escape at the start of a text. The size is 0 if there is none.
+// escape decodes the escape at the start of a text. The size is 0 without one.
 func escape(text []byte) (is string, size int) {
 	if text[0] == '%' && len(text) > 2 {
 		if b, err := strconv.ParseUint(string(text[1:3]), 16, 8); err == nil {

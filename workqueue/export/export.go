@@ -4,7 +4,7 @@
 // Results too large for a message arrive in pieces, each with the service's description of the whole, and are stored
 // as pieces: at most one piece is in memory. A piece is accepted only from the slice's endpoint, while the slice is
 // live and waits for the item. settle records a result once all pieces are present with the described size and hash.
-// Unrecorded results are deleted after their slice has ended.
+// Unrecorded results are deleted after their slice ends.
 package export
 
 import (

@@ -50,14 +50,14 @@ FROM (
 WHERE upto - size < $5
 ORDER BY ordinal`
 
-// The keys, likewise by work_queue's primary key. They are short, bounded by their index.
+// The keys, also by work_queue's primary key. They are short, bounded by their index.
 const exportKeys = `
 SELECT q.ordinal, q.item_key
 FROM unnest($2::integer[], $3::integer[]) AS wanted (first, last)
 CROSS JOIN LATERAL (
     SELECT ordinal, item_key FROM work_queue
     WHERE run_id = $1 AND ordinal BETWEEN wanted.first AND wanted.last
-    OFFSET 0 -- keeps it a walk of its own
+    OFFSET 0 -- keeps it a separate walk
 ) AS q
 ORDER BY q.ordinal`
 
@@ -70,7 +70,7 @@ FROM (
     CROSS JOIN LATERAL (
         SELECT ordinal, item_key, payload FROM work_queue
         WHERE run_id = $1 AND ordinal BETWEEN wanted.first AND wanted.last
-        OFFSET 0 -- keeps it a walk of its own
+        OFFSET 0 -- keeps it a separate walk
     ) AS q
 ) AS sized
 WHERE upto - octet_length(payload) < $4
@@ -87,7 +87,7 @@ type exportPages struct {
 	room     int64 // bytes that the page may still take
 }
 
-// read returns a page of wanted items of one block, from an item on, and where the next page starts.
+// read returns a page of wanted items of one block, starting with an item, and where the next page starts.
 func (p *exportPages) read(
 	ctx context.Context, from workqueue.Ordinal,
 ) (page []Item, next workqueue.Ordinal, err error) {

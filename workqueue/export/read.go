@@ -73,7 +73,7 @@ type Reader struct {
 
 var _ io.ReadSeeker = (*Reader)(nil)
 
-// OpenResult returns a reader of a result, valid as long as ctx. The error wraps ErrNotFound if there is none.
+// OpenResult returns a reader of a result, valid as long as ctx. The error wraps ErrNotFound without a result.
 func (s Store) OpenResult(ctx context.Context, id uuid.UUID) (*Reader, error) {
 	r := &Reader{ctx: ctx, store: s, id: id, starts: []int64{0}}
 	timed, cancel := context.WithTimeout(ctx, database.TxTimeout)
@@ -223,7 +223,7 @@ JOIN work_block b ON b.run_id = p.run_id AND b.step = p.step AND b.block = $4
 WHERE p.run_id = $1 AND p.step = $2 AND p.ordinal = $3 AND p.result IS NOT NULL AND get_bit(b.done, $5) = 1
 ORDER BY p.generation DESC LIMIT 1`
 
-// Result returns the current result of one item at one step. The error wraps ErrNotFound if there is none, is a
+// Result returns the current result of one item at one step. The error wraps ErrNotFound without a result, is a
 // *StepChoiceError if the step is unknown or must be named, and an *AmbiguousKeyError if several items have the key.
 func (s Store) Result(ctx context.Context, req ResultRequest) (Result, error) {
 	g, err := database.Kept[plane.GraphCache](s.db).Of(ctx, s.db.Pool, req.Run)

@@ -17,7 +17,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// MaxOpen bounds the bytes of a slice's incomplete or unrecorded large results, by their described sizes: so much a
+// MaxOpen bounds the bytes of a slice's incomplete or unrecorded large results, by their described sizes: what a
 // service can accumulate with each request that it holds.
 const MaxOpen = 512 << 20
 
@@ -56,7 +56,7 @@ type Standing int
 const (
 	Kept          Standing = iota // others are missing
 	Complete                      // all pieces are present
-	Stale                         // the slice has ended, or the item has an outcome: not stored
+	Stale                         // the slice ended, or the item has an outcome: not stored
 	Foreign                       // the item was not requested: not stored
 	WrongEndpoint                 // the slice was sent to another endpoint: not stored
 	TooMuch                       // the slice has too many unrecorded bytes: not stored

@@ -26,14 +26,14 @@ type Run struct {
 	ID, Name string // as in [Network.Apply]; the name may be empty
 	Priority int
 	Person   string // whose action everything waits for, like "an operator to resume it"; empty: none
-	Canary   bool   // a sample goes first; the rest waits until it has ended
+	Canary   bool   // a sample goes first; the rest waits until it ends
 	Approve  bool   // and until approval
 	WhyNot   string // why its end cannot be predicted
 	Idle     bool   // it requests nothing now, for example while loading or waiting for a person
 
 	Timed  bool    // it must be done in DoneBy seconds; see [Network.Paces]
 	DoneBy float64 // negative: it should have been
-	Gentle bool    // with no more in flight than that needs
+	Gentle bool    // with only as many in flight as that needs
 	Share  int     // its weight among runs of equal priority; 0: 1
 	AtRisk bool    // it was found that it will not be
 }
@@ -163,8 +163,8 @@ func (n *Network) predict(ctx context.Context, now time.Time, seed uint64, of fu
 // apart is how many courses idle runs that meet are played in, at most.
 const apart = 8
 
-// together are runs that are played in the same courses: first those that go on, then idle ones that do not meet, each
-// as if it alone of the idle ones went on. The last course has all that are left.
+// together are runs that are played in the same courses: first active ones, then idle ones that do not meet, each
+// as if it alone of the idle ones continued. The last course has all that are left.
 func (n *Network) together(of func(run int) bool, idle []bool) (all [][]int) {
 	all = [][]int{nil}
 	for r := range n.Runs {
@@ -218,7 +218,7 @@ func (n *Network) unknown() []string {
 	why := make([]string, len(n.Runs))
 	for r := range n.Runs {
 		if why[r] = n.Runs[r].WhyNot; why[r] == "" && n.Runs[r].Idle && n.Runs[r].Person == "" {
-			why[r] = "it does not go on now"
+			why[r] = "it does not continue now"
 		}
 	}
 	for i := range n.Steps {
@@ -234,7 +234,7 @@ func (n *Network) unknown() []string {
 // tell derives a forecast from simulations.
 func (n *Network) tell(r int, now time.Time, c courses) Outcome {
 	if i := n.stuck(r, c); i >= 0 {
-		return Outcome{Forecast: Forecast{WhyNot: fmt.Sprintf("step %s cannot go on as things are", n.Steps[i].Name)}}
+		return Outcome{Forecast: Forecast{WhyNot: fmt.Sprintf("step %s cannot continue as things are", n.Steps[i].Name)}}
 	}
 	waitsFor, atOnce := n.waitsFor(r)
 	out := Outcome{Forecast: Forecast{BoundBy: n.bound(r, c.nominal), WaitsFor: waitsFor}}

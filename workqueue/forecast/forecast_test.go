@@ -15,7 +15,7 @@ import (
 
 var now = time.Date(2026, 11, 27, 4, 0, 0, 0, time.UTC)
 
-// cost is that of requests of ten items that took so many seconds, so many of them at once.
+// cost is that of requests of ten items that took so many seconds, so many of them concurrently.
 func cost(seconds float64, atOnce int) forecast.Cost {
 	var all []forecast.Request
 	for i := range 40 * atOnce {
@@ -186,7 +186,7 @@ func TestAForecastSaysWhyThereIsNone(t *testing.T) {
 	loading.Runs[0].WhyNot = "its items are being loaded"
 	for says, n := range map[string]*forecast.Network{
 		"of the newest requests of endpoint b fewer than 3 are of step send, here or in earlier runs of its plan": unknown,
-		"step a cannot go on as things are": still, "its items are being loaded": loading,
+		"step a cannot continue as things are": still, "its items are being loaded": loading,
 	} {
 		if f := outcomes(t, n)[0]; f.P50 != nil || f.WhyNot != says || f.Steps != nil {
 			t.Errorf("%+v; want %q", f, says)
@@ -232,7 +232,7 @@ func ends(t *testing.T, n *forecast.Network) [3]float64 {
 	return [3]float64{seconds(t, f.P10), seconds(t, f.P50), seconds(t, f.P90)}
 }
 
-// Whatever the network: the same seed says the same; a step that has ended adds nothing; a run alone ends no later; and
+// Whatever the network: the same seed says the same; a step that ended adds nothing; a run alone ends no later; and
 // with more places for its steps, or at its endpoints, it ends no later where no one else takes what comes free.
 func TestForecastsKeepTheirLaws(t *testing.T) {
 	t.Parallel()
@@ -248,7 +248,7 @@ func TestForecastsKeepTheirLaws(t *testing.T) {
 		last.Settled = last.Items
 		done.Steps = append(done.Steps, last)
 		if got := ends(t, done); !near(got, was, 0.08) {
-			t.Errorf("seed %d: %v; with a step that has ended %v", seed, was, got)
+			t.Errorf("seed %d: %v; with a step that ended %v", seed, was, got)
 		}
 		alone := n.Clone()
 		if len(n.Runs) > 1 {
@@ -312,7 +312,7 @@ func TestSupposedChanges(t *testing.T) {
 		"a.b.chunk=8193": "want 1 to 8192", "a.b.instances=10001": "want 1 to 10000",
 		"a.b.rate=0.0001": `rate: invalid value "0.0001"; want 0.001 to 10000000, or 0 for no limit`, "rate=-1": "want 0.001",
 		"priority=1.5": `priority: invalid value "1.5"; want -2147483648 to 2147483647`, "priority=3000000000": "want -2147",
-		"a.b.in_flight=x": "invalid value", "a.b.colour=1": `no setting "colour"`, "in_flight=3": `no setting "in_flight"`,
+		"a.b.in_flight=x": "invalid value", "a.b.color=1": `no setting "color"`, "in_flight=3": `no setting "in_flight"`,
 		"without=year": "these do: yesterday", "a.b.in_flight=NaN": "invalid value", "a.b.chunk=1.5": "want 1 to 8192",
 		"a.b.rate=NaN": "invalid value", "a.b.rate=Inf": "invalid value", "without=": "no such run"} {
 		if err := base().Apply(0, change); err == nil || !strings.Contains(err.Error(), says) {

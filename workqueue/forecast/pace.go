@@ -15,10 +15,10 @@ import (
 // Pace is how fast a run goes, so that it is done by its time. It never goes above a limit that a person has set.
 type Pace struct {
 	Run   int // index of Network.Runs
-	Share int // of what it shares with others that are as urgent: so many times as much as each of those
+	Share int // of what it shares with equally urgent runs: that multiple of what each of those gets
 	// Caps are requests in flight, for each step of the run: as few as the time allows. 0: as many as its limits do.
 	Caps     []int
-	P50, P90 float64 // seconds that it takes with that, whoever it waits for coming at once
+	P50, P90 float64 // seconds that it takes with that, if no one keeps it waiting
 	Known    bool    // those are
 	BoundBy  string  // as in [Forecast]
 	AtRisk   bool    // it will be late
@@ -27,14 +27,14 @@ type Pace struct {
 const (
 	mostShare = 4   // others keep at least a fifth of what two would have by halves
 	gentler   = 0.8 // from one cap to the next
-	// A cap stays as it is unless so much less is enough: not each look is to change it.
+	// A cap stays unchanged unless this share of it is enough: not every check should change it.
 	muchGentler = 0.7
-	// What is gentle plans to be done before its time by this share of what is left, and by two looks of the leader or
+	// A gentle run plans to end before its deadline by this share of the time left, and by two checks of the leader or
 	// that share again, whichever is less.
 	early, looks = 0.05, 20.0
 )
 
-// Left is how long a run takes still, in half of the courses and in nine of ten, whoever it waits for coming at once.
+// Left is how long a run takes still, in half of the courses and in nine of ten, if no one keeps it waiting.
 func (f *Forecast) Left(now time.Time) (p50, p90 float64, known bool) {
 	from := 0.0
 	switch {
@@ -88,7 +88,7 @@ func (p *pacer) decide(ctx context.Context, order []int) error {
 	}
 	for _, r := range order {
 		if err == nil && p.at[r].Known {
-			err = p.favour(ctx, r)
+			err = p.favor(ctx, r)
 		}
 	}
 	for _, r := range order {
@@ -103,8 +103,8 @@ func (p *pacer) decide(ctx context.Context, order []int) error {
 	return err
 }
 
-// atRisk reports whether a run will be late. That is said once half of the courses are, and holds until it is in time
-// with something to spare.
+// atRisk reports whether a run will be late. That is said once half of the courses are, and holds until it is early
+// enough.
 func (r *Run) atRisk(p *Pace) bool {
 	switch {
 	case !p.Known:
@@ -156,9 +156,9 @@ func (n *Network) setCaps(run int, caps []int) {
 	}
 }
 
-// favour gives a run that would be late more of what it shares: the least that is enough, or else the most that brings
+// favor gives a run that would be late more of what it shares: the least that is enough, or else the most that brings
 // something. No other run that would be on time may become late by it.
-func (p *pacer) favour(ctx context.Context, run int) error {
+func (p *pacer) favor(ctx context.Context, run int) error {
 	r, alone, before := &p.Runs[run], true, p.at
 	for i := range p.Runs {
 		alone = alone && (i == run || p.Runs[i].Priority != r.Priority || !p.touch(run, i))
@@ -297,7 +297,7 @@ type Fix struct {
 
 // fix is a change that may be one, and how to make it.
 type fix struct {
-	set, text, command string  // {} is where its number stands
+	set, text, command string  // {} is replaced by its number
 	from, most         float64 // 0: it has no number
 }
 
@@ -313,7 +313,7 @@ func (n *Network) Fix(ctx context.Context, now time.Time, run int) (*Fix, error)
 			return &Fix{strings.ReplaceAll(f.text, "{}", number), strings.ReplaceAll(f.command, "{}", number)}, nil
 		}
 	}
-	return nil, nil //nolint:nilnil // there is none
+	return nil, nil //nolint:nilnil // no change helps
 }
 
 // least is the smallest number with which a change is enough, or a word when it has none; empty: it is not.
@@ -364,7 +364,7 @@ func (n *Network) least(ctx context.Context, now time.Time, run int, f *fix) (st
 }
 
 const (
-	fixedSteps = 3   // steps of which changes are looked for
+	fixedSteps = 3   // steps for which changes are searched
 	fixedRuns  = 4   // other runs that may be left out for it
 	fixedBy    = 16. // times what is set now, at most
 )

@@ -6,7 +6,6 @@ import (
 	"slices"
 )
 
-// limit is what limits a step.
 type limit int
 
 const (
@@ -33,7 +32,7 @@ type play struct {
 type runPlay struct {
 	ended float64
 	waits float64 // when it started to wait for a person; -1: never
-	free  bool    // all items may go: no canary, or it has ended
+	free  bool    // all items may go: no canary, or it ended
 }
 
 func (r *runPlay) wait(now float64) {
@@ -71,7 +70,7 @@ type mark struct{ item, delay float64 }
 // exact is the most changes simulated individually; see [play.least].
 const exact = 200
 
-// play simulates until all has ended; without luck, the nominal course.
+// play simulates until all ends; without luck, the nominal course.
 func (n *Network) play(x *index, lucks []luck, without []bool) *play {
 	p := n.start(x, lucks, without)
 	n.expect(p)
@@ -184,7 +183,6 @@ func (n *Network) release(p *play) {
 	}
 }
 
-// over reports whether steps have ended.
 func (p *play) over(steps []int) bool {
 	return !slices.ContainsFunc(steps, func(i int) bool { return p.steps[i].ended < 0 || p.steps[i].ended > p.now })
 }

@@ -21,7 +21,7 @@ func want(t *testing.T, what string, n *forecast.Network, seconds float64) {
 	}
 }
 
-// Steps that feed each other go on at once, however many they are.
+// Steps that feed each other continue concurrently, however many they are.
 func TestAChainIsAsFastAsItsSteps(t *testing.T) {
 	t.Parallel()
 	for _, length := range []int{2, 5, 10, 30} {
@@ -49,7 +49,7 @@ func TestAChainSharesAnEndpoint(t *testing.T) {
 	}
 }
 
-// Items that wait to be tried again are asked for once more.
+// Items that wait to be retried are requested again.
 func TestRetriesTakeTheirTime(t *testing.T) {
 	t.Parallel()
 	a := step("a", 0, 10_000, cost(1, 8))
@@ -58,7 +58,7 @@ func TestRetriesTakeTheirTime(t *testing.T) {
 	a.RetryDue, a.RetryMean = 600, 300
 	want(t, "half of the items, later and later", one(a), 601)
 	a.RetryMean = 600
-	want(t, "half of the items, later all at once", one(a), 663)
+	want(t, "half of the items, later all together", one(a), 663)
 	b := step("b", 1, 10_000, cost(1, 8), 0)
 	b.Settled, b.Retrying, b.RetryDue = 5000, 5000, 1
 	done := step("a", 0, 10_000, cost(1, 8))
@@ -97,7 +97,7 @@ func TestACanaryThatIsOutEnds(t *testing.T) {
 	}
 }
 
-// A run that is held or loaded takes nothing from those that go on, but they take from it when it goes on.
+// A run that is held or loaded takes nothing from those that continue, but they take from it when it continues.
 func TestRunsThatDoNotGoOnDoNotCompete(t *testing.T) {
 	t.Parallel()
 	network := func() *forecast.Network {
@@ -114,11 +114,11 @@ func TestRunsThatDoNotGoOnDoNotCompete(t *testing.T) {
 	}
 	n.Runs[1] = forecast.Run{ID: "loads", Priority: 5, Idle: true}
 	want(t, "beside one that is loaded", n, 101)
-	if f := outcomes(t, n)[1]; f.WhyNot != "it does not go on now" {
+	if f := outcomes(t, n)[1]; f.WhyNot != "it does not continue now" {
 		t.Errorf("%+v", f)
 	}
 	n.Runs[1].Idle = false
-	want(t, "beside one that goes on", n, 201)
+	want(t, "beside one that continues", n, 201)
 }
 
 // Two lanes have two requests in flight, whatever more there may be; and of few items one lane has clearly the most.
@@ -142,7 +142,7 @@ func TestFewLanesAreSlow(t *testing.T) {
 	n := one(s)
 	n.Steps[0].Cost.Level = 1
 	n.Fit()
-	want(t, "items that waited to be tried again", n, 51)
+	want(t, "items that waited to be retried", n, 51)
 }
 
 // Many runs with many steps take a bounded time, and none when no one waits any more.
@@ -222,7 +222,7 @@ func TestAnotherRunIsNamedExactly(t *testing.T) {
 	}
 }
 
-// Whatever is in flight, held, tried again or shared, each run ends, at times in their order.
+// Whatever is in flight, held, retried or shared, each run ends, at times in their order.
 func TestEachRunEnds(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(100) {

@@ -93,7 +93,7 @@ func (n *Network) Rehearse(ctx context.Context, moments int) (*Rehearsal, error)
 		return nil, err
 	}
 	if i := n.stuck(0, c); i >= 0 {
-		return nil, fmt.Errorf("step %s cannot go on as things are", n.Steps[i].Name)
+		return nil, fmt.Errorf("step %s cannot continue as things are", n.Steps[i].Name)
 	}
 	end := c.nominal.runs[0].ended
 	out := &Rehearsal{BoundBy: n.bound(0, c.nominal)}

@@ -11,7 +11,7 @@ import (
 // The statements of the rules, each with the index that it uses. Templates read its columns by name. Every row has
 // `subject` and `since`; `count`, `of`, `severity`, `kind` and `case`, where present, override the rule.
 const (
-	// batchrun_failed. Accepted failures do not count. A re-run reopens the run, which removes its condition.
+	// batchrun_failed. Accepted failures do not count. A rerun reopens the run, which removes its condition.
 	failedRuns = `
 WITH failed AS (
     SELECT id, name, plan, failed - accepted AS items, finished_at, row_number() OVER (ORDER BY id DESC) AS nth
@@ -171,7 +171,7 @@ FROM collector c CROSS JOIN LATERAL (
 WHERE c.state <> 'deleting' AND d.oldest < tranche_now() - c.max_age - $1::interval
 ORDER BY since, subject LIMIT $2`
 
-	// collector_key_flushing. After a failure the condition comes before the time-out, which may be an hour.
+	// collector_key_flushing. After a failure the condition comes before the timeout, which may be an hour.
 	hungFlushes = `
 SELECT c.name AS subject, c.endpoint, k.key, k.flushed_at AS since,
     extract(epoch FROM c.timeout)::float8 AS timeout, ` + failedFlush + `

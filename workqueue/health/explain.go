@@ -95,7 +95,7 @@ type Explanation struct {
 	Nodes      int                  `json:"nodes" doc:"that are alive"`
 	At         time.Time            `json:"at" doc:"the database's clock; all of the above is as of one moment"`
 
-	ServicesAt *time.Time `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
+	ServicesAt *time.Time `json:"services_at,omitempty" doc:"when services and consumers were queried, which is later"`
 }
 
 // Explain says why a run is not done: which items are missing, who must act, since when, and what happens next. It

@@ -29,7 +29,7 @@ type EndpointExplanation struct {
 	Notes      []string       `json:"notes,omitempty"`
 	Nodes      int            `json:"nodes" doc:"that are alive"`
 	At         time.Time      `json:"at"`
-	ServicesAt *time.Time     `json:"services_at,omitempty" doc:"when services and consumers were asked, which is later"`
+	ServicesAt *time.Time     `json:"services_at,omitempty" doc:"when services and consumers were queried, which is later"`
 }
 
 const maxExplainedRuns = 2000
@@ -124,7 +124,7 @@ type endpointFacts struct {
 	breakerSince  *time.Time
 	probes        int
 	probeAt       *time.Time
-	probeState    string // of the last probe; empty: ended, or there was none
+	probeState    string // of the last probe; empty: ended, or no probe
 	change        string // why the request limit has its value
 	rivals        []rival
 }

@@ -146,7 +146,7 @@ func actionText(actor, action string, hold control.Hold) string {
 	case actor == workqueue.Engine:
 		return "tranche's own action " + action
 	case actor == "":
-		actor = "somebody"
+		actor = "an operator"
 	}
 	return "operator's action " + action + ", by " + actor
 }
@@ -214,7 +214,7 @@ func Leftovers(run workqueue.RunID, quarantined, letters, givenUp int64) (said [
 	}{
 		{quarantined, "messages about it are in quarantine; see: `tranche quarantine list --run " + run.String() + "`"},
 		{letters, "of its dead letters wait for an operator; see: `tranche dlq list`"},
-		{givenUp, "requests of it were given up, and their items went on in smaller ones; see: `tranche dlq list`"},
+		{givenUp, "requests of it were abandoned, and their items continued in smaller ones; see: `tranche dlq list`"},
 	} {
 		if s.n > 0 {
 			said = append(said, fmt.Sprintf("%d %s", s.n, s.text))

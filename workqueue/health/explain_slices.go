@@ -327,7 +327,7 @@ func causeText(c workqueue.Cause) string {
 
 func causeTexts() map[workqueue.Cause]string {
 	return map[workqueue.Cause]string{
-		workqueue.CauseRetry:      "the service asked for them to be retried",
+		workqueue.CauseRetry:      "the service requested a retry",
 		workqueue.CauseUnanswered: "the service's reply left them out",
 		workqueue.CauseFailure:    "the service failed their entire request",
 		workqueue.CauseUnreadable: "the service's reply was unreadable",

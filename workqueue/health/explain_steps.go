@@ -55,7 +55,7 @@ func (f *facts) standings(r *runFacts) []StepStanding {
 	return all
 }
 
-// stepSet is a set of a run's steps, of which there are at most 64.
+// stepSet is a set of a run's steps, at most 64.
 type stepSet uint64
 
 func setOf(steps []workqueue.Step) (set stepSet) {

@@ -83,7 +83,7 @@ func (s Store) Health(ctx context.Context, l Limits) (*Facts, error) {
 
 const maxResets = 100
 
-// adviseResets advises resetting bad parts for which items failed: a re-run would give them the same parts.
+// adviseResets advises resetting bad parts for which items failed: a rerun would give them the same parts.
 func (s Store) adviseResets(ctx context.Context, f *Facts) error {
 	failed := f.newestFailed()
 	if len(failed) == 0 {
@@ -351,7 +351,7 @@ func (s Store) DropMarks(ctx context.Context, key ConditionKey, actor string) (f
 	return found, pg.Wrap(err, "clear condition %s", audited(key.Kind, subjects))
 }
 
-// dropped deletes marks and returns what they said, by subject; nil: there were none.
+// dropped deletes marks and returns what they said, by subject; nil: no marks.
 func dropped(ctx context.Context, tx pgx.Tx, kind string, subjects []string) (was map[string]any, err error) {
 	rows := pg.Rows(ctx, tx, dropMarks, kind, subjects)
 	var ours bool

@@ -176,7 +176,7 @@ SELECT count(*) FILTER (WHERE expires_at > tranche_now()),
             AND later.started_at > n.heartbeat_at))
 FROM node_session n WHERE ended_at IS NULL`
 
-	// pg_stat_database counts all roles; in pg_stat_activity a role sees only the times of its own transactions.
+	// pg_stat_database counts all roles; in pg_stat_activity a role sees only times of its transactions.
 	databaseMetrics = `
 SELECT pg_database_size(current_database()), (SELECT coalesce(sum(numbackends), 0) FROM pg_stat_database)::bigint,
     current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,

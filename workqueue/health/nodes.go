@@ -275,7 +275,7 @@ const StandbyText = "commits wait for a standby: PostgreSQL confirms none before
 	"none does"
 
 const (
-	// sweepWithin is the longest wait for leader work, lookWithin for an idle node's next look for work.
+	// sweepWithin is the longest wait for leader work, lookWithin for an idle node's next search for work.
 	sweepWithin = time.Second
 	lookWithin  = 2 * time.Second
 )

@@ -28,7 +28,7 @@ type Owner string
 // Owners.
 const (
 	OwnerService  Owner = "service" // an instance that listens on the endpoint
-	OwnerNode     Owner = "node"    // a node, immediately or at its next look for work
+	OwnerNode     Owner = "node"    // a node, immediately or at its next search for work
 	OwnerTimer    Owner = "timer"   // a time that must come
 	OwnerOperator Owner = "operator"
 	OwnerServers  Owner = "servers"  // a person who runs the servers
@@ -67,7 +67,7 @@ type Condition struct {
 	Link     string    `json:"link,omitempty" doc:"path of the dashboard's page about it"`
 	Count    int64     `json:"count" doc:"how many items, dead letters, messages or operations it is about, or 1"`
 	Of       int64     `json:"of" doc:"how many runs, endpoints and so on it represents, mostly 1"`
-	Resets   bool      `json:"resets,omitempty" doc:"a step must be reset, as remedy says: a re-run would fail again"`
+	Resets   bool      `json:"resets,omitempty" doc:"a step must be reset, as remedy says: a rerun would fail again"`
 	Mark     *Mark     `json:"mark,omitempty" doc:"how operators marked it; absent: not marked"`
 
 	Undated bool `json:"-"` // nothing in the database dates it: its first sight must be kept

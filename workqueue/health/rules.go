@@ -104,7 +104,7 @@ const (
 // MaxCounted bounds the counts of letters and messages.
 const MaxCounted = 10_000
 
-// When something counts, and how long it is reported. None of these is a time-out of a wait.
+// When something counts, and how long it is reported. None of these is a timeout of a wait.
 const (
 	failedWindow  = 14 * 24 * time.Hour // age of reported failed runs
 	straysWindow  = 24 * time.Hour      // of reported quarantined messages
@@ -115,7 +115,7 @@ const (
 	sinkTimeout   = 5 * time.Minute     // for an entry of the audit log to be forwarded
 	archivePause  = 15 * time.Minute    // without an archive: two rounds of retention
 	staleGrace    = 15 * time.Second    // a leader sweeps every second
-	// hungAfter is how much longer than its time-out a flush may take before it is reported: its key is freed
+	// hungAfter is how much longer than its timeout a flush may take before it is reported: its key is freed
 	// [dispatch.DefaultClaimTTL] after that, unless its request was sent again.
 	hungAfter = time.Minute
 	// scheduleTimeout is how long after its time a due time may be taken: a new leader takes seconds.
@@ -326,7 +326,7 @@ var rules = []Rule{
 	{Kind: TokenExpiring, Owner: OwnerOperator, Name: "About to expire", Of: "token", Link: "/tokens",
 		find: endingTokens, args: []any{tokenWindow, listed},
 		Title:  "The token {{.subject}} expires in {{until .ends}}",
-		Detail: "Its role is {{.role}}. Its users are refused from then on.",
+		Detail: "Its role is {{.role}}. Its users are then refused.",
 		Remedy: "Rotate it and hand over the new secret: `tranche token rotate {{quote .subject}}`"},
 	{Kind: ScheduleFailing, Owner: OwnerOperator, Name: "Not started by their schedules", Of: "schedule",
 		Link: "/schedules", find: failedSchedules, args: []any{listed},
@@ -502,8 +502,8 @@ var rules = []Rule{
 	{Kind: ReasonSampling, Owner: OwnerNode, Items: "held back until the canary's sample ends", Normal: true,
 		Who: "{{.nodes}}",
 		Why: "a sample of {{count .canary `item`}} runs first and these are held back (--canary {{.canary}})",
-		Next: "when the last item of the sample ends, {{if .auto}}they are released if no more of it failed " +
-			"than allowed, else wait for approval{{else}}the run waits for approval{{end}}",
+		Next: "when the last item of the sample ends, {{if .auto}}they are released if its failures are within the " +
+			"limit, else wait for approval{{else}}the run waits for approval{{end}}",
 		Advice: []Advice{{"see the sample's progress", "tranche run show {{.run}}"}}},
 	{Kind: ReasonNoNode, Owner: OwnerOperator, Items: "waiting for a node: none is alive",
 		Who: "the operator of Tranche", Next: "they continue within seconds of a node's start",
@@ -551,7 +551,7 @@ var rules = []Rule{
 		Why:    outOf + "the run's limit of requests in flight",
 		Advice: []Advice{{"raise the limit", "tranche run set {{.run}} --in-flight N{{.flag}}"}},
 		Cases: map[string]Rule{"gentle": {
-			Why:    outOf + "as many as the run needs to be done by its done_by: it is gentle",
+			Why:    outOf + "as many as the run needs to meet its done_by: it is gentle",
 			Advice: []Advice{{"allow as many as its limits do", "tranche run set {{.run}} --no-gentle"}},
 		}}},
 	{Kind: ReasonBudget, Owner: OwnerService, Items: "ready; the budget of {to} is used up", Normal: true,
@@ -607,7 +607,7 @@ var rules = []Rule{
 		Why:  "it has claimed them and is publishing their requests",
 		Next: "the requests reach the stream in a moment; if not, they are reissued"},
 	{Kind: ReasonClaimLost, Owner: OwnerNode, Items: "claimed, but not published", Who: "{{.leader}}",
-		Why: "{{.node}} {{if .late}}claimed them and did not publish them in time{{else}}claimed them, and its session " +
+		Why: "{{.node}} {{if .late}}claimed them and did not publish them{{else}}claimed them, and its session " +
 			"ended{{end}}",
 		Next: "they are reissued, which does not count against them"},
 	{Kind: ReasonStreamLost, Owner: OwnerNode, Items: "lost with a stream, about to be reissued", Who: "{{.leader}}",

@@ -87,7 +87,7 @@ SELECT $1, $2, $3, $4, $5, nullif($6, ''), nullif($7, ''), $8, $9, tranche_now()
 WHERE (SELECT count(*) FROM admin_act WHERE state = 'pending' AND expires_at > tranche_now() AND eyes && $9) < $13
 RETURNING` + actColumns
 
-// Asker is who asks for an act: their eyes, which cannot confirm it, and the credential that must still be valid then.
+// Asker is who requests an act: their eyes, which cannot confirm it, and the credential that must still be valid then.
 type Asker struct {
 	Eyes    []string
 	Token   *TokenID // also that of a session
@@ -180,7 +180,7 @@ type confirmation struct {
 	eyes []string
 }
 
-// ActEyes returns who asked for and confirmed the act of a context, as [Store.Eyes] does; nil without one.
+// ActEyes returns who requested and confirmed the act of a context, as [Store.Eyes] does; nil without one.
 func ActEyes(ctx context.Context) []string {
 	c, _ := ctx.Value(actKey{}).(confirmation)
 	return c.eyes

@@ -44,7 +44,7 @@ SELECT hash, name, role, grants, id, expires_at,
     last_used_at IS NULL OR last_used_at < tranche_now() - $2::interval, networks
 FROM api_token WHERE hash = $1`
 
-// TokenCredential finds a token by the hash of its secret. It returns ErrNoCredential if there is none.
+// TokenCredential finds a token by the hash of its secret. It returns ErrNoCredential without one.
 func (s Store) TokenCredential(ctx context.Context, hash [32]byte) (Credential, error) {
 	return scanCredential(s.db.Pool.QueryRow(ctx, tokenCredential, hash[:], useNote))
 }

@@ -161,7 +161,7 @@ func (s Store) DeleteNamespace(ctx context.Context, name, actor string) error {
 // HasNamespace reports whether a namespace exists.
 func (s Store) HasNamespace(ctx context.Context, name string) (has bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, `SELECT EXISTS (SELECT FROM namespace WHERE name = $1)`, name).Scan(&has)
-	return has, pg.Wrap(err, "look for namespace %s", name)
+	return has, pg.Wrap(err, "find namespace %s", name)
 }
 
 // owner finds the namespace of an object, by its primary key or the index of names.

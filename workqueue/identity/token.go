@@ -222,10 +222,10 @@ SELECT EXISTS (
 // HasTokens reports whether any token can log in.
 func (s Store) HasTokens(ctx context.Context) (found bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, anyTokens).Scan(&found)
-	return found, pg.Wrap(err, "look for tokens")
+	return found, pg.Wrap(err, "find tokens")
 }
 
-// $3 and $4 are null if the reference cannot start an ID. A name is not that of a rotated token that has ended. FOR
+// $3 and $4 are null if the reference cannot start an ID. A name is not that of a rotated token that ended. FOR
 // UPDATE: of two concurrent revocations, one succeeds.
 const matchingTokens = `SELECT` + tokenColumns + `
 FROM api_token

@@ -87,7 +87,7 @@ func (c *Credential) audited() map[string]any {
 
 const endWebSession = `DELETE FROM web_session WHERE hash = $1 RETURNING user_name, role, token_id, expires_at`
 
-// EndWebSession ends a web session, with an audit entry. It returns ErrNoCredential if there is none.
+// EndWebSession ends a web session, with an audit entry. It returns ErrNoCredential without one.
 func (s Store) EndWebSession(ctx context.Context, hash [32]byte) error {
 	err := s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) error {
 		var c Credential
@@ -121,7 +121,7 @@ ORDER BY checked_at LIMIT $3`
 // DueSessions returns up to limit web sessions that are not idle and were not confirmed for that long.
 func (s Store) DueSessions(ctx context.Context, since, idle time.Duration, limit int) ([]DueSession, error) {
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSession], sessionsToRenew, since, idle, limit)
-	return due, pg.Wrap(err, "look for sessions to renew")
+	return due, pg.Wrap(err, "find sessions to renew")
 }
 
 // The renewal is the fence: of two concurrent checks, the one that used the stored renewal saves its answer.

@@ -40,7 +40,7 @@ type Errors struct {
 // StepErrors is the number of items failed at a step.
 type StepErrors struct {
 	Step     string `json:"step"`
-	Optional bool   `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Optional bool   `json:"optional,omitempty" doc:"the step is optional: its items continued without it"`
 	Count    int64  `json:"count" doc:"an item that failed at several steps counts at each"`
 }
 
@@ -52,9 +52,9 @@ type ServiceErrors struct {
 
 // ErrorGroup is the failed items of one step with one code and messages of one shape.
 type ErrorGroup struct {
-	ID       string     `json:"id" doc:"names the group in a re-run; the same in every run"`
+	ID       string     `json:"id" doc:"names the group in a rerun; the same in every run"`
 	Step     string     `json:"step"`
-	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items went on without it"`
+	Optional bool       `json:"optional,omitempty" doc:"the step is optional: its items continued without it"`
 	Code     string     `json:"code"`
 	Shape    string     `json:"shape" doc:"the messages, with {key} for the item's key, # for numbers, ids, quotes"`
 	Count    int64      `json:"count"`
@@ -66,7 +66,7 @@ type ErrorGroup struct {
 
 	ByService []ServiceErrors `json:"by_service" nullable:"false" doc:"the same with counts, the greatest first"`
 
-	Resets []string `json:"resets,omitempty" doc:"steps whose bad parts they fail for; a re-run gives the same: reset one"`
+	Resets []string `json:"resets,omitempty" doc:"steps whose bad parts they fail for; a rerun gives the same: reset one"`
 
 	Examples []ErrorExample `json:"examples" doc:"three at most, by ordinal"`
 
@@ -398,7 +398,7 @@ func (x *ErrorsExtent) ByStep() []StepErrors {
 	return all
 }
 
-// BadPart is a part that makes items fail at a later step. A re-run cannot help: the step that made it must be reset.
+// BadPart is a part that makes items fail at a later step. A rerun cannot help: the step that made it must be reset.
 type BadPart struct {
 	Run  workqueue.RunID
 	Step string // fails
@@ -408,7 +408,7 @@ type BadPart struct {
 
 // Why describes the bad part.
 func (b *BadPart) Why() string {
-	return fmt.Sprintf("step %s fails for the part of step %s (%s), which a re-run of what failed would give it again: "+
+	return fmt.Sprintf("step %s fails for the part of step %s (%s), which a rerun of what failed would give it again: "+
 		"when the source of that part is fixed, have step %s make it again", b.Step, b.Of, b.Code, b.Of)
 }
 
@@ -436,7 +436,7 @@ WHERE s.run_id = ANY ($1) AND s.needs <> '{}' AND get_bit(b.failed, p.ordinal % 
     WHERE n.run_id = p.run_id AND n.step = p.step AND n.ordinal = p.ordinal)
 ORDER BY s.run_id, s.step`
 
-// ReadBadParts finds the parts of runs that later steps report as bad. It decides between a re-run and a reset.
+// ReadBadParts finds the parts of runs that later steps report as bad. It decides between a rerun and a reset.
 func ReadBadParts(ctx context.Context, db pg.Querier, runs []workqueue.RunID) (all []BadPart, err error) {
 	var b BadPart
 	var step workqueue.Step

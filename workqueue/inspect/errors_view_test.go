@@ -61,7 +61,7 @@ func TestErrorsGroupsWhatIsFailedNow(t *testing.T) {
 	b.Rerun(run, redo.Selection{Failed: true}) // what runs again is failed no more; see TestErrorsAreCountedAnew
 	b.Store = database.New(b.Pool)             // the other may give them for a while, if they took long to find
 	found = b.errors(run)
-	testenv.Same(t, len(found.Groups), 0, "during the re-run: %+v", found)
+	testenv.Same(t, len(found.Groups), 0, "during the rerun: %+v", found)
 	b.Check()
 }
 
@@ -154,7 +154,7 @@ func TestMessageShape(t *testing.T) {
 }
 
 // The item's own key in its message is {key}, so that messages that differ in it only are one group, in lists and for
-// re-runs alike.
+// reruns alike.
 func TestMessagesWithTheirKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -208,6 +208,6 @@ func TestMessagesWithTheirKeys(t *testing.T) {
 		out := testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{
 			Run: run, Select: redo.Selection{Groups: []string{g.ID}}, DryRun: true,
 		}))(t)
-		testenv.Same(t, out.Items, want, "%.40q: items of a re-run of its group", c.key)
+		testenv.Same(t, out.Items, want, "%.40q: items of a rerun of its group", c.key)
 	}
 }

@@ -42,7 +42,7 @@ func TestExportOfLargeResultsComesInPages(t *testing.T) {
 	}
 	reply.Slots[3].Result, reply.Slots[3].Err = nil, &workqueue.SlotError{Code: "BAD", Message: "no"}
 	reply.Slots[7].Result = bytes.Repeat([]byte("7"), 12<<20) // more than a page by itself
-	// A few at once: a transaction has its time.
+	// A few together: a transaction has its time.
 	for some := range slices.Chunk(reply.Slots, 4) {
 		part := reply
 		part.Slots = some
@@ -157,7 +157,7 @@ func TestExportOfSeveralSteps(t *testing.T) {
 		"1 failed accounts accounts:failedEARLY extra: letter: notify:",
 		"2 failed letter accounts:donenew2 extra:failedEXTRA letter:failedLATE notify:",
 		"3 missing  accounts: extra: letter: notify:",
-		"4 failed notify accounts:donenew4 extra: letter: notify:failedNOTIFY", // the letter is made again
+		"4 failed notify accounts:donenew4 extra: letter: notify:failedNOTIFY", // the letter is recomputed
 	}
 	for _, c := range []struct{ got, want []string }{
 		{parts(""), all},

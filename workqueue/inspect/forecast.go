@@ -22,16 +22,16 @@ import (
 )
 
 const (
-	// foretold bounds the active runs forecast together, and beside those simulated with one run and its changes.
+	// foretold bounds the active runs forecast together, and nearby those simulated with one run and its changes.
 	foretold = 50
-	beside   = 16
+	nearby   = 16
 	// lookers limits concurrent reads of single runs.
 	lookers = 4
-	// A reading is kept for restShare times its duration. A look at a run in another state reads that run again.
+	// A reading is kept for restShare times its duration. A request for a run in another state reads that run again.
 	restShare = 10
 	// maxRest is for how long a reading is kept at most, and how long one may take.
 	maxRest = 15 * time.Second
-	// staleReading is from when on a reading is not told any more, if no newer one could be made.
+	// staleReading is when a reading expires if no newer one could be made.
 	staleReading = 5 * time.Minute
 )
 
@@ -67,7 +67,7 @@ type attempt struct {
 	until time.Time // until then it is recent
 }
 
-// OnForecastError sets who is told when forecasts cannot be made, once until they can.
+// OnForecastError sets who is notified when forecasts cannot be made, once until they can.
 func (s Store) OnForecastError(report func(error)) {
 	s.readings().report.Store(&report)
 }
@@ -96,10 +96,10 @@ func (r *reading) usable(run *RunSummary) *attempt {
 	return last
 }
 
-// errWaited is that of a look whose turn did not come.
+// errWaited is returned when the caller's turn did not come.
 var errWaited = errors.New("wait for others who read the same")
 
-// look returns a recent reading of a run and those beside it, or reads them; nil: of all active runs. With an error
+// look returns a recent reading of a run and those nearby, or reads them; nil: of all active runs. With an error
 // there may be an older one.
 func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 	all := s.readings()
@@ -131,7 +131,7 @@ func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 			r.last.Store(last)
 		}
 	}
-	if run != nil { // it is not looked at for ever
+	if run != nil { // not kept indefinitely
 		time.AfterFunc(time.Minute, func() { all.of.CompareAndDelete(run.ID, r) })
 	}
 	return last.f, last.err
@@ -141,7 +141,7 @@ func (s Store) look(ctx context.Context, run *RunSummary) (*foresight, error) {
 func (s Store) read(ctx context.Context, run *RunSummary, before *attempt) *attempt {
 	named, most, begun, next := []workqueue.RunID{}, foretold, time.Now(), &attempt{}
 	if run != nil {
-		named, most = append(named, run.ID), 1+beside
+		named, most = append(named, run.ID), 1+nearby
 	}
 	if next.f, next.err = s.foresee(ctx, named, most, nil, 0); next.err != nil {
 		if next.f = nil; before != nil {
@@ -178,7 +178,7 @@ func (f *foresight) fits(r *RunSummary) bool {
 	return f.states[i] == now
 }
 
-// of is the forecast of an active run, or why there is none.
+// of is the forecast of an active run, or why it is missing.
 func (f *foresight) of(r *RunSummary, err error) *forecast.Forecast {
 	if f == nil {
 		f = &foresight{}
@@ -194,7 +194,7 @@ func (f *foresight) of(r *RunSummary, err error) *forecast.Forecast {
 	case err != nil:
 		return &forecast.Forecast{WhyNot: "what it needs could not be read; the log of the node says why"}
 	case len(f.Runs) == foretold && !known:
-		return &forecast.Forecast{WhyNot: fmt.Sprintf("lists forecast the %d most urgent runs only; look at the run itself",
+		return &forecast.Forecast{WhyNot: fmt.Sprintf("lists forecast the %d most urgent runs only; open the run itself",
 			foretold)}
 	}
 	return &forecast.Forecast{WhyNot: fmt.Sprintf("the run has changed since the last forecast of all runs; the next one "+
@@ -249,7 +249,7 @@ func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string
 	if !known {
 		return nil, fmt.Errorf("forecast run %s: it ended while it was read: %w", id, workqueue.ErrNotFound)
 	}
-	network, out := f.Around(i, beside), &Supposed{Run: run, At: f.at}
+	network, out := f.Around(i, nearby), &Supposed{Run: run, At: f.at}
 	sets := [][]string{{}}
 	for _, change := range changes {
 		sets = append(sets, []string{change})
@@ -279,7 +279,7 @@ func (s Store) Suppose(ctx context.Context, id workqueue.RunID, changes []string
 func (s Store) Foresee(
 	ctx context.Context, req *start.LoadRequest, items int64,
 ) (told *forecast.Forecast, late string, err error) {
-	f, err := s.foresee(ctx, []workqueue.RunID{}, beside, req, items)
+	f, err := s.foresee(ctx, []workqueue.RunID{}, nearby, req, items)
 	if err != nil {
 		return nil, "", fmt.Errorf("forecast a run of plan %s: %w", req.Plan, err)
 	}
@@ -289,7 +289,7 @@ func (s Store) Foresee(
 	return &f.known[0].Forecast, late, nil
 }
 
-// timedRuns are at most $1 runs with a done_by, by batchrun_done_by: those that are paced first, then those that go on
+// timedRuns are at most $1 runs with a done_by, by batchrun_done_by: paced ones first, then those that continue
 // and are not late.
 const timedRuns = `
 SELECT r.id FROM batchrun r WHERE r.state = 'running' AND r.done_by IS NOT NULL
@@ -300,13 +300,13 @@ ORDER BY EXISTS (
 // maxTimed bounds the runs that are paced to a time.
 const maxTimed = 20
 
-// Deadlines are runs that are to be done by a time, with all that their ends depend on.
+// Deadlines are runs with a deadline, with all that their ends depend on.
 type Deadlines struct {
 	f     *foresight
 	timed []workqueue.RunID
 }
 
-// Deadlines reads which runs are to be done by a time; nil: none is.
+// Deadlines reads the runs with a deadline; nil: none.
 func (s Store) Deadlines(ctx context.Context) (d *Deadlines, err error) {
 	err = s.db.Snapshot(ctx, func(tx pgx.Tx) error {
 		ids, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.RunID], timedRuns, maxTimed)
@@ -314,10 +314,10 @@ func (s Store) Deadlines(ctx context.Context) (d *Deadlines, err error) {
 			return err
 		}
 		d = &Deadlines{timed: ids}
-		d.f, err = readNetwork(ctx, tx, ids, maxTimed+beside, nil, 0)
+		d.f, err = readNetwork(ctx, tx, ids, maxTimed+nearby, nil, 0)
 		return err
 	})
-	return d, pg.Wrap(err, "read which runs are to be done by a time")
+	return d, pg.Wrap(err, "read which runs have a deadline")
 }
 
 // Paces decides how fast each of the runs goes. A change that helps a run that will be late is looked for when fix says
@@ -366,7 +366,7 @@ func (d *Deadlines) risk(
 
 // Lateness says by how much a run will miss its done_by, by a forecast made now; empty: it will not, or no one knows.
 func (s Store) Lateness(ctx context.Context, id workqueue.RunID) (string, error) {
-	f, err := s.foresee(ctx, []workqueue.RunID{id}, 1+beside, nil, 0)
+	f, err := s.foresee(ctx, []workqueue.RunID{id}, 1+nearby, nil, 0)
 	if err != nil || len(f.Runs) == 0 || f.Runs[0].ID != id.String() || !f.Runs[0].Timed {
 		return "", err
 	}
@@ -389,7 +389,7 @@ func (f *foresight) after(seconds float64) time.Time {
 	return f.at.Add(time.Duration(seconds * float64(time.Second))).Round(time.Second)
 }
 
-// of is a decision with what was before. Steps of a run are numbered from 0 on.
+// of is a decision with what was before. Steps of a run are numbered from 0.
 func (d *Deadlines) of(p *forecast.Pace) control.RunPace {
 	run := &d.f.Runs[p.Run]
 	out := control.RunPace{Name: cmp.Or(run.Name, run.ID), DoneBy: d.f.after(run.DoneBy), Known: p.Known,

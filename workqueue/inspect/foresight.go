@@ -65,7 +65,7 @@ LEFT JOIN LATERAL (
 ORDER BY r.other, r.id, st.step`
 
 // newestRequests is the last ended ones of each endpoint, by work_slice_ended, and those in flight, by
-// work_slice_busy. A scheduled one counts as in flight from its time on. After an outage, what it left to be retried
+// work_slice_busy. A scheduled one counts as in flight after its time. After an outage, what it left to be retried
 // counts as new, and what ended in it is odd.
 const newestRequests = `
 SELECT w.endpoint, w.run_id, w.step, r.plan, st.name, bit_count(w.mask)::float8,
@@ -131,7 +131,7 @@ func readNetwork(
 ) (*foresight, error) {
 	f := newForesight()
 	var err error
-	if f.at, err = pg.Now(ctx, from); err != nil { // first: the seconds of the others count from it
+	if f.at, err = pg.Now(ctx, from); err != nil { // first: other seconds count from it
 		return nil, err
 	}
 	if planned != nil {
@@ -334,7 +334,7 @@ func (f *foresight) readRequests(ctx context.Context, from pg.Querier) error {
 
 const profilesOf = `SELECT plan, step, endpoint, at, cost FROM step_profile WHERE plan = ANY ($1)`
 
-// readProfiles sets the cost of steps of which nothing was measured here to that of their plan's last run.
+// readProfiles sets the cost of unmeasured steps to that of their plan's last run.
 func (f *foresight) readProfiles(ctx context.Context, from pg.Querier) error {
 	all, err := pg.Collect(ctx, from, pgx.RowToStructByPos[control.StepProfile], profilesOf, f.plans)
 	if err != nil {

@@ -35,7 +35,7 @@ type AuditEntry struct {
 	Before  json.RawMessage  `json:"before,omitempty" doc:"what it found of that which it changed, by name"`
 	After   json.RawMessage  `json:"after,omitempty" doc:"what it made of it, by name"`
 	Origin  json.RawMessage  `json:"origin,omitempty" doc:"token, session, certificate, address and request; absent: it was no request"`
-	Seal    int64            `json:"seal,omitempty" doc:"its number in the chain; absent: it is not there yet"`
+	Seal    int64            `json:"seal,omitempty" doc:"its number in the chain; absent: not yet sealed"`
 	Hash    string           `json:"hash,omitempty" doc:"of the chain up to it"`
 }
 
@@ -60,7 +60,7 @@ const (
 // AuditPage is a page of the audit log, newest first.
 type AuditPage struct {
 	Entries []AuditEntry `json:"entries"`
-	Next    int64        `json:"next,omitempty" doc:"value of before (of an export: after) for the next page; absent: there is none"`
+	Next    int64        `json:"next,omitempty" doc:"value of before (of an export: after) for the next page; absent on the last"`
 }
 
 // The primary key or, for one run, audit_log_run, backwards. Entries are few, so the other filters need no index.
@@ -323,7 +323,7 @@ func (s Store) Visible(ctx context.Context, ids []workqueue.RunID) (map[string]b
 	const visible = `SELECT id FROM batchrun WHERE id = ANY ($1) AND ($2::text[] IS NULL OR namespace = ANY ($2))`
 	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], visible, ids, workqueue.Namespaces(ctx))
 	if err != nil {
-		return nil, fmt.Errorf("look for runs: %w", err)
+		return nil, fmt.Errorf("find runs: %w", err)
 	}
 	all := map[string]bool{}
 	for _, id := range found {

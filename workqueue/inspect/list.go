@@ -42,7 +42,7 @@ const (
 	SortTime   Sort = "time"   // longest first
 )
 
-// Stalled names the runs that do not go on until a person acts, as far as health knows them.
+// Stalled names the runs that do not continue until a person acts, as far as health knows them.
 type Stalled struct {
 	All       bool
 	Runs      []workqueue.RunID
@@ -56,7 +56,7 @@ type PastRun struct {
 	Items    int64           `json:"items"`
 	Failed   int64           `json:"failed" doc:"once it has completed"`
 	Accepted int64           `json:"accepted,omitempty"`
-	Seconds  float64         `json:"seconds,omitempty" doc:"how long it took; absent until it has ended"`
+	Seconds  float64         `json:"seconds,omitempty" doc:"how long it took; absent until it ends"`
 }
 
 // The number of runs in one list.
@@ -82,7 +82,7 @@ const runFilter = `
     AND ($10 = '' OR r.state = 'completed' AND (r.failed > r.accepted) = ($10 = 'failed'))
     AND ($11 = '' OR r.schedule = $11) AND ($12::text[] IS NULL OR r.namespace = ANY ($12))`
 
-// A page of any list but the newest first begins behind the run $2, wherever that stands now. What sorts runs that have
+// A page of any list but the newest first begins behind the run $2, wherever that is now. What sorts runs that have
 // not completed is read of each of them (batchrun_uncompleted); of the rest, from the index of the order.
 const (
 	// The primary key, backwards; each run left out costs a row.
@@ -171,7 +171,6 @@ WITH chosen AS MATERIALIZED (
 ORDER BY r.id DESC`
 )
 
-// page returns the statement and its values.
 func (f *RunFilter) page(limit int, in []string) (sql string, values []any) {
 	values = []any{f.States, pg.UnlessZero(f.Before), limit, f.Plan, f.Version, pg.UnlessZero(f.Since),
 		pg.UnlessZero(f.Until), append([]string{}, f.Words...), f.Endpoint, f.Result, f.Schedule, in}

@@ -28,7 +28,7 @@ func (s Store) NodesFor(ctx context.Context, key string) (nodes []string, err er
 		function = target
 	}
 	err = s.db.Pool.QueryRow(ctx, nodesFor, function).Scan(&nodes)
-	return nodes, pg.Wrap(err, "look for nodes that do %s", key)
+	return nodes, pg.Wrap(err, "find nodes that do %s", key)
 }
 
 // What a node's heartbeat reports. The node reports durations, since its clock may differ from the database's.
@@ -325,7 +325,7 @@ func (s Store) PastPaces(ctx context.Context, endpoint string, limit int) ([]Pas
 type VersionStats struct {
 	Endpoint  string      `json:"endpoint"`
 	Requests  int64       `json:"requests" doc:"that ended: the newest 1,000 since the comparison began"`
-	Items     int64       `json:"items" doc:"in them; an item counts as often as it was asked for"`
+	Items     int64       `json:"items" doc:"in them; an item counts as often as it was requested"`
 	Failed    int64       `json:"failed" doc:"of those, answered with an error, whether or not they were retried"`
 	Retried   int64       `json:"retried" doc:"of the failed ones, those that were retried"`
 	Codes     []CodeCount `json:"codes" doc:"of the errors, the five most frequent"`
@@ -390,7 +390,7 @@ func (s Store) Ping(ctx context.Context) error {
 const TakesWrites = `NOT pg_is_in_recovery() AND NOT current_setting('default_transaction_read_only')::boolean`
 
 // AwaitsStandby is an expression for whether commits wait for a missing synchronous standby. It sees only the role's
-// own commits; most give up before their wait is long. Without pg_read_all_stats, any standby may be synchronous.
+// own commits; most stop before their wait is long. Without pg_read_all_stats, any standby may be synchronous.
 const AwaitsStandby = `EXISTS (
     SELECT FROM pg_stat_activity WHERE datname = current_database() AND wait_event = 'SyncRep'
         AND (clock_timestamp() - query_start > interval '3 s' OR NOT EXISTS (

@@ -34,7 +34,7 @@ type PlanView struct {
 	PlanSummary
 	Newest int             `json:"newest" doc:"the plan's newest version"`
 	Spec   json.RawMessage `json:"spec" doc:"with every setting"`
-	Source string          `json:"source" doc:"as it was applied"`
+	Source string          `json:"source" doc:"the applied text"`
 }
 
 // PlanFilter selects plans or versions.

@@ -63,7 +63,6 @@ type Planes struct {
 	Bytes  []byte
 }
 
-// planeItems is a point read.
 const planeItems = `SELECT items FROM batchrun WHERE id = $1`
 
 // Planes returns a layer of some blocks, as of one moment.
@@ -73,7 +72,7 @@ func (s Store) Planes(ctx context.Context, req PlanesRequest) (*Planes, error) {
 		out, err = s.planes(ctx, tx, &req)
 		return err
 	})
-	return out, pg.Wrap(err, "look at the items of run %s", req.Run)
+	return out, pg.Wrap(err, "check the items of run %s", req.Run)
 }
 
 func (s Store) planes(ctx context.Context, tx pgx.Tx, req *PlanesRequest) (*Planes, error) {
@@ -197,7 +196,7 @@ func (s Store) States(ctx context.Context, run workqueue.RunID, steps []string, 
 		}
 		return f(out)
 	})
-	return pg.Wrap(err, "look at %d blocks of run %s", len(blocks), run)
+	return pg.Wrap(err, "check %d blocks of run %s", len(blocks), run)
 }
 
 // ItemsOf returns the number of items of a run.

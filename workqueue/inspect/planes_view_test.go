@@ -62,7 +62,7 @@ func TestPlanesShowWhereItemsAre(t *testing.T) {
 		t.Errorf("latencies %v", got)
 	}
 	_, err = inspect.New(b.Store).Planes(t.Context(), inspect.PlanesRequest{Run: run, Step: "third"})
-	testenv.Is(t, err, workqueue.ErrNotFound, "a step that is not there")
+	testenv.Is(t, err, workqueue.ErrNotFound, "a step that does not exist")
 }
 
 func TestAgesAndTimesComeFromTheNewestSlice(t *testing.T) {

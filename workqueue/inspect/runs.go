@@ -29,7 +29,7 @@ type RunSummary struct {
 
 	State      string               `json:"state" enum:"loading,running,paused,completed,cancelled"`
 	Hold       *HoldView            `json:"hold,omitempty" doc:"why nothing is claimed of it"`
-	Generation workqueue.Generation `json:"generation" doc:"1 at the start, one more with every re-run"`
+	Generation workqueue.Generation `json:"generation" doc:"1 at the start, one more with every rerun"`
 	Priority   int                  `json:"priority"`
 	Items      int64                `json:"items"`
 	Skipped    int64                `json:"skipped" doc:"duplicates that intake left out"`
@@ -37,7 +37,7 @@ type RunSummary struct {
 	Failed     int64                `json:"failed" doc:"items with an error that is final, in a step that is not optional"`
 	Accepted   int64                `json:"accepted,omitempty" doc:"of the failed ones: their failures are accepted"`
 	StepCount  int                  `json:"step_count"`
-	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all that there are to be"`
+	Progress   float64              `json:"progress" doc:"0 to 1: outcomes of items in steps, of all expected"`
 	Rate       float64              `json:"rate" doc:"items answered a second at all steps, over the last ten seconds"`
 
 	Forecast *forecast.Forecast `json:"forecast,omitempty" doc:"when it will end; absent when it has"`
@@ -56,8 +56,8 @@ type RunSummary struct {
 	StartedAt  *time.Time `json:"started_at,omitempty" doc:"of the current generation"`
 	FinishedAt *time.Time `json:"finished_at,omitempty"`
 
-	FromRun   *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it carries on"`
-	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"by these runs, which took items of it"`
+	FromRun     *workqueue.RunID  `json:"from_run,omitempty" doc:"the earlier run that it continues"`
+	ContinuedBy []workqueue.RunID `json:"continued_by,omitempty" doc:"by these runs, which took items of it"`
 
 	Blocker *Blocker `json:"blocker,omitempty" doc:"why a running run makes no progress; only in lists"`
 
@@ -115,14 +115,14 @@ type RunView struct {
 	Steps          []StepView        `json:"steps"`
 	Quarantined    int64             `json:"quarantined" doc:"messages about the run that could not be taken"`
 	DeadLetters    int64             `json:"dead_letters" doc:"of the run, waiting for an operator"`
-	GivenUp        int64             `json:"given_up" doc:"requests that were given up, and their items went on in others"`
+	GivenUp        int64             `json:"given_up" doc:"requests that were abandoned, and their items continued in others"`
 	At             time.Time         `json:"at" doc:"the database's clock when it looked"`
 }
 
 // CanaryView is the sample of a run that is tried before all other items.
 type CanaryView struct {
 	Items int    `json:"items"`
-	Auto  bool   `json:"auto" doc:"released automatically when no more of the sample failed than allowed"`
+	Auto  bool   `json:"auto" doc:"released automatically if the sample's failures are within the limit"`
 	State string `json:"state,omitempty" enum:"sampling,waiting,passed" doc:"absent until all items are there"`
 }
 
@@ -164,7 +164,7 @@ SELECT coalesce(idempotency_key, ''), spec, params, sealed_at, tranche_now(),
     max_failed, fail_fast, failed_limit, canary, canary_auto_approve, coalesce(canary_state, '')
 FROM batchrun WHERE id = $1`
 
-// ForecastRun is Run with the forecast, unless the run has ended.
+// ForecastRun is Run with the forecast, unless the run ended.
 func (s Store) ForecastRun(ctx context.Context, id workqueue.RunID) (*RunView, error) {
 	view, err := s.Run(ctx, id)
 	if err == nil && !view.Ended() {
@@ -247,7 +247,7 @@ func scanSummary(row pgx.CollectableRow) (RunSummary, error) {
 		&r.Failed, &r.Accepted, &r.Source, &r.CreatedBy, &r.CreatedAt, &r.StartedAt,
 		&r.FinishedAt, &r.StepCount, &r.Progress, &isOpen,
 		&open.SealDeadline, &open.Overdue, &open.OnOverdue, &r.Sampling, &r.Approval, &r.FromRun,
-		&r.CarriedOn, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.Namespace, &r.settling)
+		&r.ContinuedBy, &r.DoneBy, &r.Gentle, &r.AtRisk, &r.Schedule, &r.Namespace, &r.settling)
 	if isOpen {
 		r.Open = &open
 	}

@@ -23,7 +23,7 @@ type SliceView struct {
 	Block       workqueue.Block   `json:"block"`
 	Items       int               `json:"items"`
 	Remaining   int               `json:"remaining" doc:"items without an outcome"`
-	Attempt     int               `json:"attempt" doc:"how often these items were asked for, this time included"`
+	Attempt     int               `json:"attempt" doc:"how often these items were requested, this time included"`
 	Cause       workqueue.Cause   `json:"cause" doc:"why it was made: cut, retry, deadline, …"`
 	State       string            `json:"state" enum:"scheduled,claimed,sent" doc:"scheduled: to be retried later"`
 	Node        *SliceNode        `json:"node,omitempty" doc:"who claimed it"`
@@ -150,7 +150,7 @@ type StepView struct {
 	Needs         []string       `json:"needs,omitempty" doc:"steps that come first, item by item"`
 	Inputs        []string       `json:"inputs,omitempty" doc:"of those, the ones whose parts it sees"`
 	SeesItem      bool           `json:"sees_item" doc:"its requests carry the items' payloads"`
-	Optional      bool           `json:"optional,omitempty" doc:"what needs it goes on without its part"`
+	Optional      bool           `json:"optional,omitempty" doc:"what needs it continues without its part"`
 	Barrier       bool           `json:"barrier,omitempty" doc:"it begins when its needs have ended for all items"`
 	BarrierPassed bool           `json:"barrier_passed,omitempty"`
 	Gate          *control.Gate  `json:"gate,omitempty" doc:"with a barrier that needs approval"`
@@ -160,7 +160,7 @@ type StepView struct {
 
 	Settings workqueue.SettingsView `json:"settings"`
 
-	Cap   int `json:"cap,omitempty" doc:"requests in flight at most: its run is gentle, and needs no more"`
+	Cap   int `json:"cap,omitempty" doc:"requests in flight at most: its run is gentle, and that is enough"`
 	Share int `json:"share" doc:"weight among runs of equal priority at the endpoint; over 1: its run would be late"`
 
 	OpenBlocks       int   `json:"open_blocks"`
@@ -168,7 +168,7 @@ type StepView struct {
 	Waiting          int64 `json:"waiting" doc:"items that need another step first, or that are held"`
 	Held             int64 `json:"held,omitempty" doc:"of those, behind a canary, or in line behind another item"`
 	Ready            int64 `json:"ready"`
-	InFlight         int64 `json:"in_flight" doc:"items asked for and not answered"`
+	InFlight         int64 `json:"in_flight" doc:"items requested and not answered"`
 	Scheduled        int64 `json:"scheduled" doc:"items that wait to be retried"`
 	Done             int64 `json:"done"`
 	Failed           int64 `json:"failed"`

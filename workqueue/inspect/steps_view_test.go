@@ -44,7 +44,6 @@ func (b *bench) look(run workqueue.RunID) (*inspect.RunView, *health.Explanation
 	return view, e
 }
 
-// reasons are the groups of a step.
 func reasons(e *health.Explanation, step string) (all []string) {
 	for i := range e.Groups {
 		if g := &e.Groups[i]; g.Step == step {
@@ -117,7 +116,7 @@ func TestViewsOfSeveralSteps(t *testing.T) {
 	}
 }
 
-// A hold that all steps wait for is told once, and no item is counted twice.
+// A hold that all steps wait for is reported once, and no item is counted twice.
 func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -142,7 +141,7 @@ func TestAPausedRunOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	testenv.Same(t, e.Summary, summary, "the summary is")
 }
 
-// A rate that several steps wait for is told once, with the command for any of them.
+// A rate that several steps wait for is reported once, with the command for any of them.
 func TestARateOfSeveralStepsIsExplainedOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)

@@ -69,9 +69,9 @@ func (r *Rule) Validate() error {
 		field := fmt.Sprintf("values[%d]", i)
 		switch {
 		case v == "" || len(v) > MaxValueBytes || !utf8.ValidString(v) || strings.ContainsRune(v, 0):
-			return settingError(field, "%.40q is no value: it is text of 1 to %d bytes", v, MaxValueBytes)
+			return settingError(field, "%.40q is not a value: it is text of 1 to %d bytes", v, MaxValueBytes)
 		case slices.Contains(r.Values[:i], v):
-			return settingError(field, "%.40q stands there twice", v)
+			return settingError(field, "%.40q appears twice", v)
 		}
 	}
 	return nil
@@ -84,9 +84,9 @@ func (r *Rule) validateBy() error {
 		return settingError("order_by", "it is missing, and what goes with it is there; name the field that items are "+
 			"put in order by")
 	case len(r.By) > MaxByBytes || !utf8.ValidString(r.By) || strings.ContainsRune(r.By, 0):
-		return settingError("order_by", "%.40q is no field: its name has at most %d bytes", r.By, MaxByBytes)
+		return settingError("order_by", "%.40q is not a field: its name has at most %d bytes", r.By, MaxByBytes)
 	case slices.Contains(path, ""):
-		return settingError("order_by", "%.60q is no field: it is a name, or names with a dot between them, like customer.id",
+		return settingError("order_by", "%.60q is not a field: use a name, or names with dots between them, like customer.id",
 			r.By)
 	case len(path) > MaxDepth:
 		return settingError("order_by", "%.60q goes %d levels deep, and %d is the most", r.By, len(path), MaxDepth)
@@ -119,7 +119,7 @@ func listed(values []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
 }
 
-// Lane returns the lane of a value. It is the same everywhere and forever. Two values share a lane if their 64-bit
+// Lane returns the lane of a value. It never differs or changes. Two values share a lane if their 64-bit
 // hashes, or with partitions their partitions, are equal; that is harmless.
 func (r *Rule) Lane(value string) int64 {
 	if r.Partitions > 0 {

@@ -59,7 +59,7 @@ FROM work_slice s `
 
 	// Reads the slices of a run once, by work_slice_block, and then the pieces of failed chunks by ID: their number
 	// is unknown while the run is young, and a join might scan all slices for each. An item that the service itself
-	// asked to retry is also in a separate slice, but is no failure of its chunk.
+	// asked to retry is also in a separate slice, but is not a failure of its chunk.
 	familiesOfRun = pieceColumns + `
 WHERE s.id = ANY (ARRAY(
     SELECT unnest(f.ids) FROM (
@@ -311,7 +311,7 @@ func (s Store) CheckTooBig(ctx context.Context, endpoint string) (ChunkCap, erro
 			out.Changed, err = s.capChunks(ctx, out)
 		}
 	}
-	return out, pg.Wrap(err, "look for chunks that are too big for endpoint %s", endpoint)
+	return out, pg.Wrap(err, "find chunks that are too big for endpoint %s", endpoint)
 }
 
 // tooBig returns how many chunks were too big, if any, their smallest failed piece and the largest that worked.

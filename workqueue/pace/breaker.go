@@ -61,7 +61,7 @@ FROM work_slice s WHERE s.id = $1`
 
 // CheckBreaker checks an endpoint's breaker: it opens one whose requests mostly fail, closes one whose probe was
 // answered, and schedules the next probe after a failed one. Any node may call it at any time. While a breaker is
-// open, only probes are claimed for the endpoint. After a change the caller should look for work.
+// open, only probes are claimed for the endpoint. After a change the caller should search for work.
 func (s Store) CheckBreaker(ctx context.Context, endpoint string) (BreakerChange, error) {
 	out := BreakerChange{Endpoint: endpoint}
 	due, err := s.breakerDue(ctx, endpoint, &out)
@@ -217,7 +217,7 @@ func (o outage) reason() string {
 //
 // A success of any size is evidence against an outage. No evidence are items known to be bad; items that failed
 // before and that the service again answers with an error; and, while the endpoint is trusted after an answered
-// probe, chunks of several items, since large chunks failing while small ones work is no outage. Of a chunk and its
+// probe, chunks of several items, since large chunks failing while small ones work is not an outage. Of a chunk and its
 // pieces only the smallest failures count, and a retry counts with what it retries. So one bad item is one place,
 // however often it is cut out and retried.
 func judge(newest []endedSlice, trusted bool) (o outage) {
@@ -262,7 +262,7 @@ const (
 	PatientProbes = 5
 )
 
-// unansweredCodes are the codes of failures that may mean an absent service: not answers of its own.
+// unansweredCodes are the codes of failures that may mean an absent service: not its answers.
 func unansweredCodes() []string {
 	return []string{"deadline", "timeout", "unavailable", workqueue.CodeDeliveries, "unreachable", "no_listeners"}
 }
@@ -284,7 +284,7 @@ type Blame struct {
 	singled bool // a reply that brought others an outcome left them to be retried
 	Lone    int  // how often a single item has failed alone before
 	again   bool // a single item that failed alone before, in an attempt that counted
-	rerun   bool // few items, all of which failed in an earlier generation
+	rerun   bool // few items, and all failed in an earlier generation
 	others  bool // for a probe: there is other work to probe with
 }
 

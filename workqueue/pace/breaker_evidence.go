@@ -39,7 +39,7 @@ func (b *BreakerState) Read(ctx context.Context, db tracker.Querier, statement, 
 
 // newestEnded reads the index on endpoint and end backwards. It leaves out slices that ended for Tranche's own
 // reasons: a lost node or stream, a split, a cancel. A permanently refused item was handled, even if it was the
-// whole chunk. If every slot was answered and the slice has an error, every slot asked for a retry.
+// whole chunk. If every slot was answered and the slice has an error, every slot requested a retry.
 //
 // Flushes of collectors leave no rows. Each key whose last flush ended like in an outage is a place, by
 // collector_key_failed, unless the service has since, or within $5 before, handled a flush of any collector or a

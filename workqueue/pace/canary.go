@@ -151,7 +151,7 @@ func (s Store) Served(ctx context.Context, endpoints []string) ([]string, error)
 	return names, pg.Wrap(err, "read canaries")
 }
 
-// A look for services that began before a canary was set may have missed its first one.
+// A search for services that began before a canary was set may have missed its first one.
 const saveListening = `
 UPDATE endpoint_setting SET canary_has_listeners = canary = ANY($1)
 WHERE canary_share > 0 AND canary_has_listeners <> (canary = ANY($1))

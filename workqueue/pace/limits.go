@@ -56,7 +56,7 @@ type EndpointChange struct {
 
 func (c *EndpointChange) validate() error {
 	if c.Endpoint == "" || !pg.ValidText(c.Endpoint) {
-		return workqueue.BadSetting("%q is no endpoint's name", c.Endpoint)
+		return workqueue.BadSetting("%q is not an endpoint's name", c.Endpoint)
 	}
 	if kind, _ := workqueue.TargetKind(c.Endpoint); kind != workqueue.KindEndpoint && c.Concurrency != nil {
 		return workqueue.BadSetting("%s has no instances whose concurrency could be set: give max_in_flight or rate",

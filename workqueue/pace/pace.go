@@ -45,7 +45,7 @@ SELECT coalesce(p.chunk, 0), CASE WHEN p.chunk_cap_until > tranche_now() THEN p.
     coalesce(p.rate, 0), coalesce(e.rate, 0)
 FROM endpoint_pace p FULL JOIN endpoint_setting e USING (endpoint) WHERE endpoint = $1`
 
-// Exists distinguishes an endpoint p in use from a misspelt name, whose row also stays: a running run or a collector
+// Exists distinguishes an endpoint p in use from a misspelled name, whose row also stays: a running run or a collector
 // uses it, or one of its last requests was taken or handled, by the index on endpoint and end.
 const Exists = `(p.endpoint IN (SELECT st.endpoint FROM batchrun r JOIN run_step st ON st.run_id = r.id
         WHERE r.state = 'running' UNION ALL SELECT endpoint FROM collector)
@@ -183,7 +183,7 @@ SELECT EXISTS (SELECT FROM unnest($1::text[]) AS e (endpoint) CROSS JOIN LATERAL
 // EndedSince reports whether anything ended at the endpoints since a time of the database.
 func (s Store) EndedSince(ctx context.Context, names []string, since time.Time) (ended bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, endedSince, names, since).Scan(&ended)
-	return ended, pg.Wrap(err, "look for what ended at %d endpoints", len(names))
+	return ended, pg.Wrap(err, "find what ended at %d endpoints", len(names))
 }
 
 // Observe returns what happened at the endpoints with an automatic pace since the Until of an earlier observation; the

@@ -56,7 +56,7 @@ func (a *acceptance) nothing(failed int64) error {
 }
 
 // Accept marks failures of a run as accepted: they stay failed, but need no attention. Already accepted ones keep
-// their accepter. A re-run or reset ends the acceptance. A dry run does everything and rolls back.
+// their accepter. A rerun or reset ends the acceptance. A dry run does everything and rolls back.
 func (s Store) Accept(ctx context.Context, req AcceptRequest) (Acceptance, error) {
 	if err := req.validate(); err != nil {
 		return Acceptance{}, fmt.Errorf("accept: %w", err)

@@ -103,7 +103,7 @@ func (r *redo) decide(c *blockPlan) {
 		}
 		outcome := p.Done.Or(p.Failed)
 		m.reset = c.wanted[s].And(r.takes(s, p, &c.live[s]))
-		if !r.mended {
+		if !r.corrected {
 			m.reset = m.reset.AndNot(c.never[s])
 		}
 		after := m.up.AndNot(m.reset)

@@ -45,11 +45,11 @@ type Correction struct {
 // Corrected is what a correction did or would do.
 type Corrected struct {
 	Items      int64                `json:"items" doc:"that have another payload now"`
-	Same       int64                `json:"same" doc:"that were given the payload they have; they are left as they are"`
+	Same       int64                `json:"same" doc:"that were given the payload they have; they stay unchanged"`
 	Begun      int64                `json:"begun" doc:"of items, those that are rerun; the rest had not begun"`
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first keys of items"`
 	Generation workqueue.Generation `json:"generation" doc:"that the correction opens"`
-	Steps      []StepReset          `json:"steps" nullable:"false" doc:"what becomes of the items at each step"`
+	Steps      []StepReset          `json:"steps" nullable:"false" doc:"the effect on the items at each step"`
 
 	Hold       control.Hold     `json:"-"` // the run is held: nothing is redone until it is resumed or approved
 	HoldDetail string           `json:"-"`
@@ -74,7 +74,7 @@ func (s Store) Correct(ctx context.Context, req CorrectRequest) (Corrected, erro
 	var c *correction
 	err := s.db.RedoOrTry(ctx, req.DryRun, func(ctx context.Context, tx pgx.Tx) error {
 		c = &correction{CorrectRequest: &req, redo: redo{tx: tx, run: req.Run, again: req.Cascade,
-			mended: true, take: scope{done: true, live: true}}}
+			corrected: true, take: scope{done: true, live: true}}}
 		return c.do(ctx, s.db)
 	})
 	if err != nil {
@@ -218,7 +218,7 @@ const (
 	correctBytes = 4 << 20
 )
 
-// correctPayloads saves the old payloads and sets new ones. It finds each by work_queue_key, whatever the statistics.
+// correctPayloads saves the old payloads and sets new ones. It finds each by work_queue_key, regardless of statistics.
 // Items with the same key come in ordinal order.
 const correctPayloads = `
 WITH met AS MATERIALIZED (
@@ -331,7 +331,7 @@ func (c *correction) put(ctx context.Context, b *correctBatch) ([]workqueue.Ordi
 		block, bit := o.Block()
 		switch {
 		case ordinals[i] >= 0:
-			return c.wrong(b, i, "the run has several items with this key, and which of them is meant cannot be told")
+			return c.wrong(b, i, "the run has several items with this key, so it is ambiguous")
 		case c.given[block] != nil && c.given[block].Has(bit):
 			return c.wrong(b, i, "the key was given before; give each item once")
 		}

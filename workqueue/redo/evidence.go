@@ -168,7 +168,7 @@ func (e *Evidence) checkPaths(ctx context.Context, tx pgx.Tx, run workqueue.RunI
 			_, err = tx.Exec(ctx, `SELECT $1::text::jsonpath`, p.path)
 		}
 		if said, ok := errors.AsType[*pgconn.PgError](err); ok && said.Code[:2] != "57" {
-			return workqueue.BadSetting(`%s is %.200q, which is no path of SQL/JSON: %s; write one like $.branch == "12"`,
+			return workqueue.BadSetting(`%s is %.200q, which is not a path of SQL/JSON: %s; write one like $.branch == "12"`,
 				p.name, p.path, said.Message)
 		}
 		if err != nil {

@@ -42,7 +42,7 @@ func (b *bench) released() workqueue.RunID {
 	return run
 }
 
-// Items are chosen by who made their parts, when, and what payloads and results say: for re-runs, resets and exports.
+// Items are chosen by who made their parts, when, and what payloads and results say: for reruns, resets and exports.
 func TestItemsAreChosenByEvidence(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -82,7 +82,7 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 		if err != nil {
 			got = "none"
 		}
-		testenv.Same(t, got, c.want, "%s: a re-run is, %v", name, err)
+		testenv.Same(t, got, c.want, "%s: a rerun is, %v", name, err)
 		if !c.sel.Failed {
 			reset, err := store.Reset(t.Context(), redo.ResetRequest{Run: run, Select: c.sel, DryRun: true, Actor: "test"})
 			if reset.Items != rerun.Items || !slices.Equal(reset.Examples, rerun.Examples) {
@@ -99,10 +99,10 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 	}
 	failed, err := store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true, Actor: "test",
 		Select: redo.Selection{Evidence: redo.Evidence{Where: `$.branch == "2"`}}})
-	testenv.Same(t, fmt.Sprint(failed.Examples), "[C11]", "a re-run of a payload without a step, %v", err)
+	testenv.Same(t, fmt.Sprint(failed.Examples), "[C11]", "a rerun of a payload without a step, %v", err)
 	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
 		Select: redo.Selection{Evidence: redo.Evidence{Where: `$.branch = "2"`}}})
-	b.WantSaid(err, "where is", "no path of SQL/JSON", `$.branch == "12"`)
+	b.WantSaid(err, "where is", "not a path of SQL/JSON", `$.branch == "12"`)
 	_, err = store.Rerun(t.Context(), redo.RerunRequest{Run: run, DryRun: true,
 		Select: redo.Selection{Evidence: redo.Evidence{Since: at(14), Until: at(13)}}})
 	b.WantSaid(err, "since is not before until")
@@ -114,7 +114,7 @@ func TestItemsAreChosenByEvidence(t *testing.T) {
 	}
 	again := redo.RerunRequest{Run: run, Actor: "test", Select: release, DryRun: true}
 	left := testenv.Must(store.Rerun(t.Context(), again))(t)
-	testenv.Same(t, fmt.Sprint(left.Examples), "[C8 C9 C10]", "a re-run leaves out what is accepted")
+	testenv.Same(t, fmt.Sprint(left.Examples), "[C8 C9 C10]", "a rerun leaves out what is accepted")
 	accept.Withdraw, again.DryRun = true, false
 	testenv.Must(store.Accept(t.Context(), accept))(t)
 	// One release computed wrongly: one command.
@@ -143,7 +143,7 @@ func TestEvidenceNamesTheSteps(t *testing.T) {
 	}
 	g.work()
 	if len(g.did[storetest.Posting]) != 3 || len(g.did[storetest.Statement])+len(g.did[storetest.Accounts]) > 0 {
-		t.Errorf("done again: %v", g.did)
+		t.Errorf("redone: %v", g.did)
 	}
 	g.Check()
 }

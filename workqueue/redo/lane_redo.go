@@ -106,7 +106,7 @@ func (r *redo) demoteHeads(ctx context.Context, lanes []*redoneLane) error {
 			byHead[item.Item].LaneRow.Head = nil
 		})
 	if err != nil {
-		return fmt.Errorf("look for heads of lanes that give way: %w", err)
+		return fmt.Errorf("find heads of lanes to demote: %w", err)
 	}
 	if len(idle.Released) == 0 {
 		return nil
@@ -187,7 +187,7 @@ func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 			heads = append(heads, row.Item)
 		}
 	}
-	busy, err := r.underWay(ctx, heads)
+	busy, err := r.inProgress(ctx, heads)
 	if err != nil {
 		return nil, err
 	}
@@ -199,14 +199,14 @@ func (r *redo) redone(ctx context.Context) ([]*redoneLane, error) {
 	return lanes, nil
 }
 
-// underWay is the given items that are still in progress at a step where they were not reset.
-func (r *redo) underWay(ctx context.Context, items []workqueue.Ordinal) ([]workqueue.Ordinal, error) {
+// inProgress is the given items that are still in progress at a step where they were not reset.
+func (r *redo) inProgress(ctx context.Context, items []workqueue.Ordinal) ([]workqueue.Ordinal, error) {
 	if r.graph.Single() || len(items) == 0 {
 		return nil, nil
 	}
 	busy, err := pg.Collect(ctx, r.tx, pgx.RowTo[workqueue.Ordinal], stillAt, r.run, items, r.graph.Numbers())
 	if err != nil {
-		return nil, fmt.Errorf("look for items that are in progress: %w", err)
+		return nil, fmt.Errorf("find items in progress: %w", err)
 	}
 	slices.Sort(busy)
 	return busy, nil
@@ -246,7 +246,7 @@ SELECT u.ordinal FROM unnest($2::int[]) AS u (ordinal) JOIN tracker_group g
 // It returns the number of lanes advanced. A failing run does not block others. Leader work.
 func (s Store) RepairLanes(ctx context.Context, lease workqueue.Lease) (int, error) {
 	var at lanePlace
-	return settle.New(s.db).OverRuns(ctx, "move on lanes that stand", func(after workqueue.RunID) (p settle.Progress,
+	return settle.New(s.db).OverRuns(ctx, "advance stalled lanes", func(after workqueue.RunID) (p settle.Progress,
 		err error) {
 		var next lanePlace
 		err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) (err error) {
@@ -270,7 +270,7 @@ func (s Store) repairLanes(
 ) (p settle.Progress, err error) {
 	err = tx.QueryRow(ctx, runAtRest, after).Scan(&p.Run)
 	if err != nil {
-		return p, pg.Wrap(pg.NoRow(err, nil), "look for runs whose lanes stand")
+		return p, pg.Wrap(pg.NoRow(err, nil), "find runs with stalled lanes")
 	}
 	if at.run != p.Run {
 		*at = lanePlace{p.Run, math.MinInt64}
@@ -281,7 +281,7 @@ func (s Store) repairLanes(
 	}
 	items, err := at.waiting(ctx, tx)
 	if err != nil {
-		return p, fmt.Errorf("look for lanes that stand: %w", err)
+		return p, fmt.Errorf("find stalled lanes: %w", err)
 	}
 	lanes, err := settle.ReadLanes(ctx, tx, p.Run, items)
 	if err != nil {
@@ -313,7 +313,7 @@ func headless(ctx context.Context, tx pgx.Tx, run workqueue.RunID, lanes []*sett
 	}
 	pending, err := pg.Collect(ctx, tx, pgx.RowTo[workqueue.Ordinal], pendingOf, run, heads)
 	if err != nil {
-		return nil, fmt.Errorf("look whether heads of lanes are final: %w", err)
+		return nil, fmt.Errorf("check whether heads of lanes are final: %w", err)
 	}
 	at := make(map[workqueue.Ordinal]bool, len(pending))
 	for _, p := range pending {

@@ -26,18 +26,18 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// redo moves items back to be redone at some steps, in one transaction. Resets and re-runs differ in the items they
+// redo moves items back to be redone at some steps, in one transaction. Resets and reruns differ in the items they
 // take and in their reports. It locks, in the common order: all steps of the run, which keeps claims out; the live
 // slices with reset items, also at later steps; the blocks; the tracker; the run.
 type redo struct {
-	tx     pgx.Tx
-	run    workqueue.RunID
-	sel    *Selection
-	take   scope
-	mended bool                    // invalid items become valid
-	blind  map[workqueue.Step]bool // only failures are taken of these steps, regardless of take
-	again  bool                    // redo all results of later steps
-	canary int                     // size of a sample that goes first; 0: all
+	tx        pgx.Tx
+	run       workqueue.RunID
+	sel       *Selection
+	take      scope
+	corrected bool                    // invalid items become valid
+	blind     map[workqueue.Step]bool // only failures are taken of these steps, regardless of take
+	again     bool                    // redo all results of later steps
+	canary    int                     // size of a sample that goes first; 0: all
 
 	seal       *database.Seal
 	graph      *plane.Graph
@@ -109,7 +109,7 @@ func (r *redo) may(ctx context.Context, op string) (open bool, err error) {
 		return false, err
 	case r.state == "cancelled":
 		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op,
-			Fix: fmt.Sprintf("have it go on first: tranche run resume %s; or start a new run", r.run)}
+			Fix: fmt.Sprintf("resume it first: tranche run resume %s; or start a new run", r.run)}
 	case r.state == "loading":
 		return open, &workqueue.StateError{Run: r.run, State: r.state, Op: op, Fix: "wait until it has loaded"}
 	}
@@ -285,7 +285,7 @@ func (r *redo) shutBarriers(ctx context.Context) error {
 		return nil
 	}
 	_, err := r.tx.Exec(ctx, shutBarriers, r.run, later)
-	return pg.Wrap(err, "have the barriers of run %s wait again", r.run)
+	return pg.Wrap(err, "reset the barriers of run %s", r.run)
 }
 
 const shutBarriers = `

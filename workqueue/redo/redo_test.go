@@ -19,7 +19,7 @@ import (
 )
 
 // What failed of an open run of several steps is run again while items are still coming, also behind a barrier. The run
-// completes once, with the generation that the re-run opened.
+// completes once, with the generation that the rerun opened.
 func TestRerunOfAnOpenRun(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -191,7 +191,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	b.Record(storetest.Faulty(out[0], workqueue.SlotError{Code: "bad", Message: "m"}))
 	size := int64(out[0].Mask.Count())
 	reading := testenv.Must(b.Pool.Begin(t.Context()))(t)
-	defer func() { _ = reading.Rollback(context.Background()) }() // in vain after the commit
+	defer func() { _ = reading.Rollback(context.Background()) }() // no effect after the commit
 	step := testenv.Must(b.Pool.Begin(t.Context()))(t)
 	defer func() { _ = step.Rollback(context.Background()) }() // as above
 	testenv.Must(reading.Exec(t.Context(), `LOCK TABLE work_result IN ACCESS EXCLUSIVE MODE`))(t)
@@ -220,7 +220,7 @@ func TestAcceptFindsBeforeItLocks(t *testing.T) {
 	}
 	testenv.NoError(t, step.Commit(t.Context()))
 	wg.Wait()
-	testenv.Same(t, accepted.Items, size-1, "items accepted: those that were found, but for who failed otherwise")
+	testenv.Same(t, accepted.Items, size-1, "items accepted: those that were found, except who failed otherwise")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM work_result p JOIN work_block k USING (run_id, step) WHERE run_id = $1
 		AND p.error_code = 'other' AND k.block = p.ordinal / 8192 AND get_bit(k.accepted, p.ordinal % 8192) = 1`,
 		run), 0, "accepted items that failed otherwise")

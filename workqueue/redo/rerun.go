@@ -21,7 +21,7 @@ import (
 type RerunRequest struct {
 	Run               workqueue.RunID
 	Select            Selection
-	Settings          control.StepChange // new settings of the step; an Endpoint applies to its items from now on
+	Settings          control.StepChange // new settings of the step; an Endpoint applies to its new requests
 	Canary            int                // size of a spread sample that runs before the rest; 0: none
 	CanaryAutoApprove bool               // release the rest if the sample does well
 	DryRun            bool               // change nothing, and return what would be done
@@ -29,7 +29,7 @@ type RerunRequest struct {
 	Actor             string
 }
 
-// Rerun is what a re-run started, or would start.
+// Rerun is what a rerun started, or would start.
 type Rerun struct {
 	Step       string               `json:"step" doc:"empty: several"`
 	Items      int64                `json:"items"`
@@ -38,7 +38,7 @@ type Rerun struct {
 	Blocks     int                  `json:"blocks"`
 	Examples   []string             `json:"examples" nullable:"false" doc:"the first ten keys"`
 	Generation workqueue.Generation `json:"generation"`
-	Steps      []StepReset          `json:"steps,omitempty" doc:"of a run of several steps, what becomes of them"`
+	Steps      []StepReset          `json:"steps,omitempty" doc:"of a run of several steps, the effect on each"`
 
 	Hold       control.Hold     `json:"-"` // the run is held: its items wait until it is resumed or approved
 	HoldDetail string           `json:"-"`
@@ -87,7 +87,7 @@ type rerun struct {
 }
 
 func (r *rerun) do(ctx context.Context, db *database.DB) error {
-	const op = "re-run items of"
+	const op = "rerun items of"
 	if err := r.begin(ctx, db, op); err != nil {
 		return err
 	}
@@ -134,11 +134,11 @@ func (r *rerun) choose(ctx context.Context, step workqueue.Step, some bool) erro
 func (r *rerun) mayRerun(ctx context.Context, op string) error {
 	open, err := r.may(ctx, op)
 	if err == nil && r.graph.Ordered && r.Canary > 0 {
-		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "re-run a sample of items of",
+		err = &workqueue.StateError{Run: r.run, State: "one with order_by", Op: "rerun a sample of items of",
 			Fix: "leave the canary out: its sample would be processed before the items ahead of it"}
 	}
 	if err == nil && open && r.Canary > 0 { // a sample would never end: added items are ready immediately
-		err = &workqueue.StateError{Run: r.run, State: "open", Op: "re-run items of",
+		err = &workqueue.StateError{Run: r.run, State: "open", Op: "rerun items of",
 			Fix: "seal it first, or leave the canary out"}
 	}
 	return err
@@ -161,7 +161,7 @@ func (r *rerun) nothing(some bool) error {
 	case len(why) > 0:
 		what = strings.Join(why, ", and ")
 	case sel.named() && some:
-		what = fmt.Sprintf("the items named have failed at none of its steps; to do them again anyway: "+
+		what = fmt.Sprintf("the items named have failed at none of its steps; to redo them anyway: "+
 			"tranche run reset %s --step STEP --key KEY", r.run)
 	case sel.named():
 		what = "the items named are all in progress still"
@@ -174,7 +174,7 @@ func (r *rerun) nothing(some bool) error {
 	if len(r.Select.Ranges) > 0 && !r.Select.named() && len(why) == 0 {
 		what += ", in these ranges"
 	}
-	return workqueue.Nothing("re-run in run %s: %s%s", r.run, what, hint)
+	return workqueue.Nothing("rerun in run %s: %s%s", r.run, what, hint)
 }
 
 // unmatched says what evidence did not match, with a hint.

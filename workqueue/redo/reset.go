@@ -44,7 +44,7 @@ type Reset struct {
 // StepReset is what a reset does to one step, in items.
 type StepReset struct {
 	Step      string `json:"step"`
-	Named     bool   `json:"named" doc:"the step that was reset; the others depend on it"`
+	Named     bool   `json:"named" doc:"the step that was reset; the rest depend on it"`
 	Reset     int64  `json:"reset" doc:"to be rerun here, of the step that was reset"`
 	Ready     int64  `json:"ready" doc:"of those, the ones that need not wait for a step before"`
 	Withdrawn int64  `json:"withdrawn" doc:"requests in flight, whose late answers are ignored"`
@@ -79,7 +79,7 @@ func (s Store) Reset(ctx context.Context, req ResetRequest) (Reset, error) {
 
 func (req *ResetRequest) validate() error {
 	if req.Select.Failed {
-		return errors.New("choose all items, or keys, or error codes; what failed is run again by a re-run")
+		return errors.New("choose all items, or keys, or error codes; what failed is run again by a rerun")
 	}
 	return cmp.Or(control.CheckReason(req.Reason), req.Select.validate())
 }

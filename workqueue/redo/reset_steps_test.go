@@ -117,7 +117,7 @@ func byKey(keys ...string) func(*redo.ResetRequest) {
 
 func all(r *redo.ResetRequest) { r.Select.All = true }
 
-// A part that is bad fails the step that reads it: a re-run there would give it the same part. The part is made again,
+// A part that is bad fails the step that reads it: a rerun there would give it the same part. The part is recomputed,
 // chosen by how it failed the other step, and what was told of it is told no more.
 func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	t.Parallel()
@@ -131,9 +131,9 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 		return slices.ContainsFunc(e.Advice, func(a health.Advice) bool { return a.Command == command })
 	}
 	again := "tranche run rerun " + g.run.String() + " --failed"
-	mend := "tranche run reset " + g.run.String() + " --step accounts --code bad_part --failed-at statement"
-	if !advised(mend) || advised(again) {
-		t.Errorf("a part that is bad: the re-run is advised (%v), or its reset is not (%v)", advised(again), advised(mend))
+	fix := "tranche run reset " + g.run.String() + " --step accounts --code bad_part --failed-at statement"
+	if !advised(fix) || advised(again) {
+		t.Errorf("a part that is bad: the rerun is advised (%v), or its reset is not (%v)", advised(again), advised(fix))
 	}
 	if errs, err := inspect.New(g.Store).Errors(t.Context(), g.run); err != nil || len(errs.Groups) != 1 ||
 		!slices.Equal(errs.Groups[0].Resets, []string{"accounts"}) {
@@ -141,9 +141,9 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	}
 	if found, err := health.New(g.Store).Health(t.Context(), health.Limits{}); err != nil ||
 		len(found.Conditions) == 0 || !slices.ContainsFunc(found.Conditions, func(c health.Condition) bool {
-		return c.Kind == health.FailedItems && c.Resets && strings.Contains(c.Remedy, mend)
+		return c.Kind == health.FailedItems && c.Resets && strings.Contains(c.Remedy, fix)
 	}) {
-		t.Errorf("%+v (%v); want %s", found, err, mend)
+		t.Errorf("%+v (%v); want %s", found, err, fix)
 	}
 	byCode := func(r *redo.ResetRequest) { r.Select.Codes = []string{"bad_part"} }
 	_, err := g.tryReset(storetest.Accounts, byCode)
@@ -155,9 +155,9 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	}
 	_, err = redo.New(g.Store).Rerun(t.Context(), redo.RerunRequest{Run: g.run, DryRun: true, Select: redo.Selection{
 		Step: "accounts", At: "statement", Codes: []string{"bad_part"}}})
-	testenv.Same(t, err, nil, "a re-run of the part")
+	testenv.Same(t, err, nil, "a rerun of the part")
 	g.fresh()
-	g.say[storetest.Accounts] = "mended"
+	g.say[storetest.Accounts] = "fixed"
 	g.fail(storetest.Statement, 5)
 	out := g.reset(storetest.Accounts, func(r *redo.ResetRequest) { byCode(r); r.Select.At = "statement" })
 	if out.Items != 3 || !slices.Equal(out.Examples, []string{"C2", "C5", "C7"}) {
@@ -165,8 +165,8 @@ func TestResetAPartThatFailedAnotherStep(t *testing.T) {
 	}
 	g.work()
 	g.wantDone(map[workqueue.Step]int{storetest.Accounts: 3, storetest.Statement: 3, storetest.Posting: 2})
-	if advised(mend) || !advised(again) {
-		t.Error("a part that is fixed is told of as bad")
+	if advised(fix) || !advised(again) {
+		t.Error("a part that is fixed is reported as bad")
 	}
 	g.Check()
 }

@@ -21,12 +21,12 @@ import (
 )
 
 // Selection selects items of one step of a run. At most one of All, Failed, Keys, Codes, Groups and Ranges is set,
-// except that Ranges may narrow Failed, Codes and Groups. Evidence narrows them all, or selects alone; a re-run then
+// except that Ranges may narrow Failed, Codes and Groups. Evidence narrows them all, or selects alone; a rerun then
 // leaves out accepted failures.
 type Selection struct {
 	Step   string   // empty: the only step, or failures at any step
 	All    bool     // every item; only for resets
-	Failed bool     // all failed items; for re-runs, except accepted failures
+	Failed bool     // all failed items; for reruns, except accepted failures
 	Keys   []string // in any final state; for several steps without Step, only failed ones
 	Codes  []string // failed with one of these codes
 	Groups []string // failed with a message of one of these groups: see [inspect.Store.Errors]
@@ -35,7 +35,7 @@ type Selection struct {
 
 	Evidence
 
-	unaccepted bool  // for a re-run
+	unaccepted bool  // for a rerun
 	seen       *seen // what the evidence matched, if it was already evaluated
 }
 

@@ -84,7 +84,7 @@ func (r *redo) lockLive(ctx context.Context) error {
 		}
 		args[len(args)-1] = locked
 		if err := r.tx.QueryRow(ctx, moreLiveOf, args...).Scan(&more); err != nil {
-			return fmt.Errorf("look for slices: %w", err)
+			return fmt.Errorf("find slices: %w", err)
 		}
 	}
 	return nil

@@ -51,7 +51,7 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 			return err
 		}
 		if !run.Ended() {
-			return &workqueue.StateError{Run: id, State: run.State, Op: "carry on",
+			return &workqueue.StateError{Run: id, State: run.State, Op: "continue",
 				Fix: "wait until it ends, or cancel it: tranche run cancel " + id.String()}
 		}
 		if c.seal, err = s.db.Seal(ctx, tx, id); err != nil {
@@ -84,7 +84,7 @@ func (s Store) NewCarried(ctx context.Context, id workqueue.RunID, states []work
 		}
 		return err
 	})
-	return c, pg.Wrap(err, "carry on run %s", id)
+	return c, pg.Wrap(err, "continue run %s", id)
 }
 
 // By work_queue's primary key.
@@ -105,12 +105,12 @@ func (c *Carried) end(ctx context.Context) error {
 	case errors.Is(err, pgx.ErrNoRows):
 		err = errCarriedGone
 	case err == nil && !same:
-		err = &workqueue.StateError{Run: c.run, State: "set going again meanwhile", Op: "carry on",
+		err = &workqueue.StateError{Run: c.run, State: "reopened meanwhile", Op: "continue",
 			Fix: "wait until it ends, and start again"}
 	case err == nil:
 		return io.EOF
 	}
-	return fmt.Errorf("carry on run %s: %w", c.run, err)
+	return fmt.Errorf("continue run %s: %w", c.run, err)
 }
 
 var errCarriedGone = fmt.Errorf("items of it are gone: it was deleted meanwhile: %w", workqueue.ErrNotFound)
@@ -122,7 +122,7 @@ func (c *Carried) Next(ctx context.Context) (key, payload string, err error) {
 			return "", "", c.end(ctx)
 		}
 		if err := c.read(ctx); err != nil {
-			return "", "", fmt.Errorf("carry on run %s: %w", c.run, err)
+			return "", "", fmt.Errorf("continue run %s: %w", c.run, err)
 		}
 	}
 	one := c.page[0]

@@ -44,7 +44,7 @@ type Comparison struct {
 	Note    string          `json:"note,omitempty" doc:"what to keep in mind about these numbers"`
 	Plans   *ComparedPlans  `json:"plans,omitempty" doc:"what is compared of runs of other plans"`
 
-	CarriedOn []workqueue.RunID `json:"carried_on,omitempty" doc:"earlier runs that count as one with this run"`
+	Continues []workqueue.RunID `json:"continues,omitempty" doc:"earlier runs that count as one with this run"`
 }
 
 // ChangeCount is the items with one kind of change.
@@ -118,10 +118,10 @@ func (s Store) CompareBefore(
 	is, was := left.runs[0].state, right.runs[0].state
 	if step == "" && (is != "completed" || was != "completed") {
 		out.Note = strings.TrimPrefix(out.Note+"; ", "; ") + fmt.Sprintf(
-			"compared as they stand: this run is %s, the other is %s", is, was)
+			"compared before both are complete: this run is %s, the other is %s", is, was)
 	}
 	for _, r := range left.runs[1:] {
-		out.CarriedOn = append(out.CarriedOn, r.run)
+		out.Continues = append(out.Continues, r.run)
 	}
 	return out, nil
 }

@@ -106,7 +106,7 @@ func TestCompare(t *testing.T) {
 	}
 }
 
-// Runs of several pages, in another order, of which one was re-run.
+// Runs of several pages, in another order, of which one was rerun.
 func TestCompareManyKeys(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -141,7 +141,7 @@ func TestCompareManyKeys(t *testing.T) {
 	b.Finish(here) // with another result
 	_, counts = b.compare(here, there)
 	if counts[report.ChangeResult] != 1 || counts[report.ChangeNewlyFailing] != 0 {
-		t.Errorf("after a re-run: %v", counts)
+		t.Errorf("after a rerun: %v", counts)
 	}
 
 	// Whoever reads the differences may stop.

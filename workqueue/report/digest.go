@@ -74,11 +74,11 @@ func (s Store) digests(ctx context.Context, id workqueue.RunID) (Digests, error)
 	}
 	switch {
 	case was.generation != d.generation: // items may have been corrected
-		return Digests{Note: "the run was set going again while it was read; ask again"}, nil
+		return Digests{Note: "the run was reopened while it was read; ask again"}, nil
 	case was.state == "running":
 		out.Note = "the run is not complete: its results have a digest once it is"
 	case was != d.digestedRun:
-		out.Note = "the run was set going again while its results were read"
+		out.Note = "the run was reopened while its results were read"
 	default:
 		out.Results = d.results.sum()
 	}

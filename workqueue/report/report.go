@@ -37,7 +37,7 @@ type RunReport struct {
 	BestRate       float64            `json:"best_rate" doc:"items answered a second, in the best ten seconds"`
 	Generations    []GenerationReport `json:"generations"`
 	Requests       RequestReport      `json:"requests"`
-	Together       *Together          `json:"together,omitempty" doc:"with the runs that it carries on, as one"`
+	Together       *Together          `json:"together,omitempty" doc:"with the runs that it continues, as one"`
 	Corrected      *CorrectedReport   `json:"corrected,omitempty" doc:"what was made of corrected payloads"`
 	Bisections     pace.Bisections    `json:"bisections" doc:"of chunks that failed entirely"`
 	Services       []WorkerReport     `json:"services" doc:"the slowest ten by time for an item"`
@@ -270,7 +270,7 @@ CROSS JOIN LATERAL (SELECT get_bit(p.done, f.ordinal & 8191) = 1 AS done,
             SELECT FROM run_step t WHERE t.run_id = $1 AND s.step = ANY (t.needs)))) AS made) i`
 )
 
-// readCorrected accounts for corrections; nil if there were none.
+// readCorrected accounts for corrections; nil without any.
 func readCorrected(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*CorrectedReport, error) {
 	times, err := pg.Collect(ctx, tx, pgx.RowToStructByPos[Correction], readCorrections, run)
 	if err != nil || len(times) == 0 {
@@ -286,9 +286,9 @@ func readCorrected(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (*Correc
 type StepReport struct {
 	Name        string         `json:"name"`
 	Kind        workqueue.Kind `json:"kind" enum:"endpoint,direct,http,sql,local"`
-	Endpoint    string         `json:"endpoint" doc:"or what else was asked, like http:HOST, sql:SOURCE or local:FUNCTION"`
+	Endpoint    string         `json:"endpoint" doc:"or what else was called, like http:HOST, sql:SOURCE or local:FUNCTION"`
 	Needs       []string       `json:"needs,omitempty"`
-	Optional    bool           `json:"optional,omitempty" doc:"what it failed is no failure of the item"`
+	Optional    bool           `json:"optional,omitempty" doc:"what it failed is not a failure of the item"`
 	Result      bool           `json:"result" doc:"no other step needs it: its parts are the results of the run"`
 	Items       int64          `json:"items"`
 	Done        int64          `json:"done"`
@@ -296,8 +296,8 @@ type StepReport struct {
 	Skipped     int64          `json:"skipped" doc:"left out: a step that it needs failed for them"`
 	Missing     int64          `json:"missing"`
 	Requests    int64          `json:"requests" doc:"in all generations"`
-	Asked       int64          `json:"asked" doc:"items in these requests; one counts as often as it was asked for"`
-	Retried     int64          `json:"retried,omitempty" doc:"of those: asked for again after a failure, not by a re-run"`
+	Asked       int64          `json:"asked" doc:"items in these requests; one counts as often as it was requested"`
+	Retried     int64          `json:"retried,omitempty" doc:"of those: requested again after a failure, not by a rerun"`
 	P50Seconds  float64        `json:"p50_seconds" doc:"half of the requests took no longer"`
 	P99Seconds  float64        `json:"p99_seconds"`
 	ResultBytes int64          `json:"result_bytes" doc:"of all results that were recorded, about"`

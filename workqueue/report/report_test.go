@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
-// Items in every state at once, and what a report says of each.
+// Items in every state together, and what a report says of each.
 func TestReportAddsUp(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -57,7 +57,7 @@ func TestReportAddsUp(t *testing.T) {
 	}
 }
 
-// What a re-run asks for was asked for before; an item counts once, at however many steps and how often.
+// What a rerun asks for was asked for before; an item counts once, at however many steps and how often.
 func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -77,12 +77,12 @@ func TestReportCountsWhatAReRunAsksForAgain(t *testing.T) {
 			b.Record(storetest.Faulty(s, workqueue.SlotError{Code: "BAD", Message: "no"}))
 		}
 		if q := b.Report(run).Requests; q.Items != 8+4*(again+1) || q.TriedAgain != 4 {
-			t.Errorf("after re-run %d the requests are %+v; want 4 items asked for again", again+1, q)
+			t.Errorf("after rerun %d the requests are %+v; want 4 items requested again", again+1, q)
 		}
 	}
 }
 
-// Retries, a halving, a lost node and a re-run, as the report counts them.
+// Retries, a halving, a lost node and a rerun, as the report counts them.
 func TestReportCountsWork(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -127,7 +127,7 @@ func TestReportCountsWork(t *testing.T) {
 	timed(func() { b.Finish(run) })
 	r = b.Report(run)
 	if len(r.Generations) != 2 || r.Generations[0].Failed != 1 || r.Generations[1].Done != 1 || r.Failed != 0 {
-		t.Errorf("after the re-run: %+v", r.Generations)
+		t.Errorf("after the rerun: %+v", r.Generations)
 	}
 	if r.Rate <= 0 || r.BestRate < r.Rate {
 		t.Errorf("%v items/s, best %v", r.Rate, r.BestRate)
@@ -197,11 +197,11 @@ func TestDigests(t *testing.T) {
 	sel := redo.Selection{Keys: []string{"C17", "C18"}}
 	testenv.Must(redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: first, Select: sel}))(t)
 	if d := b.digests(first); d.Items != one.Items || d.Results != "" || d.Note == "" {
-		t.Errorf("during a re-run: %+v", d)
+		t.Errorf("during a rerun: %+v", d)
 	}
 	b.Finish(first)
 	if d := b.digests(first); d.Results == one.Results || d.Results == "" {
-		t.Errorf("after the re-run: %+v", d)
+		t.Errorf("after the rerun: %+v", d)
 	}
 
 	// What a cancelled run has not done is missing, whatever it had been before.
@@ -213,7 +213,7 @@ func TestDigests(t *testing.T) {
 	}
 }
 
-// carry reads what a run has to carry on until it ends, and returns the keys and why it ended.
+// carry reads what a run has to continue until it ends, and returns the keys and why it ended.
 func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err error) {
 	b.Helper()
 	c := testenv.Must(report.New(b.Store).NewCarried(b.Context(), run,
@@ -228,7 +228,7 @@ func carry(b *bench, run workqueue.RunID, meanwhile func()) (keys []string, err 
 	}
 }
 
-// A key that stands twice counts as often as it stands, and a run takes those of its items that are not done, or only
+// A key that appears twice counts twice, and a run takes those of its items that are not done, or only
 // those that failed, or are missing.
 func TestCarriedTwinsCountOnce(t *testing.T) {
 	t.Parallel()
@@ -280,8 +280,8 @@ func TestACancelledOpenRunHasAllItsItems(t *testing.T) {
 	}
 }
 
-// What is set going again, or deleted, while its items are read would be done twice, or be of former data.
-func TestARunThatIsSetGoingAgainIsNotCarriedOn(t *testing.T) {
+// Items of a run reopened or deleted while they are read could be done twice, or have former data.
+func TestAReopenedRunIsNotContinued(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	run := b.Load(storetest.Chunked(10), 4)
@@ -290,5 +290,5 @@ func TestARunThatIsSetGoingAgainIsNotCarriedOn(t *testing.T) {
 		t.Errorf("%q, %v", keys, err)
 	}
 	_, err := carry(b, run, func() { b.Rerun(run, redo.Selection{Failed: true}) })
-	b.WantSaid(err, "set going again meanwhile", "start again")
+	b.WantSaid(err, "reopened meanwhile", "start again")
 }

@@ -59,7 +59,7 @@ func TestPhasesAddUp(t *testing.T) {
 		"cancelled": {
 			events: []event{{workqueue.EventCancelled, 1, 6}}, first: at(2), last: at(3), now: 99, want: phases{2, 4, 0, 0},
 		},
-		"re-run before it was complete": {
+		"rerun before it was complete": {
 			events: []event{{workqueue.EventRerun, 2, 5}, {workqueue.EventCompleted, 2, 9}}, first: at(1), last: at(6), now: 99,
 			want: phases{1, 4, 0, 0},
 		},

@@ -14,7 +14,7 @@ import (
 // RequestReport is the chunks sent to services, in all generations.
 type RequestReport struct {
 	Count         int64         `json:"count"`
-	Items         int64         `json:"items" doc:"in all of them; an item counts as often as it was asked for"`
+	Items         int64         `json:"items" doc:"in all of them; an item counts as often as it was requested"`
 	MeanItems     float64       `json:"mean_items" doc:"in one of them"`
 	P50Seconds    float64       `json:"p50_seconds" doc:"half took no longer; by services, or until recorded"`
 	P99Seconds    float64       `json:"p99_seconds"`

@@ -11,11 +11,11 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// GenerationReport is one generation of a run: its start, or a re-run. Seconds sums up the next four.
+// GenerationReport is one generation of a run: its start, or a rerun. Seconds sums up the next four.
 type GenerationReport struct {
 	Generation workqueue.Generation `json:"generation"`
 	StartedAt  time.Time            `json:"started_at"`
-	EndedAt    *time.Time           `json:"ended_at,omitempty" doc:"absent while it goes on"`
+	EndedAt    *time.Time           `json:"ended_at,omitempty" doc:"absent while it continues"`
 
 	Ended string `json:"ended,omitempty" enum:"completed,cancelled,rerun,reset,corrected" doc:"rerun: by the next"`
 

@@ -24,7 +24,7 @@ func (b *bench) verified(head string) (doctor.AuditReport, string) {
 }
 
 const (
-	// rechained makes the hashes anew from a seal on, as the owner can.
+	// rechained makes the hashes again from a seal on, as the owner can.
 	rechained = `DO $$ DECLARE r audit_log; h bytea; BEGIN
 		h := coalesce((SELECT hash FROM audit_log WHERE seal < 3 ORDER BY seal DESC LIMIT 1), '');
 		FOR r IN SELECT * FROM audit_log WHERE seal >= 3 ORDER BY seal LOOP

@@ -120,13 +120,13 @@ func (req *DeleteRequest) lock(ctx context.Context, tx pgx.Tx) (out Deletion, ge
 		refused.State, refused.Fix = "an abandoned load", "it is removed automatically"
 	case left > 0:
 		refused.State += fmt.Sprintf(" for less than %s", retentionSettle)
-		refused.Fix = fmt.Sprintf("answers about it may still come, and schedules look how it ended; try again in %s",
+		refused.Fix = fmt.Sprintf("answers about it may still come, and schedules check how it ended; try again in %s",
 			(time.Duration(left*float64(time.Second)) + time.Second).Truncate(time.Second))
 	case silent:
 		refused.State += ", and an event about it is not published yet"
 		refused.Fix = "try again when NATS has taken it, in seconds; tranche nodes says what keeps it"
 	case later != nil:
-		refused.State = "carried on by run " + later.String() + ", whose report counts both as one"
+		refused.State = "continued by run " + later.String() + ", whose report counts both as one"
 		refused.Fix = "delete that one first: tranche run delete " + later.String()
 	default:
 		return out, gen, nil
@@ -140,7 +140,7 @@ const leastToEmpty = 20_000
 // A partition with only rows of runs being deleted is truncated, which leaves no dead rows and takes as long for ten
 // million rows as for one. Its contents prove it: its primary key is probed for each run, up to the first that is
 // not being deleted. Nothing is truncated until this is checked again under the lock; uncommitted writers keep the
-// lock from being taken. work_result_00 stands for any partition.
+// lock from being taken. work_result_00 represents any partition.
 const (
 	partitionIsSpent = `
 WITH RECURSIVE runs AS (

@@ -59,7 +59,7 @@ func TestARunThatIsNeededIsNotDeleted(t *testing.T) {
 			b.Rerun(run, redo.Selection{Keys: []string{"C1"}})
 			return run
 		},
-		"it is completed for less than 1m0s; answers about it may still come, and schedules look how it ended; " +
+		"it is completed for less than 1m0s; answers about it may still come, and schedules check how it ended; " +
 			"try again in ": func() workqueue.RunID { return b.Ended(9, 0) },
 		"an event about it is not published yet": ended(`UPDATE run_event SET published_at = NULL WHERE run_id = $1`),
 		"; delete that one first: tranche run delete ": func() workqueue.RunID {

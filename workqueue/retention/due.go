@@ -21,7 +21,7 @@ const (
     WHERE r.state IN ('completed', 'cancelled') AND (r.sealed_at IS NOT NULL OR r.opened)`
 
 	// Runs that continue it are deleted first.
-	carriedOnByDue = ` AND NOT EXISTS (
+	continuedByDue = ` AND NOT EXISTS (
         WITH RECURSIVE later (id) AS (
             SELECT o.id FROM batchrun o WHERE o.from_run = r.id
             UNION ALL
@@ -29,7 +29,7 @@ const (
         SELECT FROM later JOIN batchrun o USING (id)
         WHERE o.state NOT IN ('completed', 'cancelled') OR o.finished_at >= $1)`
 
-	// Reports and histories read the events of runs, but for starts and seals, and doctor counts completions.
+	// Reports and histories read the events of runs, except starts and seals, and doctor counts completions.
 	oldEvents = `
     SELECT e.ctid, e.id::text AS id, e.at, pg_column_size(e.payload) + 200 AS size FROM run_event e
     WHERE e.published_at IS NOT NULL AND NOT EXISTS (SELECT FROM batchrun r
@@ -97,7 +97,7 @@ FROM (` + cutoffHead + oldAudit + cutoffTail + `) old (at)`
 	cutoffSessions    = cutoffHead + oldSessions + cutoffTail
 	cutoffOccurrences = cutoffHead + oldOccurrences + cutoffTail
 
-	dueRuns        = dueHead + finishedRuns + carriedOnByDue + dueTail
+	dueRuns        = dueHead + finishedRuns + continuedByDue + dueTail
 	dueEvents      = dueHead + oldEvents + dueTail
 	dueAudit       = dueHead + oldAudit + dueTail
 	dueQuarantine  = dueHead + oldQuarantine + dueTail
@@ -163,7 +163,7 @@ func (s Store) RetentionCutoff(ctx context.Context, r *Retention) (*time.Time, e
 	defer cancel()
 	var before *time.Time
 	err := s.db.Pool.QueryRow(ctx, r.Kind.statements().cutoff, r.Age, r.Count, r.Bytes).Scan(&before)
-	return before, pg.Wrap(err, "look for %s that are past their limits", r.Kind)
+	return before, pg.Wrap(err, "find %s that are past their limits", r.Kind)
 }
 
 // RetentionDue returns, for every kind, what would be deleted now.

@@ -67,7 +67,7 @@ func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
 	return testenv.Must(retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h", ""))(b)
 }
 
-// A run is gone for everybody at once, and then in pieces, whoever leads; what is of others stays, and every invariant
+// A run is gone for all immediately, and then in pieces, whoever leads; what is of others stays, and every invariant
 // holds all the while.
 func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	t.Parallel()
@@ -96,12 +96,12 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	}
 	_, err = redo.New(b.Store).Rerun(t.Context(), redo.RerunRequest{Run: run, Actor: "ann",
 		Select: redo.Selection{Failed: true}})
-	testenv.Is(t, err, workqueue.ErrNotFound, "a re-run of a deleted run")
+	testenv.Is(t, err, workqueue.ErrNotFound, "a rerun of a deleted run")
 	b.Check()
 
 	pieces := 0
 	for gone := false; !gone; pieces++ {
-		if pieces%10 == 5 { // the leader dies, another one goes on
+		if pieces%10 == 5 { // the leader dies, another one continues
 			b.Exec(`UPDATE leader SET expires_at = tranche_now()`)
 			late := lease
 			b.Session = b.Open()
@@ -121,7 +121,7 @@ func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	b.wantGone(run, "tranche", other, before)
 }
 
-// A re-run and a deletion that begin at the same time: one of them wins, and the other one has done nothing.
+// A rerun and a deletion that begin at the same time: one of them wins, and the other one has done nothing.
 func TestARerunAndADeletionAtOnce(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -147,7 +147,7 @@ func TestARerunAndADeletionAtOnce(t *testing.T) {
 		case failed != nil:
 			t.Fatal(failed)
 		case deleted && !errors.Is(rerun, workqueue.ErrNotFound):
-			t.Fatalf("it was deleted, and the re-run said %v", rerun)
+			t.Fatalf("it was deleted, and the rerun said %v", rerun)
 		case !deleted && rerun != nil:
 			t.Fatalf("neither happened: %v", rerun)
 		case !deleted:
@@ -200,10 +200,10 @@ func TestRetentionLimits(t *testing.T) {
 		Limits: retention.Limits{Count: &few}}))(t)
 	testenv.SameList(t, testenv.Must(retention.New(b.Store).RunsPastLimits(ctx, *before, 10, runs[:1]))(t), runs[1:3],
 		"runs past their limits")
-	// The run that carries another one on goes first; what is past the limits with it is due, and no more than that.
+	// The run that continues another goes first; what is past the limits with it is due, and no more than that.
 	b.Exec(`UPDATE batchrun SET from_run = $1 WHERE id = $2`, runs[0], runs[1])
 	testenv.SameList(t, testenv.Must(retention.New(b.Store).RunsPastLimits(ctx, *before, 10, nil))(t), runs[1:3],
-		"runs that no run carries on")
+		"runs that no run continues")
 	if n := due(retention.Limits{Age: &age}); n != 2 || b.deleteRun(lease, runs[0]) {
 		t.Errorf("%d runs are due; want both of a pair, the later one first", n)
 	}
@@ -263,7 +263,7 @@ func TestTheSizeOfARunIsGuessed(t *testing.T) {
 }
 
 // PROOF: who may do what, 17.
-// What is old goes, but for what something still needs.
+// What is old goes, except what something still needs.
 func TestOldThingsAreDeleted(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
@@ -287,7 +287,7 @@ func TestOldThingsAreDeleted(t *testing.T) {
 	testenv.Rewrite(t, b.Pool, `UPDATE audit_log SET at = at - interval '100 days'`)
 	before := time.Now().Add(-50 * 24 * time.Hour)
 	want := map[retention.RetentionKind]int64{
-		retention.RetainEvents:     1, // its start: reports tell of the rest
+		retention.RetainEvents:     1, // its start: reports have the rest
 		retention.RetainAudit:      int64(len(b.Actions(ended)) - 1),
 		retention.RetainQuarantine: 1, retention.RetainDeadLetters: 1, retention.RetainSessions: 5,
 		retention.RetainOccurrences: 0,

@@ -15,7 +15,7 @@ import (
 )
 
 // A finished run is deleted in two steps. The first moves its row from batchrun to deleted_run in one transaction:
-// from then on the run cannot be found or used. The second deletes its other rows in small batches, each in a
+// then the run cannot be found or used. The second deletes its other rows in small batches, each in a
 // transaction that also saves the progress; the next leader continues there. See stage.go.
 
 // retentionSettle is how long after its end a run may not be deleted, regardless of limits.
@@ -76,7 +76,7 @@ SELECT count(*), (SELECT count(*) FROM run_step WHERE run_id = $1) FROM free`
     SELECT concat_ws('-', r.generation, count(*), coalesce(max(a.id), 0)) FROM audit_log a WHERE a.run_id = r.id)`
 
 	// An unpublished event names the run, so it stays. Marks of its conditions are deleted with it. A run past its limits
-	// must be as it was archived ($7).
+	// must be the archived one ($7).
 	takeRun = `
 WITH free AS MATERIALIZED (SELECT id FROM batchrun WHERE id = $1 FOR UPDATE SKIP LOCKED),
 taken AS (
@@ -131,7 +131,7 @@ func (s Store) RunsPastLimits(
 	defer cancel()
 	runs, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[workqueue.RunID], runsPastLimits, before, limit, retentionSettle,
 		without)
-	return runs, pg.Wrap(err, "look for runs that are past their limits")
+	return runs, pg.Wrap(err, "find runs that are past their limits")
 }
 
 // DeleteRun marks a finished run as being deleted: it can no longer be found. It returns false without effect if the

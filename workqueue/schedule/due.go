@@ -36,7 +36,7 @@ func (s Store) DueSchedules(ctx context.Context, limit int) ([]DueSchedule, erro
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	due, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[DueSchedule], dueSchedules, limit)
-	return due, pg.Wrap(err, "look for due schedules")
+	return due, pg.Wrap(err, "find due schedules")
 }
 
 // Taking takes due times of a schedule: each becomes an occurrence, once, and the next due time follows them.
@@ -165,7 +165,7 @@ func (s Store) WaitingOccurrences(ctx context.Context, limit int) ([]WaitingOccu
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
 	found, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[WaitingOccurrence], waitingOccurrences, limit)
-	return found, pg.Wrap(err, "look for runs to start")
+	return found, pg.Wrap(err, "find runs to start")
 }
 
 // Each by its partial index.

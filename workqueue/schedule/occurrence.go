@@ -76,7 +76,7 @@ type Occurrence struct {
 	RunState   string           `json:"run_state,omitempty" doc:"absent: there is no such run, or not any more"`
 	Attempts   int              `json:"attempts"`
 	BeganAt    *time.Time       `json:"began_at,omitempty"`
-	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or given up"`
+	EndedAt    *time.Time       `json:"ended_at,omitempty" doc:"when it was started, or abandoned"`
 }
 
 // Paused is not a state of an occurrence: it is shown for occurrences that wait for it, while it lasts.
@@ -134,7 +134,7 @@ func (s Store) Occurrences(ctx context.Context, f OccurrenceFilter) (list Occurr
 	}
 	if known := len(found) > 0; !known {
 		if err := s.db.Pool.QueryRow(ctx, scheduleTrace, f.Schedule, names).Scan(&known); err != nil {
-			return list, fmt.Errorf("look for schedule %s: %w", f.Schedule, err)
+			return list, fmt.Errorf("find schedule %s: %w", f.Schedule, err)
 		}
 		if !known {
 			return list, fmt.Errorf("schedule %q: %w", f.Schedule, workqueue.ErrNotFound)

@@ -125,12 +125,12 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	testenv.Fails(t, err, "the leader that was has started a run")
 	if ok, err := schedule.New(b.Store).EndOccurrence(t.Context(), stopped,
 		schedule.OccurrenceEnd{State: schedule.OccurrenceFailed}); err == nil || ok {
-		t.Errorf("the leader that was has ended the occurrence: %v, %v", ok, err)
+		t.Errorf("the former leader ended the occurrence: %v, %v", ok, err)
 	}
 	mine := stopped
 	mine.Lease = lease // an attempt before, of the same leader
 	_, err = load(mine, 9000)
-	testenv.Fails(t, err, "an attempt that was given up has started a run")
+	testenv.Fails(t, err, "an attempt that was abandoned has started a run")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs are left of starts that were fenced off")
 	loaded := testenv.Must(load(claim, 3))(t)
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun WHERE schedule = 'night'`), 1, "runs that name their schedule")

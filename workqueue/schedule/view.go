@@ -39,7 +39,7 @@ type ScheduleSummary struct {
 type ScheduleView struct {
 	ScheduleSummary
 	Spec   json.RawMessage `json:"spec" doc:"with every setting"`
-	Source string          `json:"source" doc:"as it was applied"`
+	Source string          `json:"source" doc:"the applied text"`
 	Now    time.Time       `json:"now" doc:"the database's time, with which due times are compared"`
 }
 
@@ -149,7 +149,7 @@ func absentSchedule(ctx context.Context, q pg.RowQuerier, name string) error {
 	}
 	var deleted bool
 	if err := q.QueryRow(ctx, scheduleTrace, name, workqueue.Namespaces(ctx)).Scan(&deleted); err != nil {
-		return fmt.Errorf("look for schedule %s: %w", name, err)
+		return fmt.Errorf("find schedule %s: %w", name, err)
 	}
 	if deleted {
 		return fmt.Errorf("schedule %q was deleted: %w", name, workqueue.ErrNotFound)
@@ -207,7 +207,7 @@ func (s Store) LateOccurrences(ctx context.Context, lease workqueue.Lease, limit
 		late, err = pg.Collect(ctx, tx, pgx.RowToStructByPos[LateOccurrence], lateOccurrences, limit)
 		return err
 	})
-	return late, pg.Wrap(err, "look for runs of schedules that are late")
+	return late, pg.Wrap(err, "find runs of schedules that are late")
 }
 
 // Once: late_at is the fence.

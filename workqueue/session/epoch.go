@@ -85,7 +85,7 @@ SELECT coalesce(max(stream_seq), 0) FROM work_slice WHERE state = 'sent' AND str
 // LastSent returns the highest stream position of a slice sent in the epoch and still in flight, or 0.
 func (s Store) LastSent(ctx context.Context, epoch int64) (seq int64, err error) {
 	err = s.db.Pool.QueryRow(ctx, lastSent, epoch).Scan(&seq)
-	return seq, pg.Wrap(err, "look for the last request sent")
+	return seq, pg.Wrap(err, "find the last request sent")
 }
 
 // StreamFault is a stream that rejects messages although its server answers.
@@ -130,7 +130,7 @@ SELECT EXISTS (SELECT FROM work_slice s
 // RequestsWait reports whether any request has been in progress for longer, sent or not.
 func (s Store) RequestsWait(ctx context.Context, longer time.Duration) (wait bool, err error) {
 	err = s.db.Pool.QueryRow(ctx, requestsWait, longer).Scan(&wait)
-	return wait, pg.Wrap(err, "look for requests that wait")
+	return wait, pg.Wrap(err, "find requests that wait")
 }
 
 // publishAgain scans all events, which is acceptable: streams are seldom replaced.

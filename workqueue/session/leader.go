@@ -95,7 +95,7 @@ func (s Store) SetPrecedence(ctx context.Context, session workqueue.SessionID, p
 const dropLease = `
 UPDATE leader SET expires_at = tranche_now() WHERE name = $1 AND session_id = $2 AND epoch = $3`
 
-// Resign gives up the lease, so that another node need not wait for its end.
+// Resign releases the lease, so that another node need not wait for its end.
 func (s Store) Resign(ctx context.Context, lease workqueue.Lease) error {
 	_, err := s.db.Sessions.Exec(ctx, dropLease, ledger.LeaseName, lease.Session, lease.Epoch)
 	return pg.Wrap(err, "resign the leader's lease")
@@ -203,7 +203,7 @@ func (s Store) EndStalledClients(ctx context.Context, lease workqueue.Lease) (in
 		return c, err
 	})
 	if err != nil {
-		return 0, fmt.Errorf("look for stalled clients: %w", err)
+		return 0, fmt.Errorf("find stalled clients: %w", err)
 	}
 	ended := 0
 	for _, c := range database.Kept[stalledWatch](s.db).overdue(clients, time.Now()) {

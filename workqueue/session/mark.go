@@ -68,7 +68,7 @@ func (s Store) RaiseMark(ctx context.Context, known Mark) (Mark, error) {
 func (s Store) mark(ctx context.Context, statement string, args ...any) (m Mark, err error) {
 	err = s.db.Sessions.QueryRow(ctx, statement, args...).
 		Scan(&m.Lineage, &m.Beat, &m.Timeline, &m.Epoch, &m.At, &m.Moved)
-	return m, pg.Wrap(err, "look at the database's mark")
+	return m, pg.Wrap(err, "check the database's mark")
 }
 
 // Gap is a period whose confirmed commits are lost.

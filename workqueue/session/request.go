@@ -72,7 +72,7 @@ DELETE FROM api_request WHERE (user_name, key) IN (
                        AND n.expires_at > tranche_now()))
     ORDER BY created_at LIMIT $2 FOR UPDATE SKIP LOCKED)`
 
-	// Inputs may name a person's key. The audit log says who asked and confirmed.
+	// Inputs may name a person's key. The audit log has the requester and confirmer.
 	sweepActs = `
 DELETE FROM admin_act WHERE state = 'pending' AND expires_at <= tranche_now() - interval '1 hour'
     OR asked_at < tranche_now() - interval '30 days'`

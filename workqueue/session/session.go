@@ -53,7 +53,7 @@ RETURNING NOT EXISTS (SELECT FROM batchrun WHERE state IN ('loading', 'running')
     AND NOT EXISTS (SELECT FROM collector)`
 
 // Heartbeat prolongs a session and stores the node's counters. It reports whether the installation rests: no run is in
-// progress, and there is no collector. It returns ErrSessionLost if the session has ended.
+// progress, and there is no collector. It returns ErrSessionLost if the session ended.
 func (s Store) Heartbeat(ctx context.Context, id workqueue.SessionID, ttl time.Duration, stats any,
 ) (rests bool, err error) {
 	doc, err := json.Marshal(stats)

@@ -160,7 +160,7 @@ func scanStreamSettings(rows pgx.Rows, err error) (s StreamSettings, _ error) {
 	return pgx.CollectExactlyOneRow(rows, pgx.RowToStructByPos[StreamSettings])
 }
 
-// StreamSettings returns the settings of the streams. If there are none, it saves first: the first node decides.
+// StreamSettings returns the settings of the streams. Without any, it saves first: the first node decides.
 func (s Store) StreamSettings(ctx context.Context, first StreamValues) (set StreamSettings, err error) {
 	if set, err = s.StreamsSet(ctx); err != nil || set.Revision > 0 {
 		return set, err

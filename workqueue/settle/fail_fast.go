@@ -179,7 +179,7 @@ func HoldForFailFast(ctx context.Context, tx pgx.Tx, run workqueue.RunID) (held 
 	return true, ledger.AddEvent(ctx, tx, run, generation, workqueue.EventPaused, detail)
 }
 
-// AnswerFailFast ends a run's reached fail-fast limits: they have held it, or a re-run followed.
+// AnswerFailFast ends a run's reached fail-fast limits: they have held it, or a rerun followed.
 func AnswerFailFast(ctx context.Context, tx pgx.Tx, run workqueue.RunID) error {
 	return pg.Later(ctx, tx, endTripped, run)
 }

@@ -65,7 +65,7 @@ ORDER BY p.endpoint`
 // pace.Store.CheckBreaker and pace.Store.CheckTooBig may have work.
 func (s Store) WatchedEndpoints(ctx context.Context) ([]string, error) {
 	names, err := pg.Collect(ctx, s.db.Pool, pgx.RowTo[string], watchedEndpoints)
-	return names, pg.Wrap(err, "look for endpoints whose requests fail")
+	return names, pg.Wrap(err, "find endpoints whose requests fail")
 }
 
 // newParts compares the newest part of items with the previous one, by two lookups in work_result's primary key

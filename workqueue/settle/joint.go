@@ -20,7 +20,7 @@ import (
 // Every settlement of a block first locks its row of step 0, the gate. So of two transactions that record the last
 // two outcomes an item waits for, the second sees the first, and unlocks or completes: one of them does, exactly
 // once. One statement locks the rows sorted by run, step and block, so gates come before all others and there is no
-// deadlock. A re-run also locks the gates of the blocks that it changes.
+// deadlock. A rerun also locks the gates of the blocks that it changes.
 type joint struct {
 	graph *plane.Graph
 	size  int

@@ -79,7 +79,7 @@ func FindNext(ctx context.Context, tx pgx.Tx, run workqueue.RunID, g *plane.Grap
 		[]any{&lane, &next.Item, &next.Steps}, func() {
 			byLane[lane].next = &Follower{next.Item, slices.Clone(next.Steps)}
 		})
-	return pg.Wrap(err, "look for who is next in the lanes of run %s", run)
+	return pg.Wrap(err, "find who is next in the lanes of run %s", run)
 }
 
 // queueUp locks the lanes of items with outcomes and finds the next item of each.

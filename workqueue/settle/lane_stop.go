@@ -138,13 +138,13 @@ func (s Store) endStopped(ctx context.Context, tx pgx.Tx, after workqueue.RunID)
 		set: newSettlement(&pg.CopyRows{}, database.Kept[plane.GraphCache](s.db))}
 	err = tx.QueryRow(ctx, runWithStopped, after).Scan(&st.run, &st.generation)
 	if err != nil {
-		return p, pg.Wrap(pg.NoRow(err, nil), "look for stopped lanes")
+		return p, pg.Wrap(pg.NoRow(err, nil), "find stopped lanes")
 	}
 	p.Run = st.run
 	if st.graph, err = database.Kept[plane.GraphCache](s.db).Of(ctx, tx, st.run); err != nil {
 		return p, err
 	}
-	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a re-run has just continued them
+	if err := st.lock(ctx, tx); err != nil || len(st.lanes) == 0 { // none: a rerun has just continued them
 		return p, err
 	}
 	p.More = true
@@ -178,7 +178,7 @@ func (st *stopping) end(ctx context.Context, tx pgx.Tx) (int, error) {
 			st.fail(byLane[lane], &item)
 		})
 	if err != nil {
-		return 0, fmt.Errorf("look for items of stopped lanes: %w", err)
+		return 0, fmt.Errorf("find items of stopped lanes: %w", err)
 	}
 	if err := st.insert(ctx, tx); err != nil {
 		return 0, err

@@ -16,7 +16,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/internal/plane"
 )
 
-// What is looked for again and again costs what is found of it. What waits, and what there ever was, costs nothing,
+// What is looked for repeatedly costs what is found of it. What waits, and what there ever was, costs nothing,
 // also by plans that are kept since there was nothing.
 func TestLooksCostWhatTheyFind(t *testing.T) {
 	t.Parallel()
@@ -44,7 +44,7 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 	for range 2 {
 		for _, l := range looks {
 			if rows, plan := read(t, conn, l.name, l.arguments, l.settings); rows > l.most {
-				t.Errorf("the look for %s reads %d rows, and finds %d:\n%s", l.name, rows, l.most, plan)
+				t.Errorf("the search for %s reads %d rows, and finds %d:\n%s", l.name, rows, l.most, plan)
 			}
 		}
 		testenv.Must(conn.Exec(t.Context(), `ANALYZE`))(t) // and again, by plans that are made now
@@ -55,7 +55,7 @@ func TestLooksCostWhatTheyFind(t *testing.T) {
 	}
 }
 
-// Who goes on behind the last place of a page meets each unanswered slice once, however many there are.
+// Who continues behind the last place of a page meets each unanswered slice once, however many there are.
 func TestUnansweredSlicesComeByTheirPlaces(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)

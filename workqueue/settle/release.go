@@ -129,7 +129,7 @@ GROUP BY 1, 2`
 // Undelivered returns the requests that wait for services.
 func (s Store) Undelivered(ctx context.Context) ([]Undelivered, error) {
 	waiting, err := pg.Collect(ctx, s.db.Pool, pgx.RowToStructByPos[Undelivered], undelivered)
-	return waiting, pg.Wrap(err, "look for requests that wait")
+	return waiting, pg.Wrap(err, "find requests that wait")
 }
 
 // handedOut locks by ID, as everywhere; locked rows are left to the next sweep.
@@ -222,7 +222,7 @@ WITH rerouted AS MATERIALIZED (
 UPDATE work_slice s SET deadline = tranche_now()
 FROM rerouted WHERE s.id = rerouted.id AND s.state = 'sent' AND s.delivered_at IS NULL`
 
-// ExpireRerouted makes requests overdue that wait where no more of their step are sent, see [Overdue]. Leader work.
+// ExpireRerouted makes requests overdue whose step no longer sends there, see [Overdue]. Leader work.
 func (s Store) ExpireRerouted(ctx context.Context, lease workqueue.Lease) error {
 	_, err := session.New(s.db).ExecAsLeader(ctx, lease, expireRerouted)
 	return pg.Wrap(err, "expire undelivered requests of rerouted steps")
@@ -278,7 +278,7 @@ WHERE s.id = $1 AND s.session_id = $2 AND s.state = 'claimed'`
 // GiveUpClaim expires a claimed slice that was perhaps published: the next sweep reissues it with a new ID.
 func (s Store) GiveUpClaim(ctx context.Context, session workqueue.SessionID, id workqueue.SliceID) error {
 	_, err := s.db.Pool.Exec(ctx, giveUpClaim, id, session)
-	return pg.Wrap(err, "give up the claim of slice %s", id)
+	return pg.Wrap(err, "release the claim of slice %s", id)
 }
 
 const giveUpClaim = `

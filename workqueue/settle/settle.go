@@ -97,7 +97,7 @@ FROM unnest($1::uuid[], $2::bit(8192)[], $3::text[], $4::text[], $5::int[], $6::
      AS u (id, remaining, state, service, answered, code, message, retry, took, worked, done, failed)
 WHERE s.id = u.id AND s.state IN ('scheduled', 'claimed', 'sent')`
 
-// A scheduled slice waits at its step's current endpoint, where claims look for it. A change of the endpoint locks
+// A scheduled slice waits at its step's current endpoint, where claims find it. A change of the endpoint locks
 // this transaction's slices first, so it moves new ones afterwards.
 const insertSlices = `
 INSERT INTO work_slice (id, run_id, step, block, generation, mask, remaining, state, attempt, failures, cause, parent,
@@ -288,7 +288,7 @@ func queueCompletions(batch *pgx.Batch, runs []workqueue.RunID, completed *[]Com
 	})
 }
 
-// addCompleted adds the events of runs, all of which must have been completed.
+// addCompleted adds the events of runs, all completed.
 func addCompleted(ctx context.Context, tx pgx.Tx, completed []Completion, runs []workqueue.RunID) (err error) {
 	if len(completed) != len(runs) {
 		return fmt.Errorf("complete runs %v: %w", runs, workqueue.ErrFence)

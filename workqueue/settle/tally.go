@@ -92,14 +92,14 @@ func (t *tally) complete() bool {
 	return t.unreadable || t.Answered >= 0 && (t.whole || t.Mask.Count()-left.Count() >= t.Answered)
 }
 
-// failing reports whether and how the slice fails entirely: all items are to be retried, or those without a slot fail.
+// failing reports whether and how the slice fails entirely: all items are retried, or those without a slot fail.
 func (t *tally) failing() (f pace.Failing, fails bool) {
 	f = pace.Failing{Slice: t.HeldSlice, How: pace.EndedFailed}
 	left := t.left()
 	switch {
 	case t.retry == t.Mask:
 		f.How, f.Why = pace.EndedRefused, t.worst()
-		f.Why.Message = fmt.Sprintf("every item is to be retried; the first for: %s", f.Why.Message)
+		f.Why.Message = fmt.Sprintf("every item is retried; the first for: %s", f.Why.Message)
 		return f, true
 	case left.Empty() || !t.complete():
 		return f, false

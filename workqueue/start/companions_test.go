@@ -133,7 +133,7 @@ func TestAWaitingLoadIsGivenUp(t *testing.T) {
 	g.begin(ctx, 0, "a")
 	g.begin(t.Context(), 1, "a")
 	give()
-	testenv.Is(t, <-g.ends[0], context.Canceled, "a load that was given up ended with")
+	testenv.Is(t, <-g.ends[0], context.Canceled, "a load that was abandoned ended with")
 	g.commit()
 	testenv.NoError(t, <-g.ends[1])
 	g.wantRuns(1, 1)

@@ -158,7 +158,7 @@ func (l *loader) known(ctx context.Context, q pg.Querier, b *itemBatch) (map[str
 		found[key] = ordinal
 	})
 	if err != nil {
-		return nil, fmt.Errorf("look for known keys: %w", err)
+		return nil, fmt.Errorf("find known keys: %w", err)
 	}
 	return found, nil
 }
@@ -212,7 +212,7 @@ func (l *loader) lineOf(b *itemBatch, ordinal int) int {
 	return l.lines.line(ordinal)
 }
 
-// lineIndex maps items to source lines. It stores only where the distance between line and ordinal changes, of which
+// lineIndex maps items to source lines. It stores only where the distance between line and ordinal changes; of these
 // a plain file has one; a file with very many loses line numbers, not correctness.
 type lineIndex struct {
 	at    []int // ordinals, ascending

@@ -30,7 +30,7 @@ type OnDuplicate string
 // What to do with duplicates.
 const (
 	DuplicateError OnDuplicate = "error" // refuse the whole run
-	DuplicateSkip  OnDuplicate = "skip"  // keep the first, count the others
+	DuplicateSkip  OnDuplicate = "skip"  // keep the first, count the rest
 	DuplicateAllow OnDuplicate = "allow" // load them as separate items
 )
 
@@ -51,7 +51,7 @@ type LoadRequest struct {
 	Session           workqueue.SessionID // the loading node; if it dies, the partial run is deleted
 	PlanVersion       int                 // of a saved plan; 0: the plan came with the run
 	DoneBy            *time.Time          // its deadline; nil: none
-	Gentle            bool                // no more of it is in flight than that needs
+	Gentle            bool                // only as many in flight as that needs
 	MaxFailed         string              // failed items that hold the run: "", "500" or "1%"
 	Canary            int                 // size of the sample tried before all other items; 0: none
 	FailFast          workqueue.FailFast  // which first outcomes of a step hold the run; zero: none
@@ -59,7 +59,7 @@ type LoadRequest struct {
 	FromRun           workqueue.RunID     // the run that it continues; zero: none
 	FromOutcome       workqueue.Outcome   // of the items that it takes: failed or missing; empty: both
 	FromVersion       int                 // [Store.Version] of that run before its first item was read
-	Content           *Content            // what an idempotency key stands for; nil: the key says it
+	Content           *Content            // what an idempotency key identifies; nil: the key says it
 	Order             *workqueue.RunOrder // items of the same value go one at a time; nil: all are independent
 
 	// Sealing runs last in the transaction that starts the run; an error rolls it back. See schedule.OfOccurrence.
@@ -120,7 +120,7 @@ func (s Store) Load(ctx context.Context, req LoadRequest, next func(*LoadItem) e
 }
 
 // LoadTx is [Store.Load] within a caller's transaction: the run exists once that is committed. After an error nothing
-// of it is left in the transaction, which can go on. Of two with the same idempotency key, the second waits.
+// of it is left in the transaction, which can continue. Of two with the same idempotency key, the second waits.
 func (s Store) LoadTx(ctx context.Context, tx pgx.Tx, req LoadRequest, next func(*LoadItem) error) (Loaded, error) {
 	l, known, err := s.prepare(ctx, tx, req, next)
 	if err != nil || known.Existing {
@@ -158,7 +158,7 @@ func (s Store) prepare(ctx context.Context, from pg.RowQuerier, req LoadRequest,
 	return l, known, err
 }
 
-// makeOrNothing leaves nothing in tx after an error, also if ctx has ended. If it cannot, tx cannot be committed.
+// makeOrNothing leaves nothing in tx after an error, also if ctx ended. If it cannot, tx cannot be committed.
 func (l *loader) makeOrNothing(ctx context.Context, tx pgx.Tx) error {
 	savepoint, err := tx.Begin(ctx)
 	if err != nil {

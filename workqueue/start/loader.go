@@ -90,7 +90,7 @@ const (
 	undoPause = 300 * time.Millisecond
 )
 
-// begin inserts the run's row. If PostgreSQL does not confirm it, the row may appear after a look for it.
+// begin inserts the run's row. If PostgreSQL does not confirm it, the row may appear after a search for it.
 func (l *loader) begin(ctx context.Context, limit time.Duration, f func(context.Context, pgx.Tx) error) error {
 	var inside error // an error before the commit: nothing appears then
 	err := l.store.InTxWithin(ctx, limit, func(ctx context.Context, tx pgx.Tx) error {
@@ -169,7 +169,7 @@ func (l *loader) makeWhole(ctx context.Context, tx pgx.Tx, b *itemBatch) error {
 	return l.seal(ctx, tx)
 }
 
-// makeWithin makes the run in a transaction that someone else commits, batch after batch.
+// makeWithin makes the run in a transaction that its owner commits, batch after batch.
 func (l *loader) makeWithin(ctx context.Context, tx pgx.Tx) error {
 	if err := l.insertRun(ctx, tx); err != nil {
 		return err
@@ -402,7 +402,7 @@ func (l *loader) refuseOldNodes(ctx context.Context, tx pgx.Tx, speaks int) erro
 	case errors.Is(err, pgx.ErrNoRows):
 		return nil
 	case err != nil:
-		return fmt.Errorf("look for older nodes: %w", err)
+		return fmt.Errorf("find older nodes: %w", err)
 	}
 	what := "of steps that node "
 	if speaks == speaksOrder {
@@ -420,7 +420,7 @@ func (l *loader) holdLoading(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("hold run %s: %w", l.run, err)
 	}
 	if tag.RowsAffected() == 0 {
-		return fmt.Errorf("run %s: %w: its load was given up because the loading node lost its session", l.run,
+		return fmt.Errorf("run %s: %w: its load was abandoned because the loading node lost its session", l.run,
 			workqueue.ErrSessionLost)
 	}
 	return nil

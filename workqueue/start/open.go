@@ -349,7 +349,7 @@ func (o *openState) fill(ctx context.Context, tx pgx.Tx, from, to int64) error {
 	}
 	group, err := tracker.AddGroups(ctx, tx, uuid.UUID(o.id), sizes)
 	if _, ended := errors.AsType[*tracker.StateError](err); ended {
-		return o.cancelled("go on with")
+		return o.cancelled("continue with")
 	}
 	if err == nil && group != first {
 		err = fmt.Errorf("the tracker has %d groups before block %d: %w", group, first, workqueue.ErrFence)

@@ -49,7 +49,7 @@ func (r *LoadRequest) checkOrder() error {
 		return workqueue.BadSetting("a step with a barrier does not go with order_by: it waits for all items, and items " +
 			"wait until it has done those before them; leave one of the two out")
 	case r.Order.Stop && slices.ContainsFunc(r.Steps, func(s workqueue.StepSpec) bool { return s.Optional }):
-		return workqueue.BadSetting("on_failure: stop does not go with optional steps: what comes after one would go on " +
+		return workqueue.BadSetting("on_failure: stop does not go with optional steps: what comes after one would continue " +
 			"for items that are stopped; leave one of the two out")
 	}
 	return nil
@@ -137,7 +137,7 @@ func (l *loader) choosePartition(ctx context.Context) error {
 	defer cancel()
 	var free int
 	if err := l.store.Pool.QueryRow(ctx, freePartition).Scan(&free); err != nil {
-		return fmt.Errorf("look for a free partition: %w", err)
+		return fmt.Errorf("find a free partition: %w", err)
 	}
 	l.run = workqueue.NewRunIDIn(free)
 	return nil

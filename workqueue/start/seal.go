@@ -116,8 +116,8 @@ func (l *loader) refuseOutdated(ctx context.Context, tx pgx.Tx) error {
 	case err != nil:
 		return fmt.Errorf("read the version of run %s: %w", l.req.FromRun, err)
 	case n != l.req.FromVersion:
-		return &workqueue.StateError{Run: l.req.FromRun, State: "one that was set going again meanwhile, or whose items " +
-			"were erased", Op: "carry on", Fix: "nothing was started; start again"}
+		return &workqueue.StateError{Run: l.req.FromRun, State: "one that was reopened meanwhile, or whose items " +
+			"were erased", Op: "continue", Fix: "nothing was started; start again"}
 	}
 	return nil
 }
@@ -242,7 +242,7 @@ func (l *loader) setGoing(ctx context.Context, tx pgx.Tx) error {
 		return fmt.Errorf("seal run %s: %w", l.run, err)
 	}
 	if tag.RowsAffected() != 1 {
-		return fmt.Errorf("seal run %s: %w: its load was given up", l.run, workqueue.ErrSessionLost)
+		return fmt.Errorf("seal run %s: %w: its load was abandoned", l.run, workqueue.ErrSessionLost)
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func (s Store) ClearAbandonedLoads(
 ) (cleared []workqueue.RunID, failed error) {
 	abandoned, err := s.abandonedLoads(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look for abandoned loads: %w", err)
+		return nil, fmt.Errorf("find abandoned loads: %w", err)
 	}
 	do := func(ctx context.Context, f func(context.Context, pgx.Tx) error) error {
 		return session.New(s.db).AsLeader(ctx, lease, f)

@@ -67,7 +67,7 @@ func (f *Flow) deal(scope serve.Scope, id serve.RequestID, msg jetstream.Msg) (i
 		c.origin.Nak(missingDelays[c.origin.Delivered()-1])
 	case errors.Is(err, errNoState):
 		f.Stale.Add(1)
-		c.log.Debug("a reply came to a chunk that has gone on; it is dropped", zap.Error(err))
+		c.log.Debug("a reply came to a chunk that has continued; it is dropped", zap.Error(err))
 		c.origin.Acknowledge()
 	case err != nil:
 		c.log.Warn("a reply could not be taken; it is handed back", zap.Error(err))
@@ -154,7 +154,7 @@ func (c *continuation) fits() error {
 	case to.Request >= len(c.from.Requests):
 		return wire.Malformed(wire.ReasonSubject, "it answers request %d; there are %d", to.Request, len(c.from.Requests))
 	case to.Callee != c.from.Requests[to.Request].Endpoint:
-		return wire.Malformed(wire.ReasonSubject, "endpoint %s answers what endpoint %s was asked", to.Callee,
+		return wire.Malformed(wire.ReasonSubject, "endpoint %s answers a request to endpoint %s", to.Callee,
 			c.from.Requests[to.Request].Endpoint)
 	}
 	return nil
@@ -185,7 +185,7 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 func (c *continuation) job() (*serve.Job, error) {
 	meta, err := wire.ParseMeta(c.state.header)
 	if err != nil {
-		return nil, fmt.Errorf("who asked for chunk %s: %w", c.id, err)
+		return nil, fmt.Errorf("read the requester of chunk %s: %w", c.id, err)
 	}
 	r := &wire.Request{Meta: meta, Params: map[string]string{}}
 	if c.from != nil && c.from.Params != nil {

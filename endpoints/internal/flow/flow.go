@@ -87,7 +87,7 @@ type question struct {
 	msg *nats.Msg
 }
 
-// questions builds the requests of the stage. If there are none, the chunk is not suspended.
+// questions builds the requests of the stage. Without any, the chunk is not suspended.
 func (w *Work) questions() ([]question, *wire.SlotError) {
 	a := &w.Job.Answers
 	a.Mu.Lock()

@@ -73,7 +73,7 @@ func (i *Item) Ask(name, endpoint string, keep bool, query any) {
 				"give one target another name, by As", before.endpoint, endpoint, name), false))
 		return
 	} else if before != nil {
-		i.Work.Job.Log.Warn("an item asked a target twice in one stage; the first question stands",
+		i.Work.Job.Log.Warn("an item asked a target twice in one stage; the first question counts",
 			zap.Int("ordinal", i.Ordinal), zap.String("target", name))
 		return
 	}
@@ -143,7 +143,7 @@ func (i *Item) Open(what string) bool {
 		log.Warn("an item "+what+" after the stage had returned; that is dropped", zap.Int("ordinal", i.Ordinal))
 	case i.dropped:
 	case i.answered:
-		log.Warn("an item "+what+" after it had been answered; the first answer stands", zap.Int("ordinal", i.Ordinal))
+		log.Warn("an item "+what+" after it had been answered; the first answer counts", zap.Int("ordinal", i.Ordinal))
 	default:
 		return true
 	}
@@ -206,7 +206,7 @@ func (w *Work) mergeRequest(from *Suspended, r int, replies []StageReply) {
 		}
 	}
 	if foreign > 0 {
-		w.Job.Log.Warn("a reply has slots that were not asked for; they are dropped",
+		w.Job.Log.Warn("a reply has slots that were not requested; they are dropped",
 			zap.String("callee", target.Endpoint), zap.Int("slots", foreign))
 	}
 	w.missing(from, r, seen, failure)

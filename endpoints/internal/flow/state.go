@@ -225,7 +225,7 @@ func (s *Suspended) checkItems() error {
 	for n := range s.Items {
 		item := &s.Items[n]
 		if _, twice := s.index[item.Ordinal]; twice {
-			return fmt.Errorf("ordinal %d stands twice", item.Ordinal)
+			return fmt.Errorf("ordinal %d appears twice", item.Ordinal)
 		}
 		s.index[item.Ordinal] = n
 		for n, r := range item.Waits {
@@ -274,7 +274,7 @@ const (
 
 var (
 	errNoState     = errors.New("the chunk is not suspended, or no longer")
-	errOtherWriter = errors.New("the message was changed by someone else")
+	errOtherWriter = errors.New("the message was changed by another writer")
 )
 
 // Store keeps suspended chunks in StreamFlow as messages found by subject. It only needs to publish and get there.
@@ -372,7 +372,7 @@ func (s *Store) tryRead(ctx context.Context, id wire.FlowID) (*stored, error) {
 }
 
 // errDone is errNoState from an explicit mark.
-var errDone = fmt.Errorf("%w: it has gone on", errNoState)
+var errDone = fmt.Errorf("%w: it has continued", errNoState)
 
 // errTorn means that a part is missing because the state is being rewritten, perhaps after a crash, or the replica is
 // behind. The chunk still waits for the reply.

@@ -144,7 +144,7 @@ func (p *Puller) explain(err error) string {
 	case errors.Is(err, jetstream.ErrJetStreamNotEnabled), errors.Is(err, nats.ErrNoResponders):
 		return "waiting for JetStream, which the NATS server does not offer: start it with -js"
 	default:
-		return fmt.Sprintf("cannot reach consumer %s of stream %s yet; if this goes on, check the NATS permissions",
+		return fmt.Sprintf("cannot reach consumer %s of stream %s yet; if this continues, check the NATS permissions",
 			wire.ConsumerName(p.endpoint), p.stream)
 	}
 }

@@ -114,7 +114,7 @@ func (d *direct) take(msg *nats.Msg) {
 func (d *direct) refuse(to wire.Return, msg *nats.Msg, why *wire.SlotError) {
 	e := d.server
 	if err := e.Host.NC.PublishMsg(wire.FailureMsg(msg.Header, to, e.Host.Identity, *why)); err != nil {
-		e.Log.With(OfHeader(msg.Header)...).Warn("a caller could not be told that his request is not taken",
+		e.Log.With(OfHeader(msg.Header)...).Warn("a caller was not notified that its request is refused",
 			zap.String("code", why.Code), zap.Error(err))
 	}
 }

@@ -31,7 +31,7 @@ var errReconnected = errors.New("the connection was lost")
 type Scope struct {
 	Stopping <-chan struct{}
 	Working  context.Context //nolint:containedctx // of handlers; passed down, never kept
-	Sending  context.Context //nolint:containedctx // of replies; likewise
+	Sending  context.Context //nolint:containedctx // of replies; passed down, never kept
 }
 
 // Puller fetches messages from one durable consumer, within its Room, and handles each in a goroutine. An endpoint
@@ -137,7 +137,7 @@ func (p *Puller) rest(ctx context.Context, err error) {
 	p.Life.set(wire.StateWaiting, fmt.Sprintf("the server ends every pull of consumer %s: %v",
 		wire.ConsumerName(p.endpoint), err))
 	if p.failures == failuresToTell {
-		p.log.Warn("the server ends every pull; if this goes on, look at the consumer's limits", zap.Error(err))
+		p.log.Warn("the server ends every pull; if this continues, check the consumer's limits", zap.Error(err))
 	}
 	_ = backoff.Sleep(ctx, backoff.Nth(firstBind, longestBind, p.failures-failuresToRest+1))
 }

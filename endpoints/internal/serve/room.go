@@ -85,7 +85,6 @@ func (r *Room) hold(id RequestID, d Delivery) bool {
 	return !twice
 }
 
-// delivery returns the last delivery of a held request.
 func (r *Room) delivery(id RequestID) Delivery {
 	r.Mu.Lock()
 	defer r.Mu.Unlock()

@@ -165,7 +165,7 @@ func (m soloAttempts) read(ctx context.Context) int {
 		return 0
 	}
 	n, err := strconv.Atoi(string(msg.Data))
-	if err != nil || msg.Header.Get("Status") != "" { // there is none
+	if err != nil || msg.Header.Get("Status") != "" { // no message
 		return 0
 	}
 	return max(n, 0)

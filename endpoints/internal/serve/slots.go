@@ -34,8 +34,8 @@ type Slots struct {
 
 	mu      sync.Mutex
 	size    atomic.Int64        // written with mu held
-	Used    [Lanes]atomic.Int64 // likewise; may exceed size after it was lowered
-	queued  [Lanes]atomic.Int64 // len(waiting), likewise
+	Used    [Lanes]atomic.Int64 // written with mu held; may exceed size after it was lowered
+	queued  [Lanes]atomic.Int64 // len(waiting), written with mu held
 	waiting [Lanes][]chan struct{}
 	since   [Lanes]time.Time // when waiting last became non-empty
 	owed    time.Duration    // to chunks, while calls keep waiting
@@ -43,7 +43,6 @@ type Slots struct {
 	resized []func()         // called without mu after each resize
 }
 
-// usualReserve is the default of Reserve.
 func usualReserve(size int) int {
 	if size >= 4 {
 		return 1

@@ -12,7 +12,6 @@ import (
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 )
 
-// waiters returns how many wait for a slot.
 func (s *Slots) waiters() int { return s.Waiting(Chunks) + s.Waiting(Calls) }
 
 // takers has n goroutines of a bubble wait for a slot, and returns where each says that it has one.
@@ -152,7 +151,7 @@ func TestSlotsAreNeverPassed(t *testing.T) {
 	}
 	all.Wait()
 	if most.Load() > 6 || s.Used[Chunks].Load() != 0 || s.waiters() != 0 {
-		t.Errorf("at most %d at once; %d taken, %d waiting at the end", most.Load(), s.Used[Chunks].Load(), s.waiters())
+		t.Errorf("at most %d concurrently; %d taken, %d waiting at the end", most.Load(), s.Used[Chunks].Load(), s.waiters())
 	}
 }
 

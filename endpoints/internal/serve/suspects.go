@@ -52,7 +52,7 @@ func NewSuspects() *Suspects {
 	return &Suspects{Timeout: isolationTimeout, running: map[uuid.UUID]int{}, alone: map[uuid.UUID]int{}}
 }
 
-// Enter waits until a visitor may be handled, or no handler has ended for Timeout. It returns false if stop was
+// Enter waits until a visitor may be handled, or no handler ended for Timeout. It returns false if stop was
 // closed first.
 func (s *Suspects) Enter(root uuid.UUID, suspect bool, stop <-chan struct{}) (Stay, bool) {
 	v := &visitor{root, suspect}

@@ -122,7 +122,7 @@ type Job struct {
 	Origin   origin
 	Endpoint string
 	Header   nats.Header // as received; do not modify
-	body     []byte      // likewise
+	body     []byte      // as received; do not modify
 	Request  *wire.Request
 	Around   Around
 	Answers  Writer

@@ -88,7 +88,7 @@ interface Request {
   readonly first: number;
   readonly next: number;
   left: number;
-  readonly slots: Set<number>; // ordinals, also of items not asked for
+  readonly slots: Set<number>; // ordinals, also of unrequested items
   whole: boolean; // the final message held all slots
   final: number | undefined;
   failure: Failure | undefined;

@@ -107,7 +107,7 @@ export class FlowEndpoint extends Endpoint {
   }
 
   async #take(delivery: Delivery, id: string, to: ReturnType<typeof readStage>, reply: StageReply): Promise<void> {
-    if (this.#done.has(id)) throw new Missing('gone', `chunk ${id} has gone on`);
+    if (this.#done.has(id)) throw new Missing('gone', `chunk ${id} has continued`);
     const found = await this.store.read(id);
     const head = readHead(found.headers, this.name);
     let from: Suspended;

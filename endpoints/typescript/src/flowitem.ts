@@ -68,7 +68,7 @@ export class FlowItem<In = unknown, Out = unknown, State = unknown> extends Base
   #open(): boolean {
     if (this.answered || this.#work.job.closed) return false;
     if (!this.#work.last) return true;
-    this.fail('no_next_stage', `stage ${this.#work.stage} is the last one, and the item asks or goes on in it`);
+    this.fail('no_next_stage', `stage ${this.#work.stage} is the last one, and the item asks or continues in it`);
     return false;
   }
 }
@@ -144,7 +144,7 @@ export class Target<Query = unknown, Answer = unknown> {
     return item.answers.has(this.name);
   }
 
-  /** The answer to the previous stage's question; undefined if nothing was asked or there is an error. */
+  /** The answer to the previous stage's question; undefined if there was no question or there is an error. */
   answer(item: FlowItem): Answer | undefined {
     const slot = item.answers.get(this.name);
     return slot && !slot.e ? slotValue(slot) as Answer : undefined;

@@ -124,8 +124,8 @@ export class FlowStore {
 
   async get(subject: string): Promise<Stored> {
     const found = await this.bus.last(subject);
-    if (!found) throw new Missing('absent', `${subject} is not there`);
-    if (found.headers.has('Tranche-Flow-Done')) throw new Missing('gone', `${subject} has gone on`);
+    if (!found) throw new Missing('absent', `${subject} does not exist`);
+    if (found.headers.has('Tranche-Flow-Done')) throw new Missing('gone', `${subject} has continued`);
     return found;
   }
 

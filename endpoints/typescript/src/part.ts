@@ -15,7 +15,7 @@ export async function fetchPart(job: Job, i: number, step: string, { bytes, sha2
   const data = Buffer.alloc(bytes);
   let [from, wait, end] = [0, 50, Date.now() + PATIENCE];
   while (from < bytes) {
-    if (job.closed) throw new Failure('shutdown', 'the handler has ended', true);
+    if (job.closed) throw new Failure('shutdown', 'the handler ended', true);
     const query = JSON.stringify({ slice: head.root || head.slice, i, step, from, bytes, sha256 });
     let problem = 'the answer has a wrong size';
     try {
@@ -33,7 +33,7 @@ export async function fetchPart(job: Job, i: number, step: string, { bytes, sha2
       problem = said(err);
     }
     if (Date.now() + wait > end) {
-      throw new Failure('part_unavailable', `part "${step}" has ${bytes} bytes, and no node sent those from ${from} on: ${problem}`, true);
+      throw new Failure('part_unavailable', `part "${step}" has ${bytes} bytes; no node sent those after ${from}: ${problem}`, true);
     }
     await pause(wait);
     wait = Math.min(2 * wait, 1_000);

@@ -16,7 +16,7 @@ const PULL_BYTES = 8 * 1024 * 1024;
 export const SETTLE = 100;
 const KNOWN_FOR = 100;
 const ENOUGH = 4; // pull when a quarter of the capacity is free
-const MUTE = 4_000; // ms of JetStream's silence before other servers are asked
+const MUTE = 4_000; // ms of JetStream's silence before other servers are tried
 const STALE = 4e9; // ns without contact after which a leader counts as having lost its followers
 const CONSUMER_MISSING = 10014;
 const DENIED = 5_000; // ms to wait after a denied permission
@@ -133,7 +133,7 @@ export class Puller {
     const enough = (): number => Math.ceil(this.source.room() / ENOUGH); // not one pull per message
     while (this.#room().messages < enough() && !stopping.aborted) await this.#changed.wait();
     const made = await this.#made(); // before the pull: its messages are of this consumer or an earlier one
-    if (!made) throw new Error(`consumer ${name} is not there`);
+    if (!made) throw new Error(`consumer ${name} does not exist`);
     const { messages, bytes } = this.#room();
     if (messages < 1 || stopping.aborted) return;
     const pull = new Pull(this.nc, `$JS.API.CONSUMER.MSG.NEXT.${stream}.${name}`,

@@ -73,7 +73,7 @@ export class Reply {
 
   #binary(ordinal: number, { data, type }: Binary): Promise<void> | undefined {
     if (!ArrayBuffer.isView(data)) {
-      this.fail(ordinal, new Failure('bad_result', 'the data of the Binary is no Uint8Array'));
+      this.fail(ordinal, new Failure('bad_result', 'the data of the Binary is not a Uint8Array'));
       return undefined;
     }
     const of = /^[\x21-\x7e][\x20-\x7e]*\/[\x20-\x7e]{1,253}$/.test(type) ? type : 'application/octet-stream';

@@ -44,7 +44,7 @@ export class Slots {
     this.#admit();
   }
 
-  /** Takes a free slot; false if there is none. */
+  /** Takes a free slot; false if none is free. */
   tryTake(lane: Lane): boolean {
     if (!this.#free(lane)) return false; // waiters exist only without free slots
     this.#used[lane]++;

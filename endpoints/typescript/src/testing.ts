@@ -56,7 +56,7 @@ export class KitReply {
     });
   }
 
-  /** The result of an item; throws if there is none. */
+  /** The result of an item; throws if it has none. */
   result<Out = unknown>(key: string): Out {
     const answer = this.#answers.get(key);
     if (answer instanceof Failure) throw new Error(`${key} has the error ${answer.code}: ${answer.message}`);
@@ -189,7 +189,7 @@ class MemoryBus implements Bus {
   }
 
   async store(subject: string, headers: MsgHdrs, body: Uint8Array): Promise<void> {
-    if (body.length > this.maxPayload) throw new Error(`a message of ${body.length} bytes is over max_payload`);
+    if (body.length > this.maxPayload) throw new Error(`a message of ${body.length} bytes exceeds max_payload`);
     if (body.length > MAX_BODY) throw new Error('a body has over 16 MiB');
     const [, kind, endpoint] = subject.split('.');
     if (kind === 'reply' && this.lost.delete(endpoint!)) throw new Error('the reply is lost, as the test wants it');
@@ -245,7 +245,7 @@ class MemoryBus implements Bus {
       const delivery: Delivery = { subject, headers, data, id, deliveries: n, stored: kind !== 'direct', settle: async (how) => {
         if (how.startsWith('-NAK') && n < MAX_DELIVERED) setTimeout(() => once(n + 1), 1);
         else if (how.startsWith('-NAK') || how.startsWith('+TERM')) {
-          this.#fail(headers, new Error(`the request to ${name} was given up: ${how}`), how.startsWith('-NAK'));
+          this.#fail(headers, new Error(`the request to ${name} was abandoned: ${how}`), how.startsWith('-NAK'));
         }
       } };
       this.#accept(delivery, kind!, name).catch((err: unknown) => this.#fail(headers, err as Error, true));
@@ -275,7 +275,7 @@ class MemoryBus implements Bus {
     else await this.store(head.replyTo, toHeaders(fields), body);
   }
 
-  // Ends the waiting test, whatever the request: a flow's questions have their own slices.
+  // Ends the waiting test for any request: a flow's questions have their own slices.
   #fail(headers: MsgHdrs, err: Error, all: boolean): void {
     const slice = headers.get('Tranche-Slice');
     const mine = this.#waiting.get(slice);

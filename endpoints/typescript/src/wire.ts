@@ -25,7 +25,7 @@ const POSITIVE = /^0*[1-9]\d{0,9}$/;
 
 /** Throws if a name is not a valid endpoint name. */
 export function checkName(name: string): string {
-  if (!NAME.test(name)) throw new TypeError(`"${name}" is no name: 1 to 64 of A-Z a-z 0-9 _ -`);
+  if (!NAME.test(name)) throw new TypeError(`invalid name "${name}"; use 1 to 64 of A-Z a-z 0-9 _ -`);
   return name;
 }
 
@@ -104,7 +104,7 @@ export interface PartRef {
   readonly sha256: string;
 }
 
-/** @internal An item as it is in a request. */
+/** @internal An item of a request. */
 export interface RawItem {
   readonly i: number;
   readonly k: string;
@@ -236,7 +236,7 @@ function checkParts(parts: NonNullable<RawItem['p']>): void {
 export function readReply(head: MsgHdrs | undefined, data: Uint8Array): ReplyMessage {
   const get = (name: string): string => head?.get(name) ?? '';
   if (get('Tranche-Version') !== '1') throw new Error(`Tranche-Version is "${get('Tranche-Version').slice(0, 60)}"`);
-  if (get('Tranche-Piece') !== '') throw new Error('a piece of a result is for nodes only');
+  if (get('Tranche-Piece') !== '') throw new Error('a partial result is for nodes only');
   const final = get('Tranche-Final');
   if (final !== '' && !NUMBER.test(final)) throw new Error(`Tranche-Final is "${final.slice(0, 60)}"`);
   const code = get('Nats-Service-Error-Code');

@@ -72,7 +72,7 @@ test('a handler has its time, and what comes later is dropped', async () => {
   late.reply('too late');
 });
 
-test('single items: so many at once, in any order', async () => {
+test('single items: so many concurrently, in any order', async () => {
   const kit = new Kit();
   let [now, most] = [0, 0];
   handleEach(kit.service, 'each', async (n, item) => {

@@ -47,7 +47,7 @@ func TestPrivateAddresses(t *testing.T) {
 		"169.254.169.254", "100.64.0.1", "[fd00:ec2::254]", "[fe80::1]", "224.0.0.1", "255.255.255.255", "LOCALHOST",
 	} {
 		slots, err := get(t, closed, settings("http://"+host+":"+port+"/{key}"), &fetch.Request{Items: items(1)})
-		// What is no address to Go is a name. Without a letter no one has it; the others mean this machine here.
+		// What is not an address to Go is a name. Without a letter no one has it; the others mean this machine here.
 		if codeOf(slots[100].Err) != "address_refused" && codeOf(err) != "unreachable!" {
 			t.Errorf("%s: %+v, %v", host, slots[100], err)
 		}

@@ -74,7 +74,7 @@ func New(conns *connections.Connections, cfg Config) (*Client, error) {
 	cfg.UserAgent = cmp.Or(cfg.UserAgent, DefaultUserAgent)
 	cfg.ConnectTimeout = cmp.Or(cfg.ConnectTimeout, DefaultConnectTimeout)
 	if cfg.ConnectTimeout < 0 || !gather.HeaderText(cfg.UserAgent) {
-		return nil, fmt.Errorf("httpfetch: Config.ConnectTimeout %s or UserAgent %q is out of range", cfg.ConnectTimeout,
+		return nil, fmt.Errorf("httpfetch: Config.ConnectTimeout %s or UserAgent %q is invalid", cfg.ConnectTimeout,
 			cfg.UserAgent)
 	}
 	c := &Client{conns: conns, cfg: cfg, steps: map[string]*step{}, shares: map[shareKey]*share{}}
@@ -329,7 +329,6 @@ var special = []netip.Prefix{ //nolint:gochecknoglobals // never changed
 	netip.MustParsePrefix("fec0::/10"),       // formerly private
 }
 
-// public reports whether an address is on the public internet.
 func public(address netip.Addr) bool {
 	address = address.Unmap().WithZone("")
 	return address.IsGlobalUnicast() && !address.IsPrivate() &&
@@ -347,7 +346,7 @@ func checkAddress(at netip.AddrPort, allowed []connections.Network) error {
 func (c *Client) guard(_ context.Context, network, address string, _ syscall.RawConn) error {
 	at, err := netip.ParseAddrPort(address)
 	if err != nil || network != "tcp4" && network != "tcp6" {
-		return fmt.Errorf("connect: %s is no address", network)
+		return fmt.Errorf("connect: %s is not an address", network)
 	}
 	return checkAddress(at, c.conns.HTTP.AllowPrivate)
 }

@@ -204,7 +204,7 @@ func TestHostileItems(t *testing.T) {
 	})
 }
 
-// Chunks that get nothing from a service fail as a whole, and do not knock for each item.
+// Chunks that get nothing from a service fail entirely, and do not knock for each item.
 func TestServiceIsDown(t *testing.T) {
 	t.Parallel()
 	const nobody = "http://127.0.0.1:1"
@@ -234,7 +234,7 @@ func TestServiceIsDown(t *testing.T) {
 	}
 }
 
-// Now and then is no outage: those items have errors of their own.
+// Now and then is not an outage: those items have errors of their own.
 func TestServiceStumbles(t *testing.T) {
 	t.Parallel()
 	var asked atomic.Int64
@@ -336,14 +336,14 @@ func TestConcurrencyAndRate(t *testing.T) {
 	run := uuid.New()
 	h := settings(b.server.URL+"/wait?k={key}", func(h *gather.HTTP) { h.Concurrency = 3 })
 	done := make(chan error, 2)
-	for range 2 { // chunks of one step share what it may do at once
+	for range 2 { // chunks of one step share what it may do concurrently
 		go func() {
 			_, err := get(t, b.client, h, &fetch.Request{Run: run, Step: "s", Items: items(6)})
 			done <- err
 		}()
 	}
 	testenv.NoError(t, errors.Join(<-done, <-done))
-	testenv.Same(t, most.Load(), 3, "at once")
+	testenv.Same(t, most.Load(), 3, "concurrently")
 	begun := time.Now()
 	_, err := get(t, b.client, settings(b.server.URL+"/{key}"), &fetch.Request{Items: items(21), Rate: 100})
 	testenv.NoError(t, err)

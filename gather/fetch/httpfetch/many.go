@@ -75,12 +75,12 @@ func (s *step) results(body []byte) (map[string][]byte, outcome) {
 	}
 	var list []json.RawMessage
 	if json.Unmarshal(at, &list) != nil || list == nil {
-		return nil, failed(CodeBadResponse, false, "%s answers with JSON in which %q is no list of results", host,
+		return nil, failed(CodeBadResponse, false, "%s answers with JSON in which %q is not a list of results", host,
 			s.Response.Items)
 	}
 	if s.Response.Key == "" {
 		return nil, failed(CodeBadResponse, false, "%s answers with a list, and the step does not say where the key of a "+
-			"result stands (response.key)", host)
+			"result is (response.key)", host)
 	}
 	results := make(map[string][]byte, len(list))
 	for i, result := range list {

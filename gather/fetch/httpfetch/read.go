@@ -46,7 +46,7 @@ func (s *step) read(ctx context.Context, r *http.Response) outcome {
 	coding := strings.Join(r.Header.Values("Content-Encoding"), ", ") // removed with gzip
 	switch {
 	case coding != "" && !strings.EqualFold(coding, "identity") && len(body) > 0:
-		return failed(CodeBadCompression, false, "%s answers with Content-Encoding %.40q; have it answer with gzip, or "+
+		return failed(CodeBadCompression, false, "%s answers with Content-Encoding %.40q; make it answer with gzip, or "+
 			"uncompressed", host, coding)
 	case !known:
 		return failed(CodeBadResponse, false, "%s answers with a content type that is none", host)
@@ -80,7 +80,7 @@ func (s *step) unread(ctx context.Context, r *http.Response, body []byte, err er
 	case r.Uncompressed && len(body) == 0 && errors.Is(err, io.ErrUnexpectedEOF):
 		return failed(CodeBadCompression, true, noGzip+"cut short", host)
 	}
-	return failed(CodeUnreachable, true, "%s broke off in its answer", host)
+	return failed(CodeUnreachable, true, "%s ended its answer early", host)
 }
 
 // readJSON selects the plan's part of an answer, or all of it for a chunk.
@@ -114,11 +114,11 @@ func (s *step) checkJSON(h http.Header, body []byte) outcome {
 	ascii := !bytes.ContainsFunc(body, func(c rune) bool { return c >= utf8.RuneSelf })
 	switch {
 	case bytes.HasPrefix(body, []byte("\uFEFF")):
-		return failed(CodeByteOrderMark, false, "%s answers with a byte order mark in front of its JSON; have it answer "+
+		return failed(CodeByteOrderMark, false, "%s answers with a byte order mark in front of its JSON; make it answer "+
 			"without", host)
 	case !ascii && said != "" && said != "utf-8" && said != "utf8":
-		return failed(CodeCharset, false, "%s answers with JSON that is said to be in %.40q; JSON is UTF-8: have it answer "+
-			"in that, and say so", host, said)
+		return failed(CodeCharset, false, "%s answers with JSON that is said to be in %.40q; JSON is UTF-8: make it answer "+
+			"in UTF-8", host, said)
 	case len(bytes.TrimSpace(body)) == 0:
 		return outcome{}
 	case !jsontext.Value(body).IsValid(jsontext.AllowDuplicateNames(true), jsontext.AllowInvalidUTF8(true)):

@@ -122,7 +122,7 @@ func (s *step) rested(ctx context.Context, share *share, values *template.Values
 // resting returns the remaining pause, and the outcome for an item that cannot wait.
 func (s *step) resting() (out outcome, rest time.Duration) {
 	rest = time.Until(s.client.rests.until(s.paceKey()))
-	return failed(CodeThrottled, true, "%s has asked to be left alone for another %v (Retry-After)",
+	return failed(CodeThrottled, true, "%s requested a pause, for another %v (Retry-After)",
 		s.templates.URL.Shown(), rest.Round(time.Second)), rest
 }
 
@@ -181,7 +181,7 @@ func (s *step) request(ctx context.Context, values *template.Values) (*http.Requ
 			return nil, s.templateFailed("header "+name, err)
 		}
 		if !gather.HeaderText(value) || len(value) > maxHeaderValue {
-			return nil, failed(CodeBadHeader, false, "header %s: a line break or another control character would stand in it, "+
+			return nil, failed(CodeBadHeader, false, "header %s: a line break or another control character would be in it, "+
 				"or it is longer than %d bytes", name, maxHeaderValue)
 		}
 		r.Header.Set(name, value)
@@ -308,7 +308,7 @@ func (r *round) end(cause error) ([]fetch.Slot, error) {
 }
 
 const (
-	// longestRest bounds the pause that one answer can ask for.
+	// longestRest bounds the pause that one answer can request.
 	longestRest = 5 * time.Minute
 	// shortRest bounds the pause that a request waits for. For longer ones, items are returned.
 	shortRest = 2 * time.Second

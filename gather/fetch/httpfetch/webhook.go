@@ -40,7 +40,7 @@ type SenderConfig struct {
 }
 
 // Sender sends messages to receivers over HTTP, unsigned or signed per https://www.standardwebhooks.com. A secret
-// signs only for its hosts in the operator's file. Redirects are not followed, and answers are limited in time and
+// signs only for its hosts in the operator's file. Redirects are not followed, and answers are limited in duration and
 // size. The receiver's text is kept apart from ours, since it may repeat the request. A Sender is safe for concurrent
 // use.
 type Sender struct {
@@ -215,7 +215,7 @@ func CheckWebhookURL(address string) (*url.URL, error) {
 	case u.User != nil:
 		return nil, &WebhookError{"url", u.Redacted(), "a password has no place in a URL; receivers check the signature"}
 	case u.Fragment != "":
-		return nil, &WebhookError{"url", address, "what stands behind # is never sent"}
+		return nil, &WebhookError{"url", address, "the part after # is never sent"}
 	}
 	return u, nil
 }

@@ -105,7 +105,7 @@ func (s *step) params(req *fetch.Request) ([][]byte, error) {
 		}
 		var err error
 		if params[1], err = json.Marshal(items); err != nil {
-			return nil, &queryError{CodeBadKey, false, "an item or part of the chunk is no JSON that can be sent as $2"}
+			return nil, &queryError{CodeBadKey, false, "an item or part of the chunk is not JSON that can be sent as $2"}
 		}
 	}
 	if s.uses("$3") {

@@ -226,7 +226,7 @@ func seesListeners(t *testing.T, nc *nats.Conn, user string, want int) {
 	}
 }
 
-// refuses checks that a user is told at once that it may not publish.
+// refuses checks that a user is told immediately that it may not publish.
 func refuses(t *testing.T, nc *nats.Conn, subject string) {
 	t.Helper()
 	refused := make(chan error, 1)
@@ -403,8 +403,8 @@ func TestRolesThatCannotBe(t *testing.T) {
 		"begins with no letter": {Viewers: []string{"123"}},
 		"which no service has":  {Services: grants(t, "a=e"), Callers: grants(t, "web=x")},
 		"adds to no collector":  {Producers: grants(t, "a")},
-		"told from node":        {Viewers: []string{"node"}},
-		"told from a-b":         {Viewers: []string{"a-b", "a_b"}},
+		"indistinguishable from node":        {Viewers: []string{"node"}},
+		"indistinguishable from a-b":         {Viewers: []string{"a-b", "a_b"}},
 		"answered as caller": {Services: grants(t, "a=e", "b=f"),
 			Callers: grants(t, "a=f", "e=f")},
 		"endpoint name": {Trackers: []string{"no.name"}},

@@ -106,7 +106,7 @@ func (k *Keys) revoked() (list jwt.RevocationList, err error) {
 	return list, nil
 }
 
-// Revoke lists the key of a user's credentials, of which WriteOperator made a file, as revoked, and removes both. It
+// Revoke lists the key of a user's credentials, written by WriteOperator, as revoked, and removes both. It
 // has effect once WriteOperator has written the server's file again and servers have reloaded that.
 func Revoke(dir, user string) error {
 	file := filepath.Join(dir, user+credsEnding)

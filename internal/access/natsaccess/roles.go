@@ -134,7 +134,7 @@ func check(all []*role, serves map[string]*role) error {
 			return fmt.Errorf("role %s begins with no letter; there is no variable for its password", r.name)
 		}
 		if other, taken := variables[Variable(r.name)]; taken {
-			return fmt.Errorf("role %s cannot be told from %s; give it another name", r.name, other)
+			return fmt.Errorf("role %s is indistinguishable from %s; give it another name", r.name, other)
 		}
 		variables[Variable(r.name)] = r.name
 		for _, endpoint := range r.asks {

@@ -33,7 +33,7 @@ const (
 	broadShare = 4
 	// broadTimeout is how long a broad request waits for its turn: pages send several concurrently.
 	broadTimeout = 5 * time.Second
-	// maxHeld limits the answers that are in memory as a whole until a slow reader has taken them; one user gets half.
+	// maxHeld limits the answers that are entirely in memory until a slow reader has taken them; one user gets half.
 	// Others wait for a turn. An answer may be a result of 64 MiB.
 	maxHeld = 8
 )
@@ -59,8 +59,8 @@ func (e *deniedError) Error() string { return e.detail }
 // Denied returns an error for a caller that lacks permission.
 func Denied(status int, detail string) error { return &deniedError{status, detail} }
 
-// authorised serves a request if its caller has the route's role. A route without a role is closed to all.
-func (s *Core) authorised(w http.ResponseWriter, r *http.Request) {
+// authorized serves a request if its caller has the route's role. A route without a role is closed to all.
+func (s *Core) authorized(w http.ResponseWriter, r *http.Request) {
 	route := s.mux.route(r)
 	timed := timedOf(w)
 	timed.route, timed.role = route.Pattern, map[bool]access.Role{true: access.Admin}[s.Access == nil]
@@ -359,7 +359,7 @@ func accessProblem(err error) (status int, detail string) {
 		return http.StatusUnauthorized, "the request was interrupted: " + access.ErrRevoked.Error()
 	}
 	if errors.Is(err, access.ErrUnchecked) {
-		return http.StatusServiceUnavailable, "the request was interrupted: PostgreSQL does not say whether it may go on"
+		return http.StatusServiceUnavailable, "the request was interrupted: PostgreSQL does not say whether it may continue"
 	}
 	if errors.Is(err, access.ErrNobody) {
 		return http.StatusUnauthorized, "this server needs a login; " + howToLogIn

@@ -167,7 +167,7 @@ func (w *wholeBody) Read(p []byte) (int, error) {
 	case slow:
 		return n, BadInput(w.name + ": " + how + "; " + w.undone + ", send it again")
 	}
-	return n, BadInput(w.name + " breaks off before its end; " + w.undone + ", send it again")
+	return n, BadInput(w.name + " is truncated; " + w.undone + ", send it again")
 }
 
 // refuse makes reads fail once ctx ends, unless that is the sender's doing, until allow is called.

@@ -1,4 +1,4 @@
-// Package apicore is the shared part of the API's packages: authorisation, idempotent requests, error answers,
+// Package apicore is the shared part of the API's packages: authorization, idempotent requests, error answers,
 // deadlines of bodies and answers, event streams, and registering and describing routes.
 //
 // It knows no resource: what one package alone needs belongs there. A [Core] is safe for concurrent use.
@@ -56,7 +56,7 @@ type Meter interface {
 type Config struct {
 	Log   *zap.Logger
 	Hosts []string // allowed in the Host header
-	// Access authorises callers; nil: every caller is an admin under the name it claims.
+	// Access authorizes callers; nil: every caller is an admin under the name it claims.
 	Access *access.Gate
 	// SecureCookies means that browsers connect by TLS. TrustedProxies are proxies whose X-Forwarded-For is trusted.
 	SecureCookies  bool
@@ -92,7 +92,7 @@ type Core struct {
 	Turn            time.Duration // how long a request that reads much waits for its turn
 	mux             *RouteMux
 	heavy           *access.Slots // requests that read whole runs
-	broad           *access.Slots // requests that read much of a run at once
+	broad           *access.Slots // concurrent requests that read much of a run
 	held            *access.Slots // requests whose answer is held whole
 	Unauthenticated *access.Slots // requests without a known caller, per address
 	bulk            bulkRoom

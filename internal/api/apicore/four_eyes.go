@@ -18,7 +18,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
-// ActHeader has the ID of an act that was only asked for. The status is then 202.
+// ActHeader has the ID of an act that was only requested. The status is then 202.
 const ActHeader = "Tranche-Act"
 
 // FourEyes marks an operation as an act of a kind (identity.ActKinds). If the server requires four eyes for it, the
@@ -156,9 +156,9 @@ func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
 	switch {
 	case !who.Role.Allows(access.Admin):
 		return Denied(http.StatusForbidden, "another administrator must confirm this, and only an admin of the whole "+
-			"installation can ask for it; "+who.Name+" is admin in a namespace")
+			"installation can request it; "+who.Name+" is admin in a namespace")
 	case who.Token == nil && !who.Session:
-		return Denied(http.StatusForbidden, "another administrator must confirm this, and it cannot be asked for with a "+
+		return Denied(http.StatusForbidden, "another administrator must confirm this, and it cannot be requested with a "+
 			"client certificate; use a token, or log in")
 	case workqueue.Namespaces(ctx) != nil || r.URL.RawQuery != "":
 		return BadInput("another administrator must confirm this, for the whole installation; leave out the namespace " +
@@ -167,14 +167,14 @@ func mayAsk(ctx context.Context, r *http.Request, who *access.Principal) error {
 	return nil
 }
 
-// Confirm carries out an act in the name of who asked, and returns its answer. It is done once: what it changes settles
+// Confirm carries out an act in the requester's name, and returns its answer. It is done once: what it changes settles
 // it. If it is refused, it stays pending; an erasure that was done in part stays running.
 func Confirm(ctx context.Context, s *Core, act *identity.Act, by string, eyes []string) (json.RawMessage, error) {
 	if err := act.Pending(); err != nil {
 		return nil, err
 	}
 	if act.Yours {
-		return nil, Denied(http.StatusForbidden, by+" is not independent of "+act.AskedBy+", who asked for it: another "+
+		return nil, Denied(http.StatusForbidden, by+" is not independent of the requester "+act.AskedBy+": another "+
 			"administrator, whose token neither of them made, must confirm it")
 	}
 	confirming, done := identity.Confirming(ctx, act, by, eyes)
@@ -219,7 +219,6 @@ func Confirm(ctx context.Context, s *Core, act *identity.Act, by string, eyes []
 	return nil, Denied(answer.code, "it stays "+now.State+": "+why.Detail)
 }
 
-// recorder keeps an answer.
 type recorder struct {
 	header http.Header
 	code   int

@@ -72,7 +72,7 @@ func operationOf(r *http.Request) string {
 
 func checkRequestKey(keys []string, user string) error {
 	if len(keys) > 1 {
-		return BadInput("the header " + IdempotencyHeader + " stands more than once; send one")
+		return BadInput("the header " + IdempotencyHeader + " appears more than once; send one")
 	}
 	odd := func(c rune) bool { return c < '!' || c > '~' }
 	if key := keys[0]; key == "" || len(key) > maxRequestKey || strings.ContainsFunc(key, odd) {
@@ -136,7 +136,7 @@ func (s *Core) repeat(w http.ResponseWriter, r *http.Request, body *printedBody,
 	if same {
 		var err error
 		if same, err = body.matches(known.Fingerprint); err != nil {
-			SendProblem(w, s.Problem(r.Context(), BadInput("the body breaks off before its end; send it again")))
+			SendProblem(w, s.Problem(r.Context(), BadInput("the body is truncated; send it again")))
 			return
 		}
 	}

@@ -95,7 +95,7 @@ func (s *Core) failure(ctx context.Context, err error) error {
 
 func problemHeaders(p *huma.ErrorModel, err error) http.Header {
 	header := http.Header{}
-	if p.Status == http.StatusUnauthorized { // whatever else is wrong
+	if p.Status == http.StatusUnauthorized { // whether or not anything else is wrong
 		header.Set("WWW-Authenticate", challenge)
 	} else if after := retryAfter(err); after > 0 {
 		header.Set("Retry-After", strconv.Itoa(after))

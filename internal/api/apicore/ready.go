@@ -34,7 +34,7 @@ var (
 	// ErrNoNATS means that NATS is needed and unavailable.
 	ErrNoNATS   = Away("NATS is not connected; the node tries to reach it, see --nats; try again soon")
 	errNotReady = Away("the node has not started yet: it waits for PostgreSQL or JetStream; /readyz says more")
-	errTooSlow  = Away("PostgreSQL or NATS did not answer in time; try again soon")
+	errTooSlow  = Away("PostgreSQL or NATS did not answer before the deadline; try again soon")
 )
 
 // MayChange returns why nothing can be started or changed here: a node that is not ready keeps no session alive.

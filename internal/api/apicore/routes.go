@@ -176,7 +176,7 @@ func (s *Core) Guard(mux *RouteMux) http.Handler {
 	origins.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		WriteProblem(w, http.StatusForbidden, "a page of another origin may not change anything here")
 	}))
-	protected := origins.Handler(http.HandlerFunc(s.authorised))
+	protected := origins.Handler(http.HandlerFunc(s.authorized))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.active.Add(1)
 		defer s.active.Done()
@@ -209,11 +209,11 @@ func (s *Core) admit(w http.ResponseWriter, r *http.Request, protected http.Hand
 	}
 	at := r.URL.EscapedPath()
 	if belowPrefix(r.URL.Path) && !belowPrefix(at) { // the mux would serve it, and nothing else would know it
-		WriteProblem(w, http.StatusNotFound, Echo(at)+" is no path: write "+Prefix+" without escapes")
+		WriteProblem(w, http.StatusNotFound, Echo(at)+" is not a path: write "+Prefix+" without escapes")
 		return
 	}
 	if belowPrefix(at) && path.Clean(at) != at {
-		WriteProblem(w, http.StatusNotFound, Echo(at)+" is no path: a part of it is empty, . or ..; "+
+		WriteProblem(w, http.StatusNotFound, Echo(at)+" is not a path: a part of it is empty, . or ..; "+
 			"write a name that is . or .. as %2E or %2E%2E")
 		return
 	}

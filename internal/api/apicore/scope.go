@@ -137,7 +137,7 @@ func inOwner(ctx context.Context, s *Core, r *http.Request, route *Route, who *a
 	if err == nil && !role.Allows(route.Role) {
 		err = lacksRole(who, route, owner)
 	}
-	// A name is resolved once more: it must not lead elsewhere meanwhile.
+	// A name is resolved again: it must not lead elsewhere meanwhile.
 	return workqueue.InScope(context.WithValue(ctx, roleKey{}, role),
 		workqueue.Scope{Namespaces: []string{owner}, Into: owner}), err
 }

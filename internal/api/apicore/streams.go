@@ -133,7 +133,7 @@ func Described(api huma.API, name, doc string, data any) *huma.Schema {
 	return &huma.Schema{
 		Type: huma.TypeObject, Description: doc, Required: []string{"event", "data"},
 		Properties: map[string]*huma.Schema{
-			"id":    {Type: huma.TypeString, Description: "to come back with, as Last-Event-ID"},
+			"id":    {Type: huma.TypeString, Description: "to reconnect with, as Last-Event-ID"},
 			"event": {Type: huma.TypeString, Enum: []any{name}},
 			"data":  schema,
 		},

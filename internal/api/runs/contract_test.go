@@ -32,7 +32,7 @@ func serveSavers(t *testing.T, e *apitest.Engine, endpoint string) {
 	})
 }
 
-// A column that is misspelt would be zero to the service. The start says so instead, and so do its dry run and an add.
+// A misspelled column would be zero to the service. The start says so instead, and so do its dry run and an add.
 func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
@@ -106,7 +106,7 @@ func TestItemsAreComparedWithWhatServicesRead(t *testing.T) {
 	b.Want("/runs/open/items/2/correct", `{"payload":{"id":"2","balance":"4"}}`, 200, `"warnings":[]`)
 }
 
-// A run that was opened before the service said what it reads goes on, with a warning.
+// A run that was opened before the service said what it reads continues, with a warning.
 func TestStepsWithoutTheItemOfARunningPlan(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)

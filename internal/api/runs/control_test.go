@@ -52,7 +52,7 @@ func TestControl(t *testing.T) {
 	b.Says(409, "/endpoints/echo/settings", `{"rate":5,"if_was":{"rate":"0"}}`, "rate of endpoint echo is now 2000000")
 	b.Says(422, "/endpoints/echo/settings", `{"if_was":{"rate":"0"}}`, "does not set")
 	for _, path := range []string{"/runs//pause", "/runs/./pause", "/runs/it/../pause"} {
-		b.Says(404, path, `{"all":true}`, "is no path")
+		b.Says(404, path, `{"all":true}`, "is not a path")
 	}
 	b.Says(400, "/runs/cancel", ``, "body is required")
 	b.Says(404, "/runs/it/settings", `{"step":"other","chunk":1}`, "no step")
@@ -60,7 +60,7 @@ func TestControl(t *testing.T) {
 	b.Says(200, "/runs/cancel", `{"all":true,"reason":"enough"}`, `"runs":["`+run, `"items":3`)
 }
 
-// A re-run says what it would do, and what keeps it from going on.
+// A rerun says what it would do, and what keeps it from going on.
 func TestRerunOfAPausedRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -80,7 +80,7 @@ func TestRerunOfAPausedRun(t *testing.T) {
 	b.Says(404, "/runs/it/rerun", `{"failed":true,"step":"x"}`, "no step")
 }
 
-// Which codes are retried can be changed while a run goes on.
+// Which codes are retried can be changed while a run continues.
 func TestCodesOfARunAreSet(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -93,8 +93,8 @@ func TestCodesOfARunAreSet(t *testing.T) {
 	set(200, `"after":{"retry_codes":"B, C.D"}`, `{"retry_codes":["B","C.D"]}`)
 	set(200, `"before":{"retry_codes":"B, C.D"}`, `{"retry_codes":["none"]}`)
 	set(200, `"after":{"no_retry_codes":"B"}`, `{"no_retry_codes":["B"],"retry_codes":[]}`)
-	set(422, `code \"B\" would stand in retry_codes and in no_retry_codes`, `{"retry_codes":["B"]}`)
-	set(422, "stands twice", `{"retry_codes":["A","A"]}`)
+	set(422, `code \"B\" would be in retry_codes and in no_retry_codes`, `{"retry_codes":["B"]}`)
+	set(422, "appears twice", `{"retry_codes":["A","A"]}`)
 	set(422, "a b", `{"no_retry_codes":["a b"]}`)
 	codes := `SELECT count(*) FROM run_step WHERE retry_codes = '{}' AND no_retry_codes = '{B}'`
 	testenv.Same(t, b.Number(codes), 1, "the step has these codes")

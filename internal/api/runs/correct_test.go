@@ -65,13 +65,13 @@ func TestCorrectionsFitTheSchema(t *testing.T) {
 	testenv.Has(t, text, `"done":2,"failed":0`, "the run")
 }
 
-// A run carries on what an earlier one failed, some of it with other data; both are linked, counted and
+// A run continues what an earlier one failed, some of it with other data; both are linked, counted and
 // compared as one.
 func TestCarryOnAnEarlierRun(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
 	first := b.Start("name=first&param=year%3D2026").Run
-	b.Says(409, "/runs?from_run=first", "", "carry on", "wait until it ends")
+	b.Says(409, "/runs?from_run=first", "", "continue", "wait until it ends")
 	firstOnly := func(o workqueue.Ordinal) []byte {
 		if o == 0 {
 			return []byte("1")
@@ -97,7 +97,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	b.Answer(second, "", firstOnly)
 	for path, want := range map[string]string{
 		"/runs/second":         `"from_run":"` + first.String(),
-		"/runs/first":          `"carried_on":["` + second.String(),
+		"/runs/first":          `"continued_by":["` + second.String(),
 		"/runs?limit=2":        `"from_run":"` + first.String(),
 		"/runs/second/items/2": `"name":"BOB"`,
 		"/runs/second/items/3": `"name":"cy"`,
@@ -117,7 +117,7 @@ func TestCarryOnAnEarlierRun(t *testing.T) {
 	testenv.Must(b.Pool.Exec(t.Context(), `UPDATE batchrun SET created_at = '2020-01-01',
 		spec = spec || '{"done_by":"2020-01-02T00:00:00Z"}' WHERE name IN ('first', 'second')`))(t)
 	b.Says(200, "/runs/first/rerun", `{"failed":true}`)
-	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though its time has passed, and the first goes on
+	b.Says(200, carry, "id,name\n2,BOB\n", `"existing":true`) // though its time has passed, and the first continues
 }
 
 // Plan and items are those of one run, though another is the last one before the items are read.
@@ -165,10 +165,10 @@ func TestEvidenceInBodiesAndQueries(t *testing.T) {
 		`(service \"other\"); who made an item's parts: tranche run item `)
 	answer, text := b.Get("/runs/v/export?key=9")
 	if answer.StatusCode != http.StatusNotFound || strings.Contains(text, "changed") {
-		t.Errorf("an export of a key that is not there: %d %s", answer.StatusCode, text)
+		t.Errorf("an export of a key that does not exist: %d %s", answer.StatusCode, text)
 	}
 	b.Says(409, "/runs/v/accept", `{"states":["failed"],"reason":"r"}`, "nothing to accept")
-	b.Says(422, "/runs/v/rerun", `{"where":"$.a = 1"}`, "no path of SQL/JSON")
+	b.Says(422, "/runs/v/rerun", `{"where":"$.a = 1"}`, "not a path of SQL/JSON")
 	b.Says(422, "/runs/v/rerun", `{"since":"yesterday"}`, "RFC 3339")
 	b.Says(422, "/runs/v/rerun", `{"states":["late"]}`, "done or failed")
 	b.Says(422, "/runs/v/rerun", `{}`, "choose one of", "or evidence: states, service")

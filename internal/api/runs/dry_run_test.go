@@ -93,7 +93,7 @@ func TestDryRunsAndStartsAgree(t *testing.T) {
 		"multipart bad items": {"", part(`{"endpoint":"echo"}`, "id\n1\n1\n"), multi},
 		"multipart cut short": {"", strings.TrimSuffix(part(`{"endpoint":"echo"}`, apitest.Three), "--\r\n"), multi},
 		"multipart cut":       {"", part(`{"endpoint":"echo"}`, apitest.Three)[:150], multi},
-		"unknown setting":     {"colour=red&endpoint=echo", apitest.Three, ""},
+		"unknown setting":     {"color=red&endpoint=echo", apitest.Three, ""},
 	} {
 		before := b.Stored()
 		header := []string{}
@@ -177,7 +177,7 @@ func TestPreviews(t *testing.T) {
 	show(200, `"key_column":"name"`, "key=name", apitest.Three)
 	show(422, `no column \"nope\"`, "key=nope", apitest.Three)
 	show(413, "truncated=true", "", "id\n"+strings.Repeat("1234567\n", 40_000))
-	show(200, `only the first 100000 rows were looked at`, "", packed(t, "id\n"+strings.Repeat("100000\n", 100_001)))
+	show(200, `only the first 100000 rows were checked`, "", packed(t, "id\n"+strings.Repeat("100000\n", 100_001)))
 	part := many(40_000, "")[:256<<10]
 	show(200, fmt.Sprintf(`"read":%d`, strings.Count(part, "\n")-1), "truncated=true", part)
 	show(200, `"read":3`, "", "--x\r\nContent-Disposition: form-data; name=\"items\"\r\n\r\n"+apitest.Three+

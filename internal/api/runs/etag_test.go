@@ -63,7 +63,7 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 	}
 }
 
-// What is told of errors is true at once, although it is kept.
+// What is told of errors is true immediately, although it is kept.
 func TestErrorsAreCountedAnew(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

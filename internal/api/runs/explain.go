@@ -314,7 +314,7 @@ func (v *servicesSeen) unsent(g *health.MissingGroup) {
 	if g.State == "scheduled" && g.Reason == health.ReasonBackoff {
 		v.tellUnheard(g) // maybe the reason for the missing reply
 	}
-	if g.Owner != health.OwnerService || !v.nobody(g.Endpoint) {
+	if g.Owner != health.OwnerService || !v.unserved(g.Endpoint) {
 		return
 	}
 	when := g.When
@@ -346,7 +346,7 @@ func takes(g *health.MissingGroup, rate float64) time.Duration {
 	return time.Duration(float64(g.Items) / rate * float64(time.Second))
 }
 
-func (v *servicesSeen) nobody(endpoint string) bool {
+func (v *servicesSeen) unserved(endpoint string) bool {
 	if !v.asked || len(v.listeners[endpoint]) > 0 {
 		return false
 	}
@@ -361,7 +361,7 @@ func (v *servicesSeen) listening(endpoint string) string {
 	switch {
 	case !v.connected || !v.asked:
 		return "the services of endpoint " + endpoint + "; its listeners cannot be looked up, since NATS does not answer"
-	case len(there) == 0 && v.nobody(endpoint):
+	case len(there) == 0 && v.unserved(endpoint):
 		g := health.MissingGroup{Endpoint: endpoint}
 		g.Say(health.NoListeners, v.slip(&g, health.Row{}))
 		return g.Why
@@ -404,7 +404,7 @@ func (v *servicesSeen) queued(g *health.MissingGroup) {
 		v.say(g, health.ReasonNoConsumer, nil)
 	case info != nil && info.Paused:
 		v.say(g, health.ReasonSuspended, health.Row{"pause": info.PauseRemaining.Round(time.Second)})
-	case v.nobody(g.Endpoint):
+	case v.unserved(g.Endpoint):
 		g.Say(health.NoListeners, v.slip(g, health.Row{}))
 	case len(there) > 0 && able(there) == 0:
 		v.say(g, health.ReasonNotTaking, health.Row{"reasons": reasons(there)})
@@ -475,7 +475,7 @@ func (v *servicesSeen) working(g *health.MissingGroup) {
 	if g.Owner == health.OwnerOperator {
 		return // no node can record what services answer
 	}
-	if v.nobody(g.Endpoint) {
+	if v.unserved(g.Endpoint) {
 		advice := g.Advice
 		v.say(g, health.ReasonGone, health.Row{"before": g.Why, "wait": stream.AckWait})
 		g.Advice = append(g.Advice, advice...)

@@ -68,7 +68,7 @@ func TestExplainAnEndpointWithASlipInItsName(t *testing.T) {
 	}
 	testenv.Must(control.New(e.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "bob"}))(t)
 	if listed() {
-		t.Error("an endpoint that never was is listed when its run has ended")
+		t.Error("an endpoint that never was is listed when its run ended")
 	}
 }
 
@@ -119,7 +119,7 @@ func TestExplainAConsumerThatIsPausedByHand(t *testing.T) {
 
 type nothing struct{}
 
-func TestExplainAFlowThatAsksNobody(t *testing.T) {
+func TestExplainAFlowWithoutQuestions(t *testing.T) {
 	t.Parallel()
 	e := apitest.SetupEngine(t)
 	type stage = endpoints.Stage[apitest.Number, apitest.Number, nothing, endpoints.None]

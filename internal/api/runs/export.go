@@ -332,7 +332,7 @@ func (e *objectExport) line(item *export.Item) error {
 
 func (e *objectExport) object(columns []exportColumn, row *exportRow) error {
 	item := row.item
-	if item.Large != nil && item.Large.ContentType == "" { // JSON is compacted as a whole
+	if item.Large != nil && item.Large.ContentType == "" { // JSON is compacted entirely
 		if err := assemble(e.open, item); err != nil {
 			return err
 		}

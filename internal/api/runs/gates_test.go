@@ -23,7 +23,7 @@ steps:
 `
 
 // Who started a run, or changed since what comes of it, does not approve it, whatever name they give; someone else sees
-// what waits, who did what, and what is other than in the run before, and lets it go on.
+// what waits, who did what, and what is other than in the run before, and lets it continue.
 func TestFourEyesAtAGate(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)
@@ -78,7 +78,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 		if err := json.Unmarshal(looked, &gate); err != nil || gate.Since == "" {
 			t.Fatalf("the gate: %s, %v", looked, err)
 		}
-		if name == "second" { // the same is made again, and waits again
+		if name == "second" { // the same is recomputed, and waits again
 			ask(200, bob, http.MethodPost, "/runs/second/reset", `{"step":"compose","keys":["2"]}`)
 			b.Answer(run, "", func(workqueue.Ordinal) []byte { return []byte(`"other"`) })
 			testenv.Must(dispatch.New(b.Store).CheckBarriers(t.Context(), run))(t)
@@ -104,7 +104,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 	b.Exec(`INSERT INTO namespace (name) VALUES ('elsewhere')`)
 	b.Exec(`UPDATE batchrun SET namespace = 'elsewhere' WHERE name = 'first'`)
 	if text := ask(200, bob, http.MethodGet, "/runs/second/gate", ""); strings.Contains(string(text), `"earlier"`) {
-		t.Errorf("the gate tells of a run of another namespace: %s", text)
+		t.Errorf("the gate reports a run of another namespace: %s", text)
 	}
 	begin("third")
 	b.Exec(`UPDATE batchrun r SET from_run = f.id FROM batchrun f

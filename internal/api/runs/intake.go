@@ -46,7 +46,7 @@ type ItemSource struct {
 
 	Stream        string `json:"stream,omitempty" query:"stream" doc:"a JetStream stream whose messages are the items, instead of a body"`
 	StreamSubject string `json:"stream_subject,omitempty" query:"stream_subject" doc:"only messages of this subject, which may have wildcards"`
-	StreamFrom    uint64 `json:"stream_from,omitempty" query:"stream_from" doc:"only messages from this sequence on"`
+	StreamFrom    uint64 `json:"stream_from,omitempty" query:"stream_from" doc:"only messages starting with this sequence"`
 
 	FromRun    string   `json:"from_run,omitempty" query:"from_run" doc:"an earlier run to continue; a body corrects items of it"`
 	FromStates []string `json:"from_states,omitempty" query:"from_state,explode" nullable:"false" doc:"which items: failed, missing, cancelled; absent: all these"`
@@ -122,7 +122,7 @@ func (s *Starts) rowsOf(ctx context.Context, settings *RunSettings, look *gather
 	return s.openStream(ctx, settings, config)
 }
 
-// notRead stands for items that a repeated start does not read, unless its run was deleted meanwhile.
+// notRead replaces items that a repeated start does not read, unless its run was deleted meanwhile.
 func notRead(key string, config intake.Config) *intake.Reader {
 	return intake.Carry(key, config, func(*row.Item) error {
 		return fmt.Errorf("the run that the idempotency key had started was removed just now: %w; start again",
@@ -229,7 +229,7 @@ func (f *ItemSource) states() (all []workqueue.Outcome) {
 
 type carrying struct{ s *Starts }
 
-// plan resolves the run that the settings carry on. The new run uses its plan and parameters unless others are given.
+// plan resolves the run that the settings continue. The new run uses its plan and parameters unless others are given.
 func (c carrying) plan(ctx context.Context, set *RunSettings,
 ) (run workqueue.RunID, plan *gather.Plan, version int, err error) {
 	if set.FromRun == "" {

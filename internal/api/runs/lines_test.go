@@ -51,7 +51,7 @@ func exportItems(t *testing.T, items []*export.Item, format func(*bufio.Writer) 
 }
 
 // PROOF: who may do what, 9.
-// What is no text is in base64, and what a spreadsheet would run is defused unless that is switched off, keys too.
+// What is not text is in base64, and what a spreadsheet would run is defused unless that is switched off, keys too.
 func TestExportLines(t *testing.T) {
 	t.Parallel()
 	lines := &exportTable{columns: columnsIn(inLines, false)}
@@ -120,7 +120,7 @@ func TestExportToParquet(t *testing.T) {
 	testenv.SameList(t, names, table.names(), "the file has the columns")
 }
 
-// The parts of all steps stand beside the key: what is no JSON as its bytes, numbers with all digits.
+// The parts of all steps stand beside the key: what is not JSON as its bytes, numbers with all digits.
 func TestPartsInEveryFormat(t *testing.T) {
 	t.Parallel()
 	item := &export.Item{Key: "k", State: workqueue.OutcomeFailed, Step: "c", ErrorCode: "NO", Parts: []export.Item{

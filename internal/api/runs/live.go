@@ -86,7 +86,7 @@ func (s *Routes) watchRun(ctx context.Context, in *runEventsInput) (*huma.Stream
 	return s.follow(ctx, func() (apicore.EventSource, error) { return s.watcher(ctx, in) })
 }
 
-// follow answers with events, of which a caller has a limited number of streams.
+// follow answers with events; each caller has a limited number of streams.
 func (s *Routes) follow(ctx context.Context, open func() (apicore.EventSource, error)) (*huma.StreamResponse, error) {
 	who, _ := access.From(ctx)
 	leave, err := s.Streams.Enter(cmp.Or(who.Name, apicore.Anonymous))

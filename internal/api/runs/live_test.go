@@ -51,7 +51,7 @@ func TestStreamsThatCannotBe(t *testing.T) {
 	b.Refused(404, "no step", http.MethodGet, at+"events?planes=true&step=nope", nil)
 	b.Refused(404, "no step", http.MethodGet, at+"planes?step=nope", nil)
 	b.Refused(422, "planes=true", http.MethodGet, at+"events?step=echo", nil)
-	b.Refused(422, "", http.MethodGet, at+"planes?layer=colour", nil)
+	b.Refused(422, "", http.MethodGet, at+"planes?layer=color", nil)
 	b.Refused(422, "", http.MethodGet, at+"planes?blocks=129", nil)
 	b.Refused(422, "", http.MethodGet, api.Prefix+"/events?topic=weather", nil)
 	b.Refused(422, "to lies before from", http.MethodGet, at+"items?from=2&to=1", nil)

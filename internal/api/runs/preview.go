@@ -157,12 +157,12 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			return Preview{}, err
 		}
 		if out.Read == maxPreviewRead {
-			out.Warnings = append(out.Warnings, fmt.Sprintf("only the first %d rows were looked at", maxPreviewRead))
+			out.Warnings = append(out.Warnings, fmt.Sprintf("only the first %d rows were checked", maxPreviewRead))
 			break
 		}
 		out.Read++
 		if err := guess.Add(item.Payload); err != nil {
-			return Preview{}, fmt.Errorf("look at row %d: %w", out.Read, err)
+			return Preview{}, fmt.Errorf("check row %d: %w", out.Read, err)
 		}
 		if twins.add(&item) && twins.items == 1 {
 			out.Warnings = append(out.Warnings, twins.warning(&item, unit))

@@ -141,7 +141,7 @@ func (s *Routes) registerRuns(api huma.API) {
 		"endpoint), STEP.instances=6 (of its service), rate=50 (of each step), priority=5, or without=RUN."
 	apicore.Register(s.Core, api, op, func(ctx context.Context, in *forecastInput) (out Forecasts, err error) {
 		if workqueue.Namespaces(ctx) != nil && slices.ContainsFunc(in.Change, func(change string) bool {
-			return strings.HasPrefix(change, "without=") // it tells of other runs
+			return strings.HasPrefix(change, "without=") // it reports other runs
 		}) {
 			return out, apicore.BadInput("change: without=RUN needs a role in the whole installation; leave it out")
 		}
@@ -154,7 +154,7 @@ func (s *Routes) registerRuns(api huma.API) {
 			return out, err
 		}
 		for i := range found.Variants {
-			if one[0].Blocker != nil { // whatever is changed
+			if one[0].Blocker != nil { // for any change
 				found.Variants[i].Forecast.Block(one[0].Blocker.Text)
 				found.Variants[i].Steps = found.Variants[i].Steps[:0]
 			}

@@ -283,7 +283,7 @@ func (set *RunSettings) Validate() error {
 		return err
 	}
 	switch intake.Format(set.Format) {
-	case intake.Recognise, intake.CSV, intake.NDJSON, intake.Parquet:
+	case intake.Recognize, intake.CSV, intake.NDJSON, intake.Parquet:
 		return BadSetting(set.Overrides.Validate())
 	default:
 		return apicore.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet",

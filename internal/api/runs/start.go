@@ -289,7 +289,7 @@ func (o onlyItems) Read(p []byte) (int, error) {
 	}
 	switch more, next := o.parts.NextPart(); {
 	case next == nil:
-		return n, &row.InputError{Reason: fmt.Sprintf("the multipart body goes on with part %q after items, which ends it; "+
+		return n, &row.InputError{Reason: fmt.Sprintf("the multipart body has part %q after items, which ends it; "+
 			"send all items in one part", apicore.Echo(more.FormName()))}
 	case errors.Is(next, io.EOF):
 		return n, err

@@ -36,7 +36,7 @@ type exportCell struct {
 	text  string
 	bytes []byte // of a value that is not text: in base64, unless the format has bytes
 	here  bool
-	write func(*objectExport) error // writes the value; nil: the others are it
+	write func(*objectExport) error // writes the value; nil: the rest are it
 }
 
 type exportRow struct {
@@ -235,7 +235,6 @@ func resultCell(item *export.Item) exportCell {
 	return textCell(resultText(item))
 }
 
-// partFields is a step and the fields of its results.
 type partFields struct {
 	step   string
 	fields []string
@@ -402,7 +401,7 @@ func (t *exportTable) choose(wanted []string) error {
 				apicore.Cut(strings.Join(names, ", "), 20*apicore.MaxEchoed)))
 		}
 		if slices.Contains(wanted[:i], name) { // Parquet files and objects have each name once
-			return apicore.BadInput(fmt.Sprintf("columns: %s stands twice; name each once", strconv.Quote(apicore.Echo(name))))
+			return apicore.BadInput(fmt.Sprintf("columns: %s appears twice; name each once", strconv.Quote(apicore.Echo(name))))
 		}
 		chosen[i] = t.columns[at]
 	}

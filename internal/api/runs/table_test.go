@@ -133,7 +133,7 @@ func TestFieldsThatComeLater(t *testing.T) {
 	out := newCSVExport(bufio.NewWriter(io.Discard), table, false)
 	testenv.Says(t, out.line(flatItems()[0]), "export again", "the error")
 	testenv.Says(t, table.choose([]string{"balance", "nope"}), `"nope"`, "the error")
-	testenv.Says(t, table.choose([]string{"name", "balance", "name"}), `"name" stands twice`, "the error")
+	testenv.Says(t, table.choose([]string{"name", "balance", "name"}), `"name" appears twice`, "the error")
 	testenv.NoError(t, table.choose([]string{"balance", "tranche.key"}))
 	testenv.Same(t, len(table.names()), 2, "columns")
 }

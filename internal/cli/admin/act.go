@@ -11,7 +11,7 @@ import (
 
 type actCommands struct {
 	List    actList    `cmd:"" help:"List acts, those to be confirmed first, with what each would do."`
-	Confirm actConfirm `cmd:"" help:"Confirm and carry out what another administrator asked for."`
+	Confirm actConfirm `cmd:"" help:"Confirm and carry out what another administrator requested."`
 	Reject  actReject  `cmd:"" help:"Reject an act, or withdraw it."`
 }
 
@@ -31,7 +31,7 @@ func (*actList) Run(ctx context.Context, term *cli.Console, cl *client.Client) e
 			}
 			return text
 		},
-		Empty: "no administrator has asked for an act that another one must confirm (serve --four-eyes)",
+		Empty: "no act waits for another administrator's confirmation (serve --four-eyes)",
 	}).Print(term, list.Acts, err)
 }
 

@@ -18,7 +18,7 @@ import (
 type alertCommands struct {
 	Apply    applyDocument[alertKind]  `cmd:"" help:"Save an alert, or change it."`
 	List     alertList                 `cmd:"" help:"List alerts: conditions, receivers and delivery errors."`
-	Show     alertShow                 `cmd:"" help:"Show an alert as it was applied, and its last message."`
+	Show     alertShow                 `cmd:"" help:"Show an applied alert and its last message."`
 	Messages alertMessages             `cmd:"" help:"List an alert's messages, newest first, and the outcome of each."`
 	Test     alertTest                 `cmd:"" help:"Send a test message to an alert's receiver, and show the outcome."`
 	Pause    pauseDocument[alertKind]  `cmd:"" help:"Pause an alert: it sends nothing until it is resumed."`

@@ -52,10 +52,10 @@ func chainText(r *doctor.AuditReport) string {
 
 type auditExport struct {
 	After  int64 `default:"0" help:"Only rows after this seal, the last one of an earlier export. 0: from the oldest." placeholder:"SEAL"`
-	Follow bool  `help:"Continue with new rows as they are written."`
+	Follow bool  `help:"Continue with new rows."`
 }
 
-// followEvery is the time between two looks for new rows.
+// followEvery is the time between two polls for new rows.
 const followEvery = time.Second
 
 func (e *auditExport) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

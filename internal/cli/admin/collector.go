@@ -107,7 +107,7 @@ func (d *collectorDelete) Run(ctx context.Context, term *cli.Console, cl *client
 
 type collectorShow struct {
 	documentName
-	Source bool `help:"Print only the document as it was applied."`
+	Source bool `help:"Print only the applied document."`
 }
 
 func (s *collectorShow) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

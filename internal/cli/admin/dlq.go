@@ -61,7 +61,7 @@ func deadLetterHead(l *client.DeadLetterDocument, room int) string {
 	t.Field("root slice", l.Root)
 	t.Field("waited for by", l.Stack)
 	t.Field("origin", l.Origin)
-	t.Field("given up by", l.Service)
+	t.Field("abandoned by", l.Service)
 	t.Field("items", l.Items)
 	t.Field("deliveries", l.Deliveries)
 	t.Say("requeued", "%v times", l.Requeued)

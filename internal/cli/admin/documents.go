@@ -109,7 +109,7 @@ func (d *documents) controlledText(c *client.ControlledDocument) string {
 	case c.Unchanged:
 		text += " was not paused"
 	default:
-		text += " goes on"
+		text += " continues"
 	}
 	return text + cli.If(paused && c.Waiting > 0, "; waiting meanwhile: %v", cli.Plural(c.Waiting, d.waits)) +
 		cli.If(c.NextDue != nil, "; due next %v", c.NextDue)

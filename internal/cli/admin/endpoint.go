@@ -82,7 +82,7 @@ func doers(e *client.Endpoint) string {
 	}
 }
 
-// served reports whether services listen on an endpoint; nodes do the work of the others.
+// served reports whether services listen on an endpoint; nodes do the work of the rest.
 func served(e *client.Endpoint) bool {
 	kind, _ := workqueue.TargetKind(e.Name)
 	return kind == workqueue.KindEndpoint
@@ -264,7 +264,7 @@ type endpointsSet struct {
 	Namespaces  []string          `help:"Namespaces whose runs and collectors may use it, or all." placeholder:"NAME,…"`
 	ChunkCap    string            `enum:",0" default:"" help:"0 forgets the size above which whole requests fail; nodes find that cap automatically." placeholder:"0"`
 	IfWas       map[string]string `help:"Refuse the change unless the setting has this value; repeatable." placeholder:"NAME=VALUE"`
-	Breaker     string            `enum:",closed" default:"" help:"closed means that it is no outage: for 10 minutes failures use up attempts. Nodes open it automatically." placeholder:"closed"`
+	Breaker     string            `enum:",closed" default:"" help:"closed means that it is not an outage: for 10 minutes failures use up attempts. Nodes open it automatically." placeholder:"closed"`
 }
 
 type requestRate float64
@@ -306,7 +306,7 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	})(done, err)
 }
 
-// warnIfUnknown warns of a name that may be misspelt.
+// warnIfUnknown warns of a name that may be misspelled.
 func (e *endpointsSet) warnIfUnknown(term *cli.Console, list []client.Endpoint) {
 	var known []string
 	for i := range list {
@@ -367,7 +367,6 @@ type endpointsCanary struct {
 	None  bool    `xor:"share" required:"" help:"Send none to it; requests that no service has received return to NAME."`
 }
 
-// wholeShare is 100 percent.
 const wholeShare = 100
 
 func (e *endpointsCanary) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {

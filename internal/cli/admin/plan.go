@@ -21,7 +21,7 @@ import (
 type planCommands struct {
 	Apply  applyDocument[planKind] `cmd:"" help:"Save a plan: the next version of its name, unless nothing has changed."`
 	List   planList                `cmd:"" help:"List saved plans, or the versions of one."`
-	Show   planShow                `cmd:"" help:"Show a plan as it was applied."`
+	Show   planShow                `cmd:"" help:"Show an applied plan."`
 	Infer  planInfer               `cmd:"" help:"Propose a JSON Schema of items, from the first rows of a file."`
 	Types  planTypes               `cmd:"" help:"Write Go or TypeScript types of what each step's service reads."`
 	Delete planDelete              `cmd:"" help:"Delete a plan; runs keep what they started with."`
@@ -58,9 +58,9 @@ type planList struct {
 func (p *planList) Validate() error {
 	switch {
 	case p.Name == "" && p.Before != 0:
-		return errors.New("--before goes on with versions of a plan; name it, or use --after")
+		return errors.New("--before continues with versions of a plan; name it, or use --after")
 	case p.Name != "" && p.After != "":
-		return errors.New("--after goes on with plans; use --before for versions of one")
+		return errors.New("--after continues with plans; use --before for versions of one")
 	}
 	return nil
 }

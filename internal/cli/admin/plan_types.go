@@ -138,7 +138,7 @@ func typesText(plan, lang string, steps []stepInput) (string, error) {
 		name := unusedName(exportedName(s.step)+"Input", names)
 		var shape inputShape
 		if err := json.Unmarshal(s.schema, &shape); err != nil {
-			return "", fmt.Errorf("endpoint %s: what it reads is no JSON Schema: %w", s.endpoint, err)
+			return "", fmt.Errorf("endpoint %s: what it reads is not a JSON Schema: %w", s.endpoint, err)
 		}
 		fmt.Fprintf(&b, "\n// %s is what endpoint %s reads in step %s.\n", name, s.endpoint, s.step)
 		if lang == "go" {

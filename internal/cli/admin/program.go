@@ -230,7 +230,7 @@ func (c *file) add(name string, v strictyaml.Value) error {
 		return v.Wrong("one value")
 	}
 	if _, twice := c.settings[name]; twice {
-		return v.Fail("%s stands twice", name)
+		return v.Fail("%s appears twice", name)
 	}
 	c.settings[name] = v
 	return nil

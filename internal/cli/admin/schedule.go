@@ -19,7 +19,7 @@ import (
 type scheduleCommands struct {
 	Apply   applyDocument[scheduleKind]  `cmd:"" help:"Save a schedule, or change it."`
 	List    scheduleList                 `cmd:"" help:"List schedules: when each is due, and the outcome of its last due time."`
-	Show    scheduleShow                 `cmd:"" help:"Show a schedule as it was applied, and its state."`
+	Show    scheduleShow                 `cmd:"" help:"Show an applied schedule and its state."`
 	Preview schedulePreview              `cmd:"" help:"Show when a schedule, saved or in a file, is due next."`
 	History scheduleHistory              `cmd:"" help:"List a schedule's due times, newest first, and the outcome of each."`
 	RunNow  scheduleRunNow               `cmd:"" help:"Start a run of a schedule immediately."`
@@ -32,7 +32,7 @@ type scheduleKind struct{}
 
 func (scheduleKind) documents() *documents {
 	return &documents{
-		noun: "schedule", most: schedule.MaxBytes, waits: "due time", dropped: "; its runs go on",
+		noun: "schedule", most: schedule.MaxBytes, waits: "due time", dropped: "; its runs continue",
 		parse: func(name string, text []byte) error { _, err := schedule.Parse(name, text); return err },
 		apply: func(ctx context.Context, cl *client.Client, name string, text io.Reader) (client.AppliedDocument, error) {
 			return cl.ApplySchedule(ctx, client.ApplyScheduleParams{Name: name}, cli.YAML, text)

@@ -29,7 +29,6 @@ type simulateCommand struct {
 	DoneBy  string   `help:"Report whether the run ends by the first such time after its start." placeholder:"TIME"`
 }
 
-// simulation is the result.
 type simulation struct {
 	Plan   string     `json:"plan"`
 	Items  int64      `json:"items"`

@@ -53,7 +53,6 @@ func (s *size) UnmarshalText(text []byte) error {
 	return err
 }
 
-// daysOrTime is a duration, or a number of days.
 type daysOrTime time.Duration
 
 func (a *daysOrTime) UnmarshalText(text []byte) error {

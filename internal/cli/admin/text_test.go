@@ -108,7 +108,7 @@ func TestItemsOfOneBatch(t *testing.T) {
 	}
 }
 
-// An invariant is told in words, whether it holds or not.
+// An invariant is reported in words, whether it holds or not.
 func TestInvariantsHaveWords(t *testing.T) {
 	t.Parallel()
 	holds := reportText(&doctor.Report{})

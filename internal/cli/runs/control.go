@@ -77,14 +77,14 @@ func pausedText(done *client.Controlled) string {
 	text := runsText(done) + " paused: nothing more is sent to services" + cli.If(done.Slices > 0,
 		"\nin flight: %v in %v; their answers are still recorded", itemCount(done.Items), cli.Plural(done.Slices, "request"))
 	if done.Run == nil {
-		return text + "\nruns that are started from now on are not paused\nresume with: tranche run resume --all"
+		return text + "\nnew runs are not paused\nresume with: tranche run resume --all"
 	}
 	return text + "\nresume with: tranche run resume " + *done.Run
 }
 
 type runResume struct {
 	whichRuns
-	MaxFailed *string `help:"Allow this many failed items from now on: 500, 1% or none." placeholder:"N"`
+	MaxFailed *string `help:"Allow this many failed items: 500, 1% or none." placeholder:"N"`
 }
 
 func (r *runResume) Validate() error {

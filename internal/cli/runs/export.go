@@ -37,7 +37,7 @@ type runExport struct {
 	Parts   bool     `help:"The results and errors of all steps, in place of the result."`
 	Flat    bool     `help:"A column for each field of payloads and results, with --include payload for the payloads."`
 	Columns []string `help:"Only these columns, in this order; with --flat any of its columns." placeholder:"A,B"`
-	Raw     bool     `help:"Write CSV cells as they are, also those that a spreadsheet would run as formulas."`
+	Raw     bool     `help:"Write CSV cells unchanged, also those that a spreadsheet would run as formulas."`
 	Out     string   `short:"o" xor:"to" help:"The file to write; standard output when absent." placeholder:"FILE"`
 
 	Dir    string `xor:"to" help:"Write each result to a separate file in this new directory, with an index." placeholder:"DIR"`
@@ -66,7 +66,7 @@ func (r *runExport) Validate() error {
 	return cmp.Or(unknown, err)
 }
 
-// formatOf returns the format that was asked for, or else that of the file's name.
+// formatOf returns the requested format, or else that of the file's name.
 func formatOf(asked, name string) (string, error) {
 	if asked != "" {
 		return asked, nil

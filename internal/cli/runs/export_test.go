@@ -27,7 +27,7 @@ func TestWriteWholeReplacesOnlyPlainFiles(t *testing.T) {
 		t.Errorf("the link is gone: %v, %v", info, err)
 	}
 	if info, err := os.Lstat(os.DevNull); err != nil || info.Mode()&os.ModeDevice == 0 {
-		t.Errorf("%s is no device any more: %v, %v", os.DevNull, info, err)
+		t.Errorf("%s is not a device any more: %v, %v", os.DevNull, info, err)
 	}
 	testenv.Same(t, testenv.Must(os.Stat(plain))(t).Mode().Perm()&0o077, 0, "others may read the export")
 }
@@ -65,12 +65,12 @@ func TestExportOfFiles(t *testing.T) {
 	}
 	// When it is interrupted, there is no index, and a directory with something in it is refused.
 	_, err := exportTo(t, r, strings.NewReader(exported[:len(exported)-20]))
-	testenv.Says(t, err, "was interrupted", "an export that breaks off")
+	testenv.Says(t, err, "was interrupted", "an export that ends early")
 	_, err = os.Stat(filepath.Join(dir, "index.ndjson"))
 	testenv.Is(t, err, os.ErrNotExist, "an interrupted export has an index")
 	_, err = exportTo(t, r, strings.NewReader(exported))
 	testenv.Says(t, err, "--resume", "into a directory that is not empty")
-	// It goes on: what is there and right stays, what is wrong is written again, and a link is not followed.
+	// It continues: what is there and right stays, what is wrong is written again, and a link is not followed.
 	outside := filepath.Join(t.TempDir(), "outside")
 	testenv.NoError(t, errors.Join(os.WriteFile(outside, []byte("mine"), 0o600),
 		os.Remove(filepath.Join(dir, "a.json")), os.Symlink(outside, filepath.Join(dir, "a.json"))))

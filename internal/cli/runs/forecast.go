@@ -156,7 +156,7 @@ func spanText(s *client.Span) string {
 	return from + " to " + to + " " + unit
 }
 
-// endsText is when a run ends, and whether that is in time.
+// endsText is when a run ends, and whether that is before its deadline.
 func endsText(run *client.RunSummary) string {
 	text, by := endText(run), run.DoneBy
 	if by == nil || run.State == "cancelled" || run.FinishedAt != nil && !run.FinishedAt.After(*by) {
@@ -172,7 +172,7 @@ func endsText(run *client.RunSummary) string {
 	case run.AtRisk != nil:
 		return text + ", " + run.AtRisk.Late + " late for " + clock(*by)
 	}
-	return text + ", to be done by " + clock(*by)
+	return text + ", done by " + clock(*by)
 }
 
 func endText(run *client.RunSummary) string {

@@ -20,9 +20,9 @@ type runRerun struct {
 	chosen
 	failedAt
 	Step              string              `help:"Of this step; without it, what failed at any step." placeholder:"NAME"`
-	Chunk             *workqueue.Adaptive `help:"Items in a request from now on, 1 to 8192, or auto." placeholder:"N|auto"`
-	InFlight          *workqueue.Adaptive `help:"Requests in flight from now on, 1 to 10000, or auto." placeholder:"N|auto"`
-	Endpoint          string              `help:"Where requests go from now on; requests in flight stay." placeholder:"NAME"`
+	Chunk             *workqueue.Adaptive `help:"Items in each new request, 1 to 8192, or auto." placeholder:"N|auto"`
+	InFlight          *workqueue.Adaptive `help:"Requests in flight, 1 to 10000, or auto." placeholder:"N|auto"`
+	Endpoint          string              `help:"Where new requests go; requests in flight stay." placeholder:"NAME"`
 	Canary            int                 `within:"0," help:"Run a spread sample of N items first, and hold back the rest." placeholder:"N"`
 	CanaryAutoApprove bool                `help:"Release the rest if no more of the sample fails than the run's --max-failed allows."`
 	Reason            string              `help:"Why, for the audit log." placeholder:"TEXT"`
@@ -42,7 +42,7 @@ func (r *runRerun) Validate() error {
 }
 
 func (r *runRerun) Run(ctx context.Context, term *cli.Console, cl *client.Client) error {
-	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were set going", each: true,
+	rerun := redoing[client.Rerun]{chosen: &r.chosen, dry: r.DryRun, add: addReruns, did: "were rerun", each: true,
 		items: func(again *client.Rerun) int64 { return again.Items }, ask: asking(r, r.Ref, cl.Rerun)}
 	if r.Canary > 0 {
 		rerun.once = "--canary"

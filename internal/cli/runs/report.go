@@ -69,7 +69,7 @@ func reportHead(r *client.ReportDocument) string {
 	t.Row("run", r.ID)
 	t.Field("name", r.Name)
 	t.Row("plan", planText(r.Plan, r.PlanVersion))
-	linkRows(&t, r.FromRun, r.CarriedOn)
+	linkRows(&t, r.FromRun, r.ContinuedBy)
 	t.Field("source", r.Source)
 	t.Row("started", startedBy(r.CreatedAt, r.CreatedBy))
 	t.Row("state", r.State+cli.If(r.FinishedAt != nil, " at %v", r.FinishedAt))
@@ -143,7 +143,7 @@ func reportTime(r *client.ReportDocument) string {
 		Row: func(g *client.GenerationReport) []any {
 			ended := g.Ended
 			if g.EndedAt == nil {
-				ended = "goes on"
+				ended = "continues"
 			}
 			return []any{g.Generation, exactly(g.WaitingSeconds), exactly(g.WorkingSeconds), exactly(g.PausedSeconds),
 				exactly(g.ClosingSeconds), exactly(g.Seconds), g.Done, g.Failed, cli.Pace(g.Rate), ended}
@@ -231,8 +231,8 @@ func reportAgainst(r *client.ReportDocument) string {
 		text += cli.Text("  list of items: %v; results: %v\n", sameness(r.Digests.Items, a.Digests.Items),
 			sameness(r.Digests.Results, a.Digests.Results))
 	}
-	text += cli.If(len(a.CarriedOn) > 0, "  this run counts as one with %v, which it continues\n",
-		strings.Join(a.CarriedOn, ", ")) + cli.If(a.Note != "", "  %v\n", a.Note)
+	text += cli.If(len(a.Continues) > 0, "  this run counts as one with %v, which it continues\n",
+		strings.Join(a.Continues, ", ")) + cli.If(a.Note != "", "  %v\n", a.Note)
 	example := func(d *client.Difference) string {
 		return cli.Text("      %v  %v → %v\n", d.Key, standingText(d.There), standingText(d.Here))
 	}
@@ -338,7 +338,7 @@ func groupOrigin(g *client.ErrorGroup) string {
 		when = between(*g.First, *g.Last)
 	}
 	return accepted + cli.Join(", ", cli.Text("step %v%v", g.Step,
-		cli.If(g.Optional, " (optional: the items went on without it)")), when,
+		cli.If(g.Optional, " (optional: the items continued without it)")), when,
 		cli.If(len(g.Services) > 0, "by %v", strings.Join(g.Services, ", ")))
 }
 

@@ -116,7 +116,7 @@ func runHead(run *client.RunDocument) string {
 	t.If(len(run.Steps) > 1, "progress", "%v of all parts", percent(run.Progress))
 	t.If(run.Skipped > 0, "skipped", "%v duplicates at intake", run.Skipped)
 	runRules(&t, run)
-	linkRows(&t, run.FromRun, run.CarriedOn)
+	linkRows(&t, run.FromRun, run.ContinuedBy)
 	t.Field("source", run.Source)
 	runTimes(&t, run)
 	for _, name := range slices.Sorted(maps.Keys(run.Params)) {
@@ -166,7 +166,7 @@ func runTimes(t *cli.Table, run *client.RunDocument) {
 	}
 }
 
-// doneByText is when a run is to be done, and whether it will be.
+// doneByText is a run's deadline, and whether it will be met.
 func doneByText(run *client.RunDocument) string {
 	text := cli.Moment(*run.DoneBy) + cli.If(run.Gentle, ", gently")
 	late := run.At.Sub(*run.DoneBy)
@@ -308,7 +308,7 @@ func relationText(s *client.StepView) string {
 	}
 	return cli.Join("; ", cli.TargetText(s.Endpoint)+direct,
 		cli.If(len(s.Needs) > 0, "needs %v", strings.Join(s.Needs, ", ")), seenText(s), waits,
-		cli.If(s.Optional, "optional: others go on without it"))
+		cli.If(s.Optional, "optional: others continue without it"))
 }
 
 func seenText(s *client.StepView) string {
@@ -369,7 +369,7 @@ func groupsText(found *client.PayloadGroups, _ int) string {
 	return t.String()
 }
 
-func linkRows(t *cli.Table, from *string, carriedOn []string) {
+func linkRows(t *cli.Table, from *string, continuedBy []string) {
 	t.If(from != nil, "continues", "run %v", from)
-	t.If(len(carriedOn) > 0, "carried on by", "run %v", strings.Join(carriedOn, ", "))
+	t.If(len(continuedBy) > 0, "continued by", "run %v", strings.Join(continuedBy, ", "))
 }

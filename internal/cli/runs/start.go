@@ -180,7 +180,7 @@ func startedText(s *client.Started) string {
 		cli.If(s.Invalid > 0, " (%v invalid, which failed: tranche run errors %v)", s.Invalid, s.Run) +
 		cli.If(s.Key != "", ", keys from %v", s.Key)
 	if s.DoneBy != nil {
-		text += "\nto be done by " + cli.Ahead(*s.DoneBy)
+		text += "\ndone by " + cli.Ahead(*s.DoneBy)
 	}
 	return text
 }
@@ -380,7 +380,7 @@ type itemFlags struct {
 	Source  string `json:"sql_source,omitempty" help:"Source to query, from serve --connections." placeholder:"NAME"`
 	Stream  string `json:"stream,omitempty" help:"A JetStream stream whose messages are the items, up to the last that it has now." placeholder:"NAME"`
 	Subject string `json:"stream_subject,omitempty" help:"Of the stream, only messages of this subject; may have wildcards." placeholder:"SUBJECT"`
-	FromSeq uint64 `json:"stream_from,omitempty" help:"Of the stream, only messages from this sequence on." placeholder:"SEQ"`
+	FromSeq uint64 `json:"stream_from,omitempty" help:"Of the stream, only messages starting with this sequence." placeholder:"SEQ"`
 
 	From    string   `json:"from_run,omitempty" help:"Continue an earlier run with items of it, by its plan and parameters unless others are given." placeholder:"RUN"`
 	State   []string `json:"from_states,omitempty" enum:"failed,missing,cancelled" help:"With --from, which items: failed, missing or cancelled; repeatable. Default: all these." placeholder:"STATE"`

@@ -85,7 +85,7 @@ func TestAnExplanationReadsWell(t *testing.T) {
 	t.Parallel()
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	since, next := now.Add(-90*time.Second), now.Add(30*time.Second)
-	resume := client.Advice{Do: "let it go on", Command: "tranche run resume R"}
+	resume := client.Advice{Do: "let it continue", Command: "tranche run resume R"}
 	e := &client.Explanation{Run: workqueue.NewRunID().String(), Plan: "year-end\x1b[31m",
 		State: "running", Items: 1_000_000,
 		Done: 999_588, Missing: 412, At: now, Summary: "412 of 1,000,000 items are missing: waiting for a service",

@@ -59,7 +59,7 @@ func (p *page) picture(name, theme, path, part string) {
 	testenv.NoError(p, err)
 }
 
-// yearEnd is a run of three steps, of which some items fail, with a pause, a note and a re-run.
+// yearEnd is a run of three steps, of which some items fail, with a pause, a note and a rerun.
 func (s *stack) yearEnd() workqueue.RunID {
 	s.Helper()
 	svc, err := endpoints.New(testenv.Conn(s.T, s.NS), endpoints.Config{Name: "bank", Version: "2.4.0", Log: zap.NewNop()})

@@ -1,9 +1,9 @@
 // Package browsertest_test holds tests of the dashboard in a real browser: people's ways through it, on the keyboard,
 // on a phone and in the dark, with each role, against hostile data and over a restart of the server.
 //
-// One headless Chromium serves all tests of a process, and each page is a browser context of its own: no test sees the
+// One headless Chromium serves all tests of a process, and each page is a separate browser context: no test sees the
 // cookies of another. What a page writes to its console as an error, what its content security policy refuses and what
-// it asks for in vain fail the test that opened it. Behind the pages stand real servers, nodes, services and databases.
+// it requests without an answer fail the test that opened it. Servers, nodes, services and databases are real.
 //
 // Chromium, or Chrome, is found in PATH, or where the variables CHROMIUM or CHROME say; `make deps` installs it.
 package browsertest_test
@@ -36,8 +36,8 @@ func TestDashboard(t *testing.T) { //nolint:tparallel // what is measured runs a
 		t.Run("a proxy", behindAProxy(b))
 		for name, walk := range map[string]func(*stack, *page){
 			"keyboard": keyboard, "what goes wrong is seen": watchersSee, "health is an inbox": healthIsAnInbox,
-			"from a file to its end": fromAFileToItsEnd, "a part is made again": aPartIsMadeAgain,
-			"a run that has ended": aRunThatHasEnded, "two runs compared": twoRunsCompared,
+			"from a file to its end": fromAFileToItsEnd, "a part is recomputed": aPartIsMadeAgain,
+			"a run that ended": aRunThatHasEnded, "two runs compared": twoRunsCompared,
 			"why nothing starts": whyNothingStarts, "a list that says why": aListThatSaysWhy,
 			"a run that stands": aRunThatStands, "items in groups": itemsInGroups, "find and choose": findAndChoose,
 			"a gate": aGate, "a gate that changes": aGateThatChanges,

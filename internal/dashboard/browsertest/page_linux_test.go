@@ -177,7 +177,7 @@ func (p *page) until(what, expression string) {
 			return
 		}
 		if time.Now().After(deadline) {
-			p.Fatalf("waited in vain: %s: %s\n%s", what, expression, p.state())
+			p.Fatalf("timed out: %s: %s\n%s", what, expression, p.state())
 		}
 		<-time.After(20 * time.Millisecond)
 	}
@@ -195,7 +195,6 @@ func eval[V any](p *page, expression string) V {
 	return value
 }
 
-// run runs a script for what it does.
 func (p *page) run(script string) {
 	p.Helper()
 	eval[bool](p, "("+script+", true)")

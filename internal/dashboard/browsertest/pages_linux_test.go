@@ -135,7 +135,7 @@ func (p *page) opens(on string, dialogs [][]string) {
 	}
 }
 
-// inBothThemes checks all in the light theme, and colours in the dark one.
+// inBothThemes checks all in the light theme, and colors in the dark one.
 func (p *page) inBothThemes(how string) {
 	p.Helper()
 	p.inTheme("light")
@@ -259,7 +259,7 @@ func keyboard(s *stack, p *page) {
 	p.has("item-page")
 	p.until("the item", `new URLSearchParams(location.search).get("key") === "C42"`)
 
-	// A re-run by keys alone.
+	// A rerun by keys alone.
 	p.visit("/runs/" + done.String() + "/errors")
 	p.tabTo("rerun-failed")
 	p.press(kb.Enter)
@@ -290,7 +290,7 @@ func (p *page) chord(first, second string) {
 	p.Helper()
 	p.run(`window.__heard || [true, false].forEach((capture) => // before the page itself hears a key, and after
 		addEventListener("keydown", () => window.__heard.push(performance.now()), {capture}))`)
-	testenv.Until(p, patience, "the keys of a chord come at once", func() bool {
+	testenv.Until(p, patience, "the keys of a chord come together", func() bool {
 		p.run(`window.__heard = []`)
 		p.press(first, second)
 		return eval[float64](p, `window.__heard.at(-1) - window.__heard[0]`) < float64(chordWithin.Milliseconds())
@@ -567,7 +567,7 @@ func manyTabs(b *browser) func(*testing.T) {
 			p.visit("/runs/" + run.String())
 		}
 		for _, p := range tabs[7:] {
-			p.until("it has ended", `document.querySelector('h1 [data-state]')?.dataset.state === "completed" &&
+			p.until("it ended", `document.querySelector('h1 [data-state]')?.dataset.state === "completed" &&
 				document.querySelector('`+at("legend-6")+`')?.innerText.includes("3")`)
 		}
 	}
@@ -684,7 +684,7 @@ func healthIsAnInbox(s *stack, p *page) {
 	p.says("verdict", "All is well")
 }
 
-// ofFailed clicks on the card of failed items: on a slow machine health tells of others, for a while.
+// ofFailed clicks on the card of failed items: on a slow machine health reports others, for a while.
 func (p *page) ofFailed(test string) {
 	p.Helper()
 	p.clickOn(test, `[data-kind="failed_items"] `+at(test))

@@ -60,7 +60,7 @@ func fromAFileToItsEnd(s *stack, p *page) {
 	p.has("run-page")
 	run := runOf(p)
 
-	// It is followed live: as the service goes on, the page says so.
+	// It is followed live: as the service continues, the page says so.
 	p.until("it runs", `document.querySelector('h1 [data-state]')?.dataset.state === "running"`)
 	for range 5 {
 		service.gate <- struct{}{}
@@ -131,7 +131,7 @@ func supposedBySlider(s *stack, p *page) {
 	p.says("knob-priority", "It is now 3")
 	testenv.Same(s, s.number(priority), 3, "the priority after a conflict")
 	p.press("\r")
-	s.until("it is set all the same", `SELECT count(*) FROM batchrun WHERE priority = 7`)
+	s.until("it is set anyway", `SELECT count(*) FROM batchrun WHERE priority = 7`)
 }
 
 func runOf(p *page) string {
@@ -165,7 +165,7 @@ func (p *page) drop(test, name, text string) {
 	})()`, body, name, at(test)))
 }
 
-// A range on the map is selected with the mouse, and its parts are made again; a part of one item on its page.
+// A range on the map is selected with the mouse, and its parts are recomputed; a part of one item on its page.
 func aPartIsMadeAgain(s *stack, p *page) {
 	s.listen(&bills{codes: threeBad})
 	run := s.load(request("again", "statement"), 500, plainItem)
@@ -180,7 +180,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.says("reset-tried", "would be recomputed")
 	p.click("reset-go")
 	p.lacks("reset-dialog")
-	s.until("parts are made again", `SELECT count(*) FROM work_result WHERE generation = 2`)
+	s.until("parts are recomputed", `SELECT count(*) FROM work_result WHERE generation = 2`)
 	s.ended(run)
 
 	p.visit("/runs/" + run.String() + "/item?key=C3")
@@ -188,7 +188,7 @@ func aPartIsMadeAgain(s *stack, p *page) {
 	p.click("reset-part")
 	p.has("reset-dialog")
 	p.click("reset-go")
-	s.until("the part is made again", `SELECT count(*) FROM work_result WHERE ordinal = 3 AND generation =
+	s.until("the part is recomputed", `SELECT count(*) FROM work_result WHERE ordinal = 3 AND generation =
 	(SELECT max(generation) FROM batchrun) AND generation > 2`)
 }
 
@@ -277,7 +277,7 @@ func aListThatSaysWhy(s *stack, p *page) {
 	s.until("it is set anyway", `SELECT count(*) FROM endpoint_setting WHERE max_in_flight = 7`)
 }
 
-// A screen on a wall shows what goes on and what needs attention, as it changes, in large type and without controls.
+// A screen on a wall shows what continues and what needs attention, as it changes, in large type and without controls.
 func aWall(s *stack, p *page) {
 	p.inTheme("light")
 	p.do("be a wall", chromedp.EmulateViewport(3840, 2160))
@@ -311,7 +311,7 @@ func aRunThatHasEnded(s *stack, p *page) {
 	whatHappened(p, run)
 }
 
-// Whoever goes to another page is at its heading, which is read out, however he went there.
+// A user who goes to another page is at its heading, which is read out, by any way.
 func focusFollows(s *stack, p *page) {
 	at := func(heading string) {
 		s.Helper()
@@ -330,7 +330,7 @@ func focusFollows(s *stack, p *page) {
 	p.click("run-link")
 	at("October")
 	p.press(kb.Tab)
-	p.until("Tab goes on from there",
+	p.until("Tab continues from there",
 		`document.activeElement?.closest("#main") && document.activeElement.tagName !== "H1"`)
 }
 
@@ -363,7 +363,7 @@ func failuresAreAccepted(s *stack, p *page, run workqueue.RunID) {
 	testenv.Same(s, s.number(`SELECT accepted FROM batchrun`), 2, "items are accepted")
 }
 
-// An operator corrects the data of an item on its page: what is no JSON cannot be sent, numbers keep their digits, and
+// An operator corrects the data of an item on its page: what is not JSON cannot be sent, numbers keep their digits, and
 // what the item had stays known.
 func dataIsCorrected(s *stack, p *page, run workqueue.RunID) {
 	p.visit("/runs/" + run.String() + "/item?key=C5")
@@ -566,7 +566,7 @@ func itemsInGroups(s *stack, p *page) {
 	p.says("groups-table", fmt.Sprintf("%d,%03d", failed/1000, failed%1000))
 }
 
-// Search from anywhere finds runs, pages and items; several runs are acted on at once; a tab says how its run goes.
+// Search from anywhere finds runs, pages and items; several runs are acted on together; a tab says how its run goes.
 func findAndChoose(s *stack, p *page) {
 	first := s.load(request("alpha", "nobody"), 100, plainItem)
 	s.load(request("beta", "nobody"), 100, plainItem)
@@ -628,7 +628,7 @@ func aFailFastLimitThatHolds(s *stack, p *page) {
 	p.visit("/runs/" + run.String())
 	p.says("hold", "too many first outcomes failed")
 	p.says("hold", "bad_payload")
-	p.until("what changes nothing is the first button, and to go on the last one before the menu",
+	p.until("what changes nothing is the first button, and to continue the last one before the menu",
 		`(([first, ...all]) => first.dataset.test === "errors" && all.at(-2).dataset.test === "resume")(
 			[...document.querySelectorAll(".page-actions .btn")])`)
 	p.accessible("a run that its fail-fast limit holds")
@@ -666,8 +666,8 @@ func withoutAddress() *bills {
 	}}
 }
 
-// Who looks at a gate sees what would go on, some of it, and what is other than in the run before; what changes nothing
-// stands first among the buttons, and the word that lets it begin is asked for again.
+// A gate shows what would continue, some of it, and what is other than in the run before; what changes nothing
+// stands first among the buttons, and the word that lets it begin is requested again.
 func aGate(s *stack, p *page) {
 	service := withoutAddress()
 	s.listen(service)
@@ -709,7 +709,7 @@ func aGate(s *stack, p *page) {
 	testenv.Same(s, n, 2, "approvals say why")
 }
 
-// What was done again before a gate while someone looks does not go on by their word: the page says what is other than
+// What was redone before a gate while someone looks does not continue by their word: the page says what is other than
 // they have seen, and asks again with that.
 func aGateThatChanges(s *stack, p *page) {
 	service := withoutAddress()

@@ -56,7 +56,7 @@ func newStack(t *testing.T, config stackConfig) *stack {
 	return s
 }
 
-// wide is a database with so many connections that what a page asks for at once does not wait for its turn: on a
+// wide is a database with so many connections that what a page asks for concurrently does not wait for its turn: on a
 // machine that is stalled it would be told to come again.
 func wide(t *testing.T) *pgxpool.Pool {
 	t.Helper()

@@ -22,7 +22,7 @@ test("depth does not matter", () => {
   assert.equal(write(deep).split("\n").length, 2 * 50_000 - 1);
 });
 
-test("what is no JSON is refused, with its place", () => {
+test("what is not JSON is refused, with its place", () => {
   for (const bad of ["", "{", "[1,]", `{"a"}`, `{"a":1,}`, "[1 2]", "1 2", "tru", `"open`, `"\\"`, "{1:2}", "nul", "+1", "[,1]"]) {
     assert.throws(() => parse(bad), SyntaxError, bad);
     assert.throws(() => JSON.parse(bad), SyntaxError, bad);

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { LAYERS, bandOf, colours, pack, pixel, rgbOf, stateRank, unpack, valueRank } from "../static/app/heatmap/palette.js";
+import { LAYERS, bandOf, colors, pack, pixel, rgbOf, stateRank, unpack, valueRank } from "../static/app/heatmap/palette.js";
 import { State, UNLOADED } from "../static/app/heatmap/store.js";
 
 const theme = {
@@ -35,14 +35,14 @@ test("failed ranks highest, and what is not loaded lowest", () => {
 });
 
 test("what is not highlighted fades", () => {
-  const all = colours(LAYERS.state, theme);
-  const some = colours(LAYERS.state, theme, new Set([State.FAILED]));
+  const all = colors(LAYERS.state, theme);
+  const some = colors(LAYERS.state, theme, new Set([State.FAILED]));
   assert.equal(all[State.FAILED], some[State.FAILED]);
   assert.notEqual(all[State.DONE], some[State.DONE]);
   assert.equal(all[UNLOADED], pixel(theme.unloaded));
 });
 
-test("colours of style sheets are read", () => {
+test("colors of style sheets are read", () => {
   assert.deepEqual(rgbOf(" #fff"), [255, 255, 255]);
   assert.deepEqual(rgbOf("#102030"), [16, 32, 48]);
   assert.deepEqual(rgbOf("rgb(1, 2, 3)"), [1, 2, 3]);

@@ -5,7 +5,7 @@ import { Pyramid } from "../static/app/heatmap/pyramid.js";
 import { draw, levelFor } from "../static/app/heatmap/raster.js";
 import { Plane, State, UNLOADED } from "../static/app/heatmap/store.js";
 import { Viewport } from "../static/app/heatmap/viewport.js";
-import { LAYERS, blendAt, blends, colours, stateRank } from "../static/app/heatmap/palette.js";
+import { LAYERS, blendAt, blends, colors, stateRank } from "../static/app/heatmap/palette.js";
 
 function random(seed) {
   return (n) => (seed = (seed * 48271) % 2147483647) % n;
@@ -124,7 +124,7 @@ test("how many of the items that share a pixel are bad is seen", () => {
   assert.deepEqual([...level.most], [State.DONE, State.DONE, State.FAILED, State.FAILED]);
   assert.ok(level.share[0] < 3 && level.share[2] === 255, `${level.share}`);
   const states = Array.from({ length: 9 }, (_, i) => [i * 20, 0, 0]);
-  const all = colours(LAYERS.state, { dark: false, states, none: [0, 0, 0], ground: [0, 0, 0], unloaded: [0, 0, 0] });
+  const all = colors(LAYERS.state, { dark: false, states, none: [0, 0, 0], ground: [0, 0, 0], unloaded: [0, 0, 0] });
   const red = (most, worst, share) => blends(all)[blendAt(most, worst, share)] & 255;
   assert.equal(red(State.DONE, State.DONE, 255), 100);
   assert.equal(red(State.FAILED, State.FAILED, 255), 120);

@@ -47,7 +47,7 @@ test("each step stands behind all that it needs", () => {
   assert.deepEqual(names(columns([{ name: "only" }])), [["only"]]);
 });
 
-test("a graph of steps has what goes side by side in one column, centred", () => {
+test("a graph of steps has what goes side by side in one column, centered", () => {
   const { boxes, width, height } = placed(stepsOf({ steps: ["a", "b", "both"], needs: [[], [], ["a", "b"]] }));
   const [a, b, both] = boxes;
   assert.equal(a.x, b.x);
@@ -149,7 +149,7 @@ test("a run moves when any count of a step does", () => {
 
 test("a canary's result is that of its generation", () => {
   const run = { generation: 2, done: 900, failed: 50 };
-  assert.equal(outcome(run, undefined), null, "counts of the whole run say nothing of the sample of a re-run");
+  assert.equal(outcome(run, undefined), null, "counts of the whole run say nothing of the sample of a rerun");
   assert.deepEqual(outcome(run, { generations: [{ generation: 1, done: 900, failed: 100 }, { generation: 2, done: 48, failed: 2 }] }), { done: 48, failed: 2 });
   assert.deepEqual(outcome({ generation: 1, done: 19, failed: 1 }, undefined), { done: 19, failed: 1 });
 });

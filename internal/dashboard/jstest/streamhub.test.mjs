@@ -45,7 +45,7 @@ test("tabs share a stream, and who joins is told what the others know", () => {
   assert.deepEqual(open(), []);
 });
 
-test("four are open at once: those that had the focus last", () => {
+test("four are open concurrently: those that had the focus last", () => {
   const { clock, tab, open } = setup();
   const tabs = Array.from({ length: 6 }, (_, i) => {
     const one = tab();

@@ -43,14 +43,14 @@ type column struct {
 
 	rep, def int
 	value    value
-	over     bool // the chunk has ended
+	over     bool // the chunk ended
 }
 
 func (c *column) open(chunk *columnChunk) error {
 	m, start := &chunk.Meta, chunk.start()
 	inside := start >= 4 && start <= c.file.size
 	if !inside || m.Compressed < 0 || m.Compressed > c.file.size-start || m.Values < 0 {
-		return bad("column %s claims to stand outside of the file; it is damaged, write it again", row.Quote(c.name))
+		return bad("column %s claims to be outside of the file; the file is damaged, write it again", row.Quote(c.name))
 	}
 	c.codec, c.at, c.end, c.values = m.Codec, start, start+m.Compressed, m.Values
 	c.left, c.words, c.over = 0, nil, false

@@ -109,7 +109,7 @@ func readFooter(file io.ReaderAt, length int64) (*footer, error) {
 	for i := range f.Groups {
 		for _, c := range f.Groups[i].Chunks {
 			if c.File != "" {
-				return nil, bad("its columns stand in other files; write it as one file")
+				return nil, bad("its columns are in other files; write it as one file")
 			}
 		}
 	}
@@ -193,7 +193,6 @@ func (w *walker) fields(depth int) error {
 // maxPageBytes is the maximum size of a page, packed or not. Writers make pages of a megabyte.
 const maxPageBytes = 64 << 20
 
-// maxPageWindow is the maximum zstd window of a page.
 const maxPageWindow = 32 << 20
 
 // unpackPage unpacks a page to exactly n bytes, the size in its header. More data is damage; nothing beyond n is

@@ -261,7 +261,7 @@ func (p *Reader) takeKey(item *row.Item, f *node) error {
 	}
 	text := f.append(nil, f.leaf.value, p.cfg.MaxDepth)
 	if text == nil {
-		return p.rowError(f.Name, "the key is no text")
+		return p.rowError(f.Name, "the key is not text")
 	}
 	if text[0] == '"' {
 		text = text[1 : len(text)-1]

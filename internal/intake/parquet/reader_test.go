@@ -169,9 +169,9 @@ func TestParquetFilesThatAreBroken(t *testing.T) {
 		"no rows":    {writeParquet(t, accounts(0)), "no rows"},
 		"not at all": {[]byte("id\n1\n"), ""},
 	} {
-		format := intake.Recognise
+		format := intake.Recognize
 		if name == "not at all" {
-			format, c.want = intake.Parquet, "no Parquet file"
+			format, c.want = intake.Parquet, "not a Parquet file"
 		}
 		_, err := readParquet(c.data, intake.Config{Format: format})
 		testenv.Says(t, err, c.want, "%s", name)
@@ -205,7 +205,7 @@ type wide struct {
 	Text string `parquet:"text,dict"`
 }
 
-// A megabyte that an index repeats for every row takes no memory, and is given up.
+// A megabyte that an index repeats for every row takes no memory, and is abandoned.
 func TestParquetBombs(t *testing.T) {
 	t.Parallel()
 	rows := make([]wide, 2000)

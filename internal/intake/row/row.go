@@ -49,7 +49,7 @@ func NameSource(err error, source string) error {
 	return err
 }
 
-// InputError is returned for an input that is unusable entirely or from some point on: empty, of an unknown
+// InputError is returned for an input that is unusable entirely or after some point: empty, of an unknown
 // format, or damaged compressed data.
 type InputError struct {
 	Line   int    // the last line read; 0: none
@@ -167,7 +167,7 @@ func NoKey(kind, key string, names []string) string {
 
 // Nearest returns the name closest to a mistyped one, or "" if none is close.
 func Nearest(name string, known []string) (nearest string) {
-	least := min(2, max(len(name)/4, min(1, len(name)/3))) + 1 // one typo from three characters on, two from eight
+	least := min(2, max(len(name)/4, min(1, len(name)/3))) + 1 // one typo for three characters or more, two for eight
 	for _, k := range known {
 		if d := slips(name, k); d < least {
 			nearest, least = k, d

@@ -131,7 +131,7 @@ func AppendString(dst, text []byte) ([]byte, int) {
 	return quoted, -1
 }
 
-// isPlain reports whether text is ASCII that JSON does not escape. It looks at eight bytes together, in place of the
+// isPlain reports whether text is ASCII that JSON does not escape. It checks eight bytes together, in place of the
 // encoder's one, which took a tenth of the node's processor time for items of 2 kB.
 func isPlain(text []byte) bool {
 	const each, high = 0x0101010101010101, 0x8080808080808080

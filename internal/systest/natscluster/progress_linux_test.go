@@ -19,7 +19,7 @@ import (
 const (
 	// sampleEvery is how often progress is looked at.
 	sampleEvery = 50 * time.Millisecond
-	// lull is the longest time between two outcomes that is no standstill: runs are watched while they are limited to a
+	// lull is the longest time between two outcomes that is not a standstill: runs are watched while they are limited to a
 	// pace at which chunks come several times as often.
 	lull = time.Second
 	// hiccup is the longest that a busy machine is stalled by itself.
@@ -70,7 +70,7 @@ func watch(t *testing.T, pool *pgxpool.Pool, run workqueue.RunID) *progress {
 			}
 		}
 	})
-	t.Cleanup(watching.Wait) // the context has ended by then
+	t.Cleanup(watching.Wait) // the context ended by then
 	return p
 }
 
@@ -114,7 +114,7 @@ func (p *progress) longest(since time.Time) (took time.Duration) {
 	return took
 }
 
-// gaps tells of each standstill that ended after a moment, or goes on.
+// gaps tells of each standstill that ended after a moment, or continues.
 func (p *progress) gaps(since time.Time, tell func(began, ended moment)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -224,7 +224,7 @@ func awaitLeader(t testing.TB, other string, leads func() string) string {
 	return name
 }
 
-// steady is for how long leaders must stay until they count as elected: servers that were asleep may go on for a moment
+// steady is for how long leaders must stay to count as elected: servers that were asleep may continue for a moment
 // as if they still led.
 const steady = 2 * time.Second
 

@@ -66,7 +66,6 @@ func startServers(t testing.TB) *servers {
 	return c
 }
 
-// configure returns the configuration file of a server.
 func (c *servers) configure(i int) string {
 	s := c.servers[i]
 	var routes []string
@@ -151,7 +150,7 @@ func (c *servers) Resume(t testing.TB, names ...string) {
 }
 
 // LameDuck has a server hand over what it leads, send its clients away and end, as an operator does before an upgrade.
-// It returns when the process has ended.
+// It returns when the process ends.
 func (c *servers) LameDuck(t testing.TB, name string) {
 	t.Helper()
 	_, s := c.server(t, name)
@@ -239,13 +238,12 @@ func await(t testing.TB, what string, holds func() bool) {
 	testenv.Until(t, clusterTimeout, what, holds)
 }
 
-// natsProcess is one process of a cluster.
 type natsProcess struct {
 	name, dir, config      string
 	client, route, monitor int // its ports
 
 	cmd   *exec.Cmd
-	ended chan struct{} // closed when the process has ended; nil before the first start
+	ended chan struct{} // closed when the process ends; nil before the first start
 	// paused and isolated are what a test has done to it.
 	paused, isolated bool
 }
@@ -269,7 +267,7 @@ func (s *natsProcess) start(t testing.TB) {
 	s.cmd, s.ended, s.paused = cmd, ended, false
 	await(t, "NATS server "+s.name+" listens", func() bool {
 		if !s.runs() {
-			t.Fatalf("NATS server %s has ended:\n%s", s.name, s.said())
+			t.Fatalf("NATS server %s ended:\n%s", s.name, s.said())
 		}
 		conn, err := net.DialTimeout("tcp", fmt.Sprintf("127.0.0.1:%d", s.client), time.Second)
 		if err != nil {

@@ -134,7 +134,6 @@ func (w *world) startNode() {
 	w.api = where["api"]
 }
 
-// startNodeJS starts the service of examples/node.
 func (w *world) startNodeJS() {
 	w.Helper()
 	cmd := exec.Command("node", w.script)
@@ -248,7 +247,7 @@ func (w *world) wantSound(run workqueue.RunID, endpoint string, items int) (extr
 	}
 	testenv.Same(w, w.number(right, run), items, "results of %d are right", items)
 	testenv.Same(w, w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run), 1,
-		"times the completion was told")
+		"times the completion was reported")
 	if endpoint == interest {
 		return 0
 	}

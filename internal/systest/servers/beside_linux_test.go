@@ -218,7 +218,7 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	c.flushed(1)
 	first := c.fall()
 	const told = `SELECT count(*) FROM run_event WHERE run_id = $1 AND published_at IS NOT NULL AND kind = $2`
-	w.until("both completions are told", func() bool {
+	w.until("both completions are reported", func() bool {
 		return w.number(c.url, told, c.run, "completed") == 1 && w.number(c.url, told, c.batch, "tracker.completed") == 1
 	})
 	w.until("time has passed", func() bool { return w.number(c.url, beatNow) >= beat+4 })
@@ -243,7 +243,7 @@ func TestWhatIsBesideRunsGoesOn(t *testing.T) {
 	if again := c.fall(); again == first {
 		t.Errorf("the schedule's run is %s, which is lost", again)
 	}
-	w.until("both completions are told again", func() bool {
+	w.until("both completions are reported again", func() bool {
 		return w.number(c.url, told, c.run, "completed") == 1 && w.number(c.url, told, c.batch, "tracker.completed") == 1
 	})
 	for kind, of := range map[string]interface{ String() string }{"run": c.run, "tracker": c.batch} {
@@ -261,7 +261,7 @@ func (c *caller) wantLess() {
 		c.Errorf("the add that is there is answered by %+v", a)
 	}
 	const rewound = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound'`
-	testenv.Same(c, c.number(c.url, rewound, c.run), 1, "gaps that the run's history tells of")
+	testenv.Same(c, c.number(c.url, rewound, c.run), 1, "gaps that the run's history reports")
 	var group *tracker.GroupError
 	if err := c.ack(0, 1); !errors.As(err, &group) || group.Group != 1 || group.Groups != 1 {
 		c.Errorf("an ack of items that are lost: %v", err)

@@ -33,7 +33,7 @@ func slowUntil(full *atomic.Bool) func(context.Context, *nodetest.Chunk) error {
 	})
 }
 
-// JetStream's disk is full in the middle of a run. The server keeps the write error permanently: the run goes on
+// JetStream's disk is full in the middle of a run. The server keeps the write error permanently: the run continues
 // because its streams are replaced.
 func TestTheDiskIsFull(t *testing.T) {
 	t.Parallel()
@@ -60,9 +60,9 @@ func TestTheDiskIsFull(t *testing.T) {
 			w.until("everybody is told of the disk", func() bool { return w.tellsOfDisk(run, nc) })
 			ns.FreeDisk(t)
 			room := time.Now()
-			w.until("it goes on", func() bool { return w.done(run) > done+1_000 })
+			w.until("it continues", func() bool { return w.done(run) > done+1_000 })
 			if took := time.Since(room); took > tooLate {
-				t.Errorf("it went on %s after there was room", took)
+				t.Errorf("it continued %s after there was room", took)
 			}
 			w.wantSound(run, items)
 			w.until("every stream takes messages", func() bool { return w.number(`SELECT count(*) FROM stream_fault`) == 0 })
@@ -148,7 +148,6 @@ func (w *world) made(name string) time.Time {
 	return stream.CachedInfo().Created
 }
 
-// replaced reports whether a stream has been made since.
 func (w *world) replaced(name string, since time.Time) bool { return w.made(name).After(since) }
 
 // letter publishes a dead letter, and reports whether JetStream has taken it.
@@ -171,7 +170,7 @@ func (w *world) told(run workqueue.RunID) bool {
 	consumer, err := w.js.OrderedConsumer(w.Context(), wire.StreamEvent, jetstream.OrderedConsumerConfig{
 		FilterSubjects: []string{wire.EventSubject("run.completed")}})
 	if err != nil {
-		return false // it is just being made again
+		return false // it is just being recreated
 	}
 	batch, err := consumer.FetchNoWait(100)
 	if err != nil {
@@ -208,7 +207,7 @@ func TestLettersAndEventsOutliveTheirStreams(t *testing.T) {
 	if w.letter("L2") {
 		t.Fatal("the disk is not full")
 	}
-	second := w.start("statement", items, 100, 4) // the node tells of it, and meets what is broken
+	second := w.start("statement", items, 100, 4) // the node reports it, and meets what is broken
 	w.until("the leader finds no room", func() bool {
 		return w.number(`SELECT count(*) FROM stream_fault WHERE detail <> ''`) > 0
 	})

@@ -24,7 +24,7 @@ type before struct {
 }
 
 // untilPoint starts a long run and a short one, and returns when some of the long one is done. The service waits then
-// until it is told to go on, so that there is enough left to be done.
+// until it is told to continue, so that there is enough left to be done.
 func (w *past) untilPoint() (b before) {
 	w.Helper()
 	w.upTo(items / 4)
@@ -36,12 +36,12 @@ func (w *past) untilPoint() (b before) {
 	return b
 }
 
-// beyondPoint has the nodes go on: a third more of the long run is recorded, the short one completes and is told of,
+// beyondPoint lets the nodes continue: a third more of the long run is recorded, the short one completes, is reported,
 // and a run is made of which no one will know.
 func (w *past) beyondPoint(b *before) (vanished workqueue.RunID) {
 	w.Helper()
 	vanished = w.run("vanished", chunk)
-	w.until("the short run is told of", func() bool {
+	w.until("the short run is reported", func() bool {
 		return w.number(w.url, `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'
 			AND published_at IS NOT NULL`, b.short) == 1
 	})
@@ -71,13 +71,13 @@ func (w *past) wantWhole(url string, b before) {
 	const noted = `SELECT count(*) FROM database_rewind WHERE lost AND to_at > from_at`
 	testenv.Same(w, w.number(url, noted), 1, "gaps were noted")
 	const told = `SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'rewound' AND payload ? 'from'`
-	testenv.Same(w, w.number(url, told, b.long), 1, "gaps that the run's history tells of")
+	testenv.Same(w, w.number(url, told, b.long), 1, "gaps that the run's history reports")
 	facts, err := health.New(database.New(testenv.Connect(w, url))).Health(context.Background(), health.Limits{})
 	gap := func(c health.Condition) bool { return c.Kind == health.DatabaseRewind && c.Severity == health.Critical }
 	if err != nil || !slices.ContainsFunc(facts.Conditions, gap) {
 		w.Errorf("the health knows of %+v, %v", facts, err)
 	}
-	testenv.Same(w, len(w.completions("run", b.short)), 1, "the completion was told under the ids")
+	testenv.Same(w, len(w.completions("run", b.short)), 1, "the completion was reported under the ids")
 	testenv.Same(w, w.number(url, `SELECT count(*) FROM work_slice WHERE error_code = 'deadline'`), 0,
 		"slices waited for their deadline")
 }
@@ -128,7 +128,7 @@ func TestStandbyThatLagsTakesOver(t *testing.T) {
 	}
 }
 
-// A backup is put back under nodes that were stopped meanwhile, and under ones that went on.
+// A backup is put back under nodes that were stopped meanwhile, and under ones that continued.
 func TestBackupIsPutBack(t *testing.T) {
 	t.Parallel()
 	for name, restarted := range map[string]bool{"nodes live through it": false, "nodes are started afterwards": true} {
@@ -168,7 +168,7 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	w := setupPast(t, at(front.Addr()))
 	b := w.untilPoint()
 	w.upTo(0)
-	w.until("the short run is told of", func() bool {
+	w.until("the short run is reported", func() bool {
 		return w.number(w.url, `SELECT count(*) FROM batchrun WHERE id = $1 AND state = 'completed'`, b.short) == 1
 	})
 	done := w.number(w.url, doneOf, b.long)
@@ -181,13 +181,13 @@ func TestSynchronousStandbyTakesOver(t *testing.T) {
 	w.wantSound(standby.URL(), "long", b.long, items)
 	w.wantSound(standby.URL(), "short", b.short, 2*chunk)
 	w.wantInvariants(standby.URL())
-	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
+	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are reported")
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM database_rewind`), 1, "times the take-over was noted")
 	testenv.Same(t, w.number(standby.URL(), `SELECT count(*) FROM run_event WHERE kind = 'rewound'`), 0,
-		"runs tell of a loss")
+		"runs report a loss")
 }
 
-// The database moves to another server by a dump, while the nodes are stopped and the service goes on.
+// The database moves to another server by a dump, while the nodes are stopped and the service continues.
 func TestADumpIsRestoredElsewhere(t *testing.T) {
 	t.Parallel()
 	old, other := testenv.Postgres(t), testenv.Postgres(t)
@@ -201,5 +201,5 @@ func TestADumpIsRestoredElsewhere(t *testing.T) {
 	w.wantSound(w.url, "long", b.long, items)
 	w.wantSound(w.url, "short", b.short, 2*chunk)
 	w.wantInvariants(w.url)
-	testenv.Same(t, w.number(w.url, `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are told of")
+	testenv.Same(t, w.number(w.url, `SELECT count(*) FROM database_rewind WHERE lost`), 0, "gaps are reported")
 }

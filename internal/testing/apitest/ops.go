@@ -38,7 +38,7 @@ func (b *Bench) Told(open, aside int) {
 		}
 	}
 	if found != [2]int{open, aside} {
-		b.Errorf("%v are told and put aside; want %d and %d: %s", found, open, aside, text)
+		b.Errorf("%v are told and muted; want %d and %d: %s", found, open, aside, text)
 	}
 }
 

@@ -89,7 +89,7 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 	}
 	var read json.RawMessage
 	if err := json.NewDecoder(answer.Body).Decode(&read); err != nil { // the rest comes later
-		b.Errorf("%s: the answer %d breaks off after %q: %v", path, answer.StatusCode, read, err)
+		b.Errorf("%s: the answer %d ends early after %q: %v", path, answer.StatusCode, read, err)
 	}
 	return answer.StatusCode, string(read)
 }

@@ -10,7 +10,6 @@ import (
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// elsewhere is a second endpoint.
 const elsewhere = "elsewhere"
 
 // bench has, in addition to what all tests of the store have, what those of this package need.

@@ -160,7 +160,7 @@ func (s *simulation) views() {
 		if st.Ready != int64(p.ready.Count()) || st.Done != int64(p.done.Count()) || st.Failed != int64(p.failed.Count()) ||
 			st.Skipped != int64(p.skipped.Count()) || st.InFlight+st.Scheduled != int64(p.live.Count()) ||
 			st.Held != int64(p.held.Count()) || st.Waiting < st.Held {
-			s.failf("step %s is told of as %+v: %s", st.Name, *st, s.tally())
+			s.failf("step %s is reported as %+v: %s", st.Name, *st, s.tally())
 		}
 	}
 	e, err := health.New(s.Store).Explain(s.Context(), s.run)

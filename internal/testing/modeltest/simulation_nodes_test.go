@@ -161,7 +161,7 @@ func (s *simulation) allowed(q *request) {
 		first := s.generation == 1 || len(s.steps) == 1 && q.Cause == workqueue.CauseReady
 		for before := o - 4; s.ordered && first && before >= 0; before -= 4 {
 			if !s.known.ended(int(before)) {
-				s.failf("%s asks about item %d before item %d of the same lane has ended", q, o, before)
+				s.failf("%s asks about item %d before item %d of the same lane ended", q, o, before)
 			}
 		}
 	}
@@ -182,7 +182,7 @@ func (s *simulation) publish() {
 			s.say("postponed")
 			s.must(settle.New(s.Store).Postpone(s.Context(), n.session, q.ID, time.Second, errors.New("no stream")))
 		case s.odd(15):
-			s.say("given up")
+			s.say("abandoned")
 			s.must(settle.New(s.Store).GiveUpClaim(s.Context(), n.session, q.ID))
 			if s.odd(2) {
 				s.put(q) // the server took it, and did not come to say so
@@ -448,7 +448,7 @@ func (s *simulation) recordThese(picked []int) {
 		answers = append(answers, s.replies[i].Answer)
 	}
 	held := s.held(answers)
-	s.redone = true // a part that changes has what was made of it done again
+	s.redone = true // a part that changes has what was made of it redone
 	out, err := settle.New(s.Store).Record(s.Context(), answers)
 	s.must(err)
 	left := s.held(answers)
@@ -480,7 +480,7 @@ func (s *simulation) recordThese(picked []int) {
 	}
 }
 
-// accounted checks that a verdict says of each slot what became of it.
+// accounted checks that a verdict says the outcome of each slot.
 func (s *simulation) accounted(q *request, a *settle.Answer, v settle.Verdict, held map[workqueue.SliceID]int) {
 	foreign := 0
 	for _, slot := range a.Slots {
@@ -577,7 +577,7 @@ func (s *simulation) pass(d time.Duration, n int) {
 	}
 }
 
-// crash takes a node's memory. Its session stays until its time is over.
+// crash takes a node's memory. Its session stays until its time ends.
 func (s *simulation) crash() { s.restart(s.node()) }
 
 func (s *simulation) stop() {
@@ -730,11 +730,11 @@ func (s *simulation) failures() (n, limit int) {
 	return failed.Count(), s.Number(failedLimit, s.run)
 }
 
-// heldByThreshold checks that a run with more failures than it may have goes on no more.
+// heldByThreshold checks that a run with more failures than it may have continues no more.
 func (s *simulation) heldByThreshold() {
 	now := s.read()
 	if n, limit := s.failures(); now.state == "running" && now.hold == "" && n > limit {
-		s.failf("%d items have failed, %d may, and the run goes on", n, limit)
+		s.failf("%d items have failed, %d may, and the run continues", n, limit)
 	}
 }
 

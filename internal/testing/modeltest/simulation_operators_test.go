@@ -114,7 +114,7 @@ func (s *simulation) keys() (items []workqueue.Ordinal, keys []string) {
 	return items, keys
 }
 
-// began notes that a move opened a generation, in which outcomes may have been taken back.
+// began notes that a move opened a generation, in which outcomes may have been undone.
 func (s *simulation) began(g workqueue.Generation) {
 	s.redone, s.opened = true, true
 	if int(g) != s.generation+1 {

@@ -122,7 +122,7 @@ func (s *simulation) raiseMark() {
 }
 
 // rewind puts the copy in the place of the database: streams, services and nodes are ahead of it. Until a node notices,
-// they go on.
+// they continue.
 func (s *simulation) rewind() {
 	if s.back == nil {
 		s.say("(keeps a copy)")
@@ -148,7 +148,7 @@ func (s *simulation) rewind() {
 	s.passGap()
 }
 
-// notReissued counts what goes on as if there were no gap: requests sent before it, slices that wait for their time
+// notReissued counts what continues as if there were no gap: requests sent before it, slices that wait for their time
 // under their old ids, which JetStream may know, and sessions.
 const notReissued = `
 SELECT (SELECT count(*) FROM work_slice WHERE state = 'sent' AND stream_epoch >= (SELECT epoch FROM stream_epoch))
@@ -169,7 +169,7 @@ func (s *simulation) passGap() {
 		s.failf("the gap is %+v, and then %+v", gap, again)
 	}
 	if n := s.Number(notReissued, waiting); n > 0 {
-		s.failf("%d requests and sessions of before the gap go on", n)
+		s.failf("%d requests and sessions of before the gap continue", n)
 	}
 	s.raiseMark()
 }

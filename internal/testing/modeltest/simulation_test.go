@@ -27,7 +27,7 @@ var (
 
 const (
 	doctorEvery = 6  // moves
-	healRounds  = 60 // after which a run has ended, with all faults over
+	healRounds  = 60 // after which a run ends, with all faults over
 	shrinkTries = 150
 	shrinkTime  = time.Minute
 )
@@ -52,7 +52,7 @@ func kinds() []kind {
 		{"publish", 10, true, (*simulation).publish},
 		{"mark", 5, true, (*simulation).mark},
 		{"serve", 14, true, (*simulation).serve},
-		{"go on", 3, true, (*simulation).goOn},
+		{"continue", 3, true, (*simulation).goOn},
 		{"record", 10, true, (*simulation).record},
 		{"round", 6, true, (*simulation).round},
 		{"day", 3, true, (*simulation).day},

@@ -37,7 +37,7 @@ const (
 	stormBudget = 5
 )
 
-// storm is many nodes, operators and a leader at work on a few runs of one endpoint at once, while transactions are
+// storm is many nodes, operators and a leader at work together on a few runs of one endpoint, while transactions are
 // interrupted at any point, by their clients and by the server.
 type storm struct {
 	*bench
@@ -91,7 +91,7 @@ func (s *storm) reconnect() {
 }
 
 // rage lets the storm last for a while, or as long as TRANCHE_SOAK says, and returns how often what has worked. On a
-// busy machine it goes on until all has worked that is to. The store is another one then.
+// busy machine it continues until all has worked that is to. The store is another one then.
 func (s *storm) rage(lasts time.Duration) map[string]int64 {
 	if d, err := time.ParseDuration(os.Getenv("TRANCHE_SOAK")); err == nil {
 		lasts = d
@@ -118,7 +118,7 @@ func (s *storm) allWorked() bool {
 	return all
 }
 
-// keep does something again and again until the storm is over; what is refused or interrupted does not matter.
+// keep does something repeatedly until the storm ends; what is refused or interrupted does not matter.
 func (s *storm) keep(name string, seed uint64, do func(ctx context.Context, r *rand.Rand) error) {
 	r := rand.New(rand.NewPCG(seed, 0))
 	worked := new(atomic.Int64)
@@ -368,7 +368,7 @@ func (s *storm) nature() {
 		err := s.Pool.QueryRow(ctx, `SELECT count(*) FROM work_slice WHERE endpoint = $1 AND state IN ('claimed', 'sent')`,
 			storetest.Endpoint).Scan(&out)
 		if out > stormBudget {
-			s.Errorf("%d requests are out at once; the budget is %d", out, stormBudget)
+			s.Errorf("%d requests are out concurrently; the budget is %d", out, stormBudget)
 		}
 		return err
 	})
@@ -409,7 +409,7 @@ func (s *storm) end() {
 	s.Check()
 }
 
-// Whatever happens at once, and is interrupted wherever: budgets hold at each moment, nothing is lost or done twice,
+// Whatever happens together, and is interrupted wherever: budgets hold at each moment, nothing is lost or done twice,
 // and all runs come to their end. TRANCHE_SOAK=20s has it last longer.
 func TestEverythingAtOnce(t *testing.T) {
 	t.Parallel()

@@ -92,7 +92,7 @@ func (b *Bundle) Reasons(t *testing.T) map[string]int {
 	t.Helper()
 	twice := b.Number(t, `SELECT count(*) - count(DISTINCT (subject, headers, body)) FROM quarantine`)
 	if n := b.Again(t); int64(twice) > n {
-		t.Errorf("%d messages were put aside again, and %d delivered again", twice, n)
+		t.Errorf("%d messages were quarantined again, and %d delivered again", twice, n)
 	}
 	rows, err := b.Pool.Query(t.Context(), `SELECT reason, count(DISTINCT (subject, headers, body)) FROM quarantine
 		GROUP BY reason`)

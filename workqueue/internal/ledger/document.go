@@ -27,7 +27,7 @@ type Kind struct {
 	Hold string
 	// Left counts what waits for the document named $1, and what of it is parked; empty: never anything.
 	Left string
-	// Moves says that whoever sees both namespaces may move a document from one into the other.
+	// Moves says that a caller who sees both namespaces may move a document between them.
 	Moves bool
 }
 

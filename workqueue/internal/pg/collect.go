@@ -40,12 +40,12 @@ func Collect[T any](
 	return pgx.CollectRows(Rows(ctx, from, sql, args...), read)
 }
 
-// One reads the row of a query. The error is pgx.ErrNoRows if there is none, or ErrTooManyRows.
+// One reads the row of a query. The error is pgx.ErrNoRows without one, or ErrTooManyRows.
 func One[T any](ctx context.Context, from Querier, read pgx.RowToFunc[T], sql string, args ...any) (T, error) {
 	return pgx.CollectExactlyOneRow(Rows(ctx, from, sql, args...), read)
 }
 
-// Now returns the database's time, the only one that times on record are compared with.
+// Now returns the database's time, the only one that saved times are compared with.
 func Now(ctx context.Context, from Querier) (time.Time, error) {
 	now, err := One(ctx, from, pgx.RowTo[time.Time], databaseTime)
 	if err != nil {

@@ -26,7 +26,7 @@ type Wrapped struct {
 }
 
 // Until returns the milliseconds until ctx's deadline, or 0 for none, as a statement_timeout: PostgreSQL then ends what
-// nothing waits for. A time-out is at most 24.8 days.
+// nothing waits for. A timeout is at most 24.8 days.
 func Until(ctx context.Context) string {
 	end, ok := ctx.Deadline()
 	if !ok {

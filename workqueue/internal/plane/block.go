@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue"
 )
 
-// Compare orders blocks as they are locked.
+// Compare orders blocks for locking.
 func (id BlockID) Compare(other BlockID) int {
 	return cmp.Or(bytes.Compare(id.Run[:], other.Run[:]), cmp.Compare(id.Step, other.Step),
 		cmp.Compare(id.Block, other.Block))
@@ -130,7 +130,7 @@ func (s Sample) OfBlock(b workqueue.Block, size int) bitfield.Set {
 	return chosen
 }
 
-// Scatter maps neighbouring numbers to unrelated values: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+// Scatter maps neighboring numbers to unrelated values: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
 func Scatter(n uint64) uint64 {
 	n += 0x9e3779b97f4a7c15
 	n = (n ^ n>>30) * 0xbf58476d1ce4e5b9

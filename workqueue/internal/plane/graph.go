@@ -198,7 +198,7 @@ const (
 	keyPlace  = `strpos(p.error_message, q.item_key COLLATE "default")`
 	behindKey = `substr(p.error_message, ` + keyPlace + ` + char_length(q.item_key))`
 
-	// betweenWords is the usual neighbours of keys.
+	// betweenWords is the usual neighbors of keys.
 	betweenWords = `' !#$%&()*+,-./:;<=>?@[\]^{|}~'`
 
 	// KeyOfPart joins item q to a part p of a run, by the primary key regardless of statistics.

@@ -20,7 +20,7 @@ FROM plan WHERE name = $1 AND ($2::text[] IS NULL OR namespace = ANY ($2))`
 func AbsentPlan(ctx context.Context, q pg.RowQuerier, name string, version int) error {
 	var ever, newest int
 	if err := q.QueryRow(ctx, planTrace, name, workqueue.Namespaces(ctx)).Scan(&ever, &newest); err != nil {
-		return fmt.Errorf("look for plan %s: %w", name, err)
+		return fmt.Errorf("find plan %s: %w", name, err)
 	}
 	switch {
 	case ever == 0:
@@ -32,7 +32,7 @@ func AbsentPlan(ctx context.Context, q pg.RowQuerier, name string, version int) 
 	}
 }
 
-// LockStepsOfCanary locks the steps of a run, like claims, re-runs and cancels: nothing becomes ready or claimed.
+// LockStepsOfCanary locks the steps of a run, like claims, reruns and cancels: nothing becomes ready or claimed.
 const LockStepsOfCanary = `SELECT step FROM run_step WHERE run_id = $1 ORDER BY step FOR NO KEY UPDATE`
 
 // View is one step to be read, or all steps.

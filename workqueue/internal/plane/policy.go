@@ -101,7 +101,7 @@ type Successor struct {
 // no attempts left and are alone, or the reply itself singled them out.
 //
 // A chunk that failed entirely is retried whole once, if that may help and nothing in it has failed before. Then it
-// is halved until the culprits are alone. Failed pieces do not count against their items, most of which did nothing
+// is halved until the culprits are alone. Failed pieces do not count against their items: most did nothing
 // wrong. An item that is alone has its remaining attempts. So one bad item in n costs at most 2·⌈log2 n⌉ slices
 // beyond its own attempts. A chunk that crashes its services is not retried whole, since each try costs services; it
 // is cut in four, which takes as many slices as halving twice in half the rounds. An unreadable reply halves its

@@ -66,7 +66,7 @@ func SettingColumns() string {
 	return strings.Join(names, ", ")
 }
 
-// SettingParameters returns expressions for [SettingColumns] from $first on, which are [SettingValues].
+// SettingParameters returns expressions for [SettingColumns] starting with $first, which are [SettingValues].
 func SettingParameters(first int) string {
 	var list []string
 	for i, c := range settingColumns() {

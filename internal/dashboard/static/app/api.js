@@ -18,7 +18,7 @@ export class ApiError extends Error {
   }
 }
 
-// conflict describes the refusal of a change (if_was) because someone else changed the setting: {has, message}.
+// conflict describes the refusal of a change (if_was) because the setting was changed meanwhile: {has, message}.
 // Undefined for other errors.
 export function conflict(err, wanted) {
   const place = err.errors?.find((e) => e.location?.startsWith("body.if_was."));
@@ -124,7 +124,7 @@ async function parse(answer) {
   try {
     return exactly(text);
   } catch {
-    throw new ApiError(answer.status, { title: "Not understood", detail: "The answer is no JSON." });
+    throw new ApiError(answer.status, { title: "Not understood", detail: "The answer is not JSON." });
   }
 }
 

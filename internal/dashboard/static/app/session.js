@@ -43,6 +43,6 @@ export async function refresh() {
   try {
     const answer = await fetch(ROOT + "/api/v1/session", { credentials: "same-origin", cache: "no-store" });
     if (answer.ok) say(await answer.json());
-  } catch { /* the server is unavailable: what we know stays, and the bar says so */ }
+  } catch { /* the server is unavailable: keep what is known; the bar shows it */ }
   return session.value;
 }

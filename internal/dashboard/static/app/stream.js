@@ -147,7 +147,7 @@ function deliver(name, fn, text, id) {
   try {
     if (text) data = JSON.parse(text);
   } catch (err) {
-    console.error("an event that is no JSON:", name, err);
+    console.error("an event that is not JSON:", name, err);
     return;
   }
   fn(data, id);

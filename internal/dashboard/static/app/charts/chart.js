@@ -1,4 +1,4 @@
-// A chart over time in the page's colours.
+// A chart over time in the page's colors.
 import { html, useEffect, useRef, useState } from "../html.js";
 import { seconds, timeLabel, values } from "./ticks.js";
 
@@ -7,7 +7,7 @@ const EDGE = { top: 8, right: 18, bottom: 26, left: 52 }; // margins of the plot
 const FLOOR = HEIGHT - EDGE.bottom;
 
 /**
- * Chart draws series over time. times: seconds since 1970; series: [{label, values, colour (a CSS property), fill}],
+ * Chart draws series over time. times: seconds since 1970; series: [{label, values, color (a CSS property), fill}],
  * null for gaps; scale: "linear" or "log"; span: the ends of the axis, for charts that share one. tick formats the
  * axis's values, briefly. name is for screen readers.
  */
@@ -34,15 +34,15 @@ export function Chart({ times, series, span = [times[0], times.at(-1)], name, un
   return html`<figure class="chart" data-test=${test}>
     <figcaption><span class="chart-name">${name}</span><span class="chart-legend">${series.map((s) => html`<span
         key=${s.label}>
-      <i class="swatch line" style=${{ background: `var(${s.colour})` }}></i>${s.label} <b class="num">${shown(s)}</b></span>`)}</span></figcaption>
+      <i class="swatch line" style=${{ background: `var(${s.color})` }}></i>${s.label} <b class="num">${shown(s)}</b></span>`)}</span></figcaption>
     <div class="chart-box" ref=${box} role="img" aria-label=${spoken(name, series, unit)} onPointerMove=${point} onPointerLeave=${() => setCursor(null)}>
       <svg width=${width} height=${HEIGHT}>
         ${ticks.map((v) => html`<line key=${v} x1=${EDGE.left} x2=${right} y1=${y(v)} y2=${y(v)} /><text class="chart-y" x=${EDGE.left - 7} y=${y(v)}>${tick(v)}</text>`)}
         ${all.map((t) => html`<line key=${t} x1=${x(t)} x2=${x(t)} y1=${EDGE.top} y2=${FLOOR} />${
           x(t) < width - 34 && html`<text class="chart-x" x=${x(t)} y=${HEIGHT - 8}>${timeLabel(t, step)}</text>`}`)}
-        ${series.filter((s) => s.fill).map((s) => html`<path key=${s.label} d=${filled(times, s.values, x, y)} style=${{ fill: `var(${s.colour})`, opacity: 0.16 }} />`)}
-        ${series.map((s) => html`<path key=${s.label} d=${line(times, s.values, x, y)} style=${{ stroke: `var(${s.colour})` }} />${
-          alone(times, s.values).map(([t, v]) => html`<circle key=${t} cx=${x(t)} cy=${y(v)} r="2" style=${{ fill: `var(${s.colour})` }} />`)}`)}
+        ${series.filter((s) => s.fill).map((s) => html`<path key=${s.label} d=${filled(times, s.values, x, y)} style=${{ fill: `var(${s.color})`, opacity: 0.16 }} />`)}
+        ${series.map((s) => html`<path key=${s.label} d=${line(times, s.values, x, y)} style=${{ stroke: `var(${s.color})` }} />${
+          alone(times, s.values).map(([t, v]) => html`<circle key=${t} cx=${x(t)} cy=${y(v)} r="2" style=${{ fill: `var(${s.color})` }} />`)}`)}
         ${at !== null && html`<line class="chart-cursor" x1=${x(times[at])} x2=${x(times[at])} y1=${EDGE.top} y2=${FLOOR} />`}
       </svg></div>
   </figure>`;
@@ -59,7 +59,7 @@ export function pieces(times, all) {
   return out;
 }
 
-// alone are points without neighbours, which a line does not show.
+// alone are points without neighbors, which a line does not show.
 const alone = (times, all) => pieces(times, all).filter((p) => p.length === 1).map(([point]) => point);
 
 const through = (points, x, y) => points.map(([t, v], i) => `${i ? "L" : "M"}${x(t).toFixed(1)},${y(v).toFixed(1)}`).join("");

@@ -83,9 +83,9 @@ export function Lanes({ timeline, entries }) {
         ${p.entries.length > 1 ? p.entries.length : html`<${Icon} name=${iconOf(p.entries[0])} size=${11}/>`}</span>`)}</div>
     ${[...lanes].map(([lane, all]) => html`<div class="lane" key=${lane} data-test="lane"><span class="lane-name">${lane}</span>
       <div class="lane-track">${all.map((b) => html`<i key=${b.from} title=${times(b)} style=${{ left: at(b.from),
-        width: `calc(${at(b.to)} - ${at(b.from)})`, background: `var(${colourOf(b, lane)})` }}></i>`)}</div></div>`)}
+        width: `calc(${at(b.to)} - ${at(b.from)})`, background: `var(${colorOf(b, lane)})` }}></i>`)}</div></div>`)}
     ${steps.length > STEPS && html`<span class="lane-name">and ${steps.length - STEPS} more steps</span>`}
   </div>`;
 }
 
-const colourOf = (b, lane) => (b.step !== undefined ? (b.step < 6 ? `--line-${b.step}` : "--muted") : lane === "paused" ? "--warn-fill" : "--bad-fill");
+const colorOf = (b, lane) => (b.step !== undefined ? (b.step < 6 ? `--line-${b.step}` : "--muted") : lane === "paused" ? "--warn-fill" : "--bad-fill");

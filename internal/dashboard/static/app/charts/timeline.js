@@ -27,18 +27,18 @@ const perSecond = (values, width) => values.map((v) => (v === null ? null : v / 
 
 /** throughput is the lines of the first chart: each step's, or done and failed of one step. */
 export function throughput({ steps, bucket_seconds: width }) {
-  const failed = { label: "failed", colour: "--state-6", values: perSecond(sum(steps.map((s) => s.failed)), width) };
-  if (steps.length === 1) return [{ label: "done", colour: "--state-5", fill: true, values: perSecond(steps[0].done, width) }, failed];
-  const lines = steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), colour: `--line-${i}`, values: perSecond(s.done, width) }));
+  const failed = { label: "failed", color: "--state-6", values: perSecond(sum(steps.map((s) => s.failed)), width) };
+  if (steps.length === 1) return [{ label: "done", color: "--state-5", fill: true, values: perSecond(steps[0].done, width) }, failed];
+  const lines = steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), color: `--line-${i}`, values: perSecond(s.done, width) }));
   return [...lines, failed];
 }
 
 /** latency is the lines of the second: p50 and p99 of one step, or p99 of each. */
 export function latency({ steps }) {
   if (steps.length === 1) {
-    return [{ label: "p50", colour: "--line-0", values: steps[0].p50_ms }, { label: "p99", colour: "--line-3", values: steps[0].p99_ms }];
+    return [{ label: "p50", color: "--line-0", values: steps[0].p50_ms }, { label: "p99", color: "--line-3", values: steps[0].p99_ms }];
   }
-  return steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), colour: `--line-${i}`, values: s.p99_ms }));
+  return steps.slice(0, LINES).map((s, i) => ({ label: inert(s.step, 40), color: `--line-${i}`, values: s.p99_ms }));
 }
 
 // quantum rounds, so that the request stays the same for a while as the run ages and is not refetched each second.

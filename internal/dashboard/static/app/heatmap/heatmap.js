@@ -225,7 +225,7 @@ function show(surface, values) {
 function wander(e, surface) {
   const box = e.currentTarget.getBoundingClientRect();
   const { view } = surface;
-  view.centre(((e.clientX - box.left) / box.width) * view.cols, ((e.clientY - box.top) / box.height) * view.rows);
+  view.center(((e.clientX - box.left) / box.width) * view.cols, ((e.clientY - box.top) / box.height) * view.rows);
   surface.moved();
 }
 

@@ -1,8 +1,8 @@
-// The legend: the meaning and count of colours. A press highlights some. A table has the same for screen readers.
+// The legend: the meaning and count of colors. A press highlights some. A table has the same for screen readers.
 import { html } from "../html.js";
 import { Icon } from "../ui.js";
 import { num, percent } from "../format.js";
-import { STATES, bandColours, css } from "./palette.js";
+import { STATES, bandColors, css } from "./palette.js";
 
 export function entries(layer, counts) {
   const sum = (from, to) => {
@@ -22,8 +22,8 @@ const always = new Set([2, 4, 5, 6]);
 export function Legend({ layer, seen, only, onOnly, surface }) {
   const all = entries(layer, seen.counts);
   const listed = all.filter((e) => e.items > 0 || only.has(e.id) || (layer.name === "state" && always.has(e.id)));
-  const colours = layer.name !== "state" && surface?.theme
-    ? bandColours(layer, surface.theme.dark, surface.theme.none) : null;
+  const colors = layer.name !== "state" && surface?.theme
+    ? bandColors(layer, surface.theme.dark, surface.theme.none) : null;
   const press = (id, e) => {
     const next = new Set(e.shiftKey || e.ctrlKey || e.metaKey ? only : []);
     if (only.has(id)) next.delete(id);
@@ -36,16 +36,16 @@ export function Legend({ layer, seen, only, onOnly, surface }) {
         aria-pressed=${String(only.has(e.id))}
             title=${(e.why ? e.why + " " : "") + "Press to highlight; with Shift several."}
         data-test=${"legend-" + e.id} onClick=${(event) => press(e.id, event)}>
-      <${Swatch} entry=${e} colour=${colours?.[e.id]} /><span class="legend-text">${e.text}</span>
+      <${Swatch} entry=${e} color=${colors?.[e.id]} /><span class="legend-text">${e.text}</span>
       <span class="legend-count">${num(e.items)}</span></button>`)}
     ${only.size > 0 && html`<button type="button" class="legend-item clear" onClick=${() => onOnly(new Set())}
       data-test="legend-clear"><${Icon} name="cross" size=${12}/> Show all</button>`}
   </div>`;
 }
 
-function Swatch({ entry, colour }) {
-  if (!colour) return html`<i class=${"swatch state-" + entry.id}></i>`;
-  return html`<i class="swatch" style=${{ background: css(colour) }}></i>`;
+function Swatch({ entry, color }) {
+  if (!color) return html`<i class=${"swatch state-" + entry.id}></i>`;
+  return html`<i class="swatch" style=${{ background: css(color) }}></i>`;
 }
 
 export function CountTable({ layer, seen, onShow }) {

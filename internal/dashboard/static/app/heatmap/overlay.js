@@ -9,7 +9,7 @@ export function drawOverlay(ctx, view, layout, theme, marks, ratio) {
   const { width, height } = ctx.canvas;
   ctx.clearRect(0, 0, width, height);
   if (marks.selection) drawRange(ctx, view, layout, theme, marks.selection, ratio);
-  if (view.scale >= LABELS_FROM * ratio) drawLabels(ctx, view, layout, ratio, marks.colourOf);
+  if (view.scale >= LABELS_FROM * ratio) drawLabels(ctx, view, layout, ratio, marks.colorOf);
   if (marks.hover >= 0) outline(ctx, view, layout, marks.hover, css(theme.text), ratio, 1.5);
   if (marks.cursor >= 0 && marks.focused) drawCursor(ctx, view, layout, theme, marks.cursor, ratio);
 }
@@ -27,11 +27,11 @@ function drawRange(ctx, view, layout, theme, [from, to], ratio) {
 }
 
 // The outline of a cell has a minimum size, to be found from afar.
-function outline(ctx, view, layout, ordinal, colour, ratio, line) {
+function outline(ctx, view, layout, ordinal, color, ratio, line) {
   const least = 5 * ratio;
   const r = onScreen(view, { x: layout.x(ordinal), y: layout.y(ordinal), w: 1, h: 1 });
   const side = Math.max(r.w, least);
-  ctx.strokeStyle = colour;
+  ctx.strokeStyle = color;
   ctx.lineWidth = line * ratio;
   const shift = (side - r.w) / 2;
   ctx.strokeRect(r.x - shift, r.y - shift, side, side);
@@ -57,7 +57,7 @@ function drawCursor(ctx, view, layout, theme, ordinal, ratio) {
   ctx.stroke();
 }
 
-function drawLabels(ctx, view, layout, ratio, colourOf) {
+function drawLabels(ctx, view, layout, ratio, colorOf) {
   ctx.font = `${Math.round(10 * ratio)}px system-ui, sans-serif`;
   ctx.textBaseline = "top";
   const x0 = Math.max(0, Math.floor(-view.ox / view.scale));
@@ -68,7 +68,7 @@ function drawLabels(ctx, view, layout, ratio, colourOf) {
     for (let x = x0; x <= x1; x++) {
       const ordinal = layout.at(x, y);
       if (ordinal < 0) continue;
-      ctx.fillStyle = contrast(colourOf(ordinal));
+      ctx.fillStyle = contrast(colorOf(ordinal));
       ctx.fillText(String(ordinal), view.ox + x * view.scale + 4 * ratio, view.oy + y * view.scale + 4 * ratio,
         view.scale - 8 * ratio);
     }

@@ -1,5 +1,5 @@
-// Colours of values. States have the style sheet's colours; attempts, latency and age have scales from calm to
-// glaring that remain ordered for colour-blind users.
+// Colors of values. States have the style sheet's colors; attempts, latency and age have scales from calm to
+// glaring that remain ordered for color-blind users.
 import { State, UNLOADED } from "./store.js";
 
 /** STATES in the order of the legend: those that need attention first, then the stages of an item. */
@@ -9,7 +9,7 @@ export const STATES = [
   { value: State.SCHEDULED, name: "scheduled", text: "To be retried", why: "Waits for its next attempt." },
   { value: State.IN_FLIGHT, name: "in_flight", text: "In flight", why: "A service has been asked." },
   { value: State.STALE, name: "stale", text: "Being redone", why: "Done, and being recomputed." },
-  { value: State.READY, name: "ready", text: "Ready", why: "May be asked for now." },
+  { value: State.READY, name: "ready", text: "Ready", why: "May be requested now." },
   { value: State.HELD, name: "held", text: "Held", why: "Waits for the canary, or in line behind another item." },
   { value: State.WAITING, name: "waiting", text: "Waiting", why: "Waits for a step before." },
   { value: State.DONE, name: "done", text: "Done", why: "Has its result." },
@@ -59,13 +59,13 @@ export function pack(t) {
 const span = (from, to, text) => ({ from, to, text });
 
 /**
- * LAYERS say how to read a plane. A band is a range of values with a name in the legend; the colour scale runs over
+ * LAYERS say how to read a plane. A band is a range of values with a name in the legend; the color scale runs over
  * the bands, from the first after "none" to the last.
  */
 export const LAYERS = {
   state: { name: "state", text: "State", why: "Where each item is." },
   attempts: {
-    name: "attempts", text: "Attempts", why: "How often each item was asked for.",
+    name: "attempts", text: "Attempts", why: "How often each item was requested.",
     bands: [
       span(0, 0, "none yet"), span(1, 1, "1 attempt"), span(2, 2, "2 attempts"), span(3, 3, "3"), span(4, 5, "4 to 5"),
       span(6, 9, "6 to 9"),
@@ -102,23 +102,23 @@ export function bandOf(layer, value) {
   return layer.bands.findIndex((b) => value >= b.from && value <= b.to);
 }
 
-export function bandColours(layer, dark, none) {
+export function bandColors(layer, dark, none) {
   const n = layer.bands.length - 1;
   return layer.bands.map((_, i) => (i === 0 ? none : scaleAt(dark ? DARK : LIGHT, n === 1 ? 0 : (i - 1) / (n - 1))));
 }
 
 /**
- * colours returns the pixels of all 256 values of a layer. theme: {dark, states: [[r, g, b]…], none, ground}; only:
+ * colors returns the pixels of all 256 values of a layer. theme: {dark, states: [[r, g, b]…], none, ground}; only:
  * the highlighted state values or band indexes; the rest fades.
  */
-export function colours(layer, theme, only = new Set()) {
+export function colors(layer, theme, only = new Set()) {
   const out = new Uint32Array(256).fill(pixel(theme.unloaded));
   const fade = (rgb, bright) => pixel(bright ? rgb : mix(rgb, theme.ground, 0.86));
   if (layer.name === "state") {
     theme.states.forEach((rgb, v) => (out[v] = fade(rgb, only.size === 0 || only.has(v))));
     return out;
   }
-  const bands = bandColours(layer, theme.dark, theme.none);
+  const bands = bandColors(layer, theme.dark, theme.none);
   for (let v = 0; v < UNLOADED; v++) {
     const band = bandOf(layer, v);
     const from = bands[band];
@@ -134,17 +134,17 @@ export function colours(layer, theme, only = new Set()) {
 const LEAST_SEEN = 0.25;
 
 /**
- * blends are the colours of shared pixels, by blendAt: the commonest value's, tinted by the worst one's according to
- * its share. colours are those of states.
+ * blends are the colors of shared pixels, by blendAt: the commonest value's, tinted by the worst one's according to
+ * its share. colors are those of states.
  */
-export function blends(colours) {
+export function blends(colors) {
   const out = new Uint32Array(1 << 12);
   const rgb = (p) => [p & 255, (p >> 8) & 255, (p >> 16) & 255];
   for (let most = 0; most < 9; most++) {
     for (let worst = 0; worst < 9; worst++) {
       for (let step = 0; step < 16; step++) {
         const seen = worst === most ? 1 : LEAST_SEEN + (1 - LEAST_SEEN) * Math.sqrt(step / 15);
-        out[(most << 8) | (worst << 4) | step] = pixel(mix(rgb(colours[most]), rgb(colours[worst]), seen));
+        out[(most << 8) | (worst << 4) | step] = pixel(mix(rgb(colors[most]), rgb(colors[worst]), seen));
       }
     }
   }
@@ -160,7 +160,7 @@ function scaleAt(scale, share) {
   return mix(rgbOf(scale[i]), rgbOf(scale[i + 1]), at - i);
 }
 
-/** rgbOf parses #rgb, #rrggbb and rgb(…) of computed styles; anything else is grey. */
+/** rgbOf parses #rgb, #rrggbb and rgb(…) of computed styles; anything else is gray. */
 export function rgbOf(text) {
   const t = text.trim();
   const hex = /^#([0-9a-f]{3}|[0-9a-f]{6})$/i.exec(t)?.[1];
@@ -174,7 +174,7 @@ export function mix(a, b, share) {
   return a.map((v, i) => Math.round(v + (b[i] - v) * share));
 }
 
-/** pixel is a colour for ImageData's Uint32Array (little-endian, as on all browsers). */
+/** pixel is a color for ImageData's Uint32Array (little-endian, as on all browsers). */
 export function pixel([r, g, b]) {
   return ((255 << 24) | (b << 16) | (g << 8) | r) >>> 0;
 }

@@ -15,18 +15,18 @@ export function levelFor(scale, levels, least = 1) {
 }
 
 /**
- * draw fills pixels (a Uint32Array of width × height) by colours (a Uint32Array of 256, for values); ground is for
- * gaps and missing items. least is the minimum side of a cell, to make single items stand out. blend has the colours
+ * draw fills pixels (a Uint32Array of width × height) by colors (a Uint32Array of 256, for values); ground is for
+ * gaps and missing items. least is the minimum side of a cell, to make single items visible. blend has the colors
  * of shared pixels (see blends); without it the worst value shows.
  */
-export function draw(pixels, width, height, view, pyramid, colours, ground, { least = 1, blend = null } = {}) {
+export function draw(pixels, width, height, view, pyramid, colors, ground, { least = 1, blend = null } = {}) {
   const { layout, plane } = pyramid;
   const level = levelFor(view.scale, pyramid.levels.length, least);
   const side = view.scale * 2 ** level;
   const gap = level === 0 && side >= GRID_FROM ? Math.max(1, Math.round(side / 16)) : 0;
   const cols = level === 0 ? layout.cols : pyramid.levels[level - 1].w;
   const rows = level === 0 ? layout.rows : pyramid.levels[level - 1].h;
-  const stride = level === 0 ? layout.band : 1; // between neighbours in a row of the source
+  const stride = level === 0 ? layout.band : 1; // between neighbors in a row of the source
   const xs = columns(width, view.ox, side, gap, cols, stride);
   const source = level === 0 ? plane : pyramid.levels[level - 1];
   const shared = level > 0 && blend;
@@ -39,21 +39,21 @@ export function draw(pixels, width, height, view, pyramid, colours, ground, { le
     else {
       const base = level === 0 ? layout.first(0, y) : y * cols;
       const inside = inhabited(layout, level, y) * stride;
-      if (shared) drawShared(pixels, line, width, xs, source, base, inside, colours, blend, ground);
-      else drawLine(pixels, line, width, xs, source.data, base, inside, colours, ground);
+      if (shared) drawShared(pixels, line, width, xs, source, base, inside, colors, blend, ground);
+      else drawLine(pixels, line, width, xs, source.data, base, inside, colors, ground);
     }
     above = y;
   }
 }
 
-function drawLine(pixels, line, width, xs, data, base, inside, colours, ground) {
+function drawLine(pixels, line, width, xs, data, base, inside, colors, ground) {
   for (let px = 0; px < width; px++) {
     const x = xs[px];
-    pixels[line + px] = x >= 0 && x < inside ? colours[data[base + x]] : ground;
+    pixels[line + px] = x >= 0 && x < inside ? colors[data[base + x]] : ground;
   }
 }
 
-function drawShared(pixels, line, width, xs, { data, most, share }, base, inside, colours, blend, ground) {
+function drawShared(pixels, line, width, xs, { data, most, share }, base, inside, colors, blend, ground) {
   for (let px = 0; px < width; px++) {
     const x = xs[px];
     if (x < 0 || x >= inside) {
@@ -62,7 +62,7 @@ function drawShared(pixels, line, width, xs, { data, most, share }, base, inside
     }
     const at = base + x;
     const known = data[at] !== UNLOADED && most[at] !== UNLOADED;
-    pixels[line + px] = known ? blend[blendAt(most[at], data[at], share[at])] : colours[data[at]];
+    pixels[line + px] = known ? blend[blendAt(most[at], data[at], share[at])] : colors[data[at]];
   }
 }
 
@@ -83,7 +83,7 @@ function columns(width, offset, side, gap, cols, stride) {
   return xs;
 }
 
-// cellAt is the cell under the centre of a pixel; -1 outside, and in gaps.
+// cellAt is the cell under the center of a pixel; -1 outside, and in gaps.
 function cellAt(pixel, offset, side, gap, cells) {
   const at = (pixel + 0.5 - offset) / side;
   const cell = Math.floor(at);

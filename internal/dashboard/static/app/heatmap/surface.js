@@ -3,7 +3,7 @@
 import { Bands, drawBands } from "./bands.js";
 import { fit } from "./layout.js";
 import { drawFrame, drawOverlay } from "./overlay.js";
-import { LAYERS, bandOf, blends, colours, pixel, stateRank, valueRank } from "./palette.js";
+import { LAYERS, bandOf, blends, colors, pixel, stateRank, valueRank } from "./palette.js";
 import { Pyramid } from "./pyramid.js";
 import { draw } from "./raster.js";
 import { UNLOADED } from "./store.js";
@@ -47,7 +47,7 @@ export class Surface {
       this.#schedule("map");
     };
     if (other || !this.layout || this.groups) this.#arrange();
-    else this.#summarise();
+    else this.#summarize();
   }
 
   /** group shows items in groups, {of, names}: each ordinal's group, and the groups' names. null: ungrouped. */
@@ -82,13 +82,13 @@ export class Surface {
 
   themed(theme) {
     this.theme = theme;
-    this.#colour();
+    this.#color();
   }
 
-  /** highlight emphasises some states or bands. They also win where items share a pixel. */
+  /** highlight emphasizes some states or bands. They also win where items share a pixel. */
   highlight(only) {
     this.only = only;
-    if (this.plane && this.layout) this.#summarise();
+    if (this.plane && this.layout) this.#summarize();
   }
 
   /**
@@ -125,7 +125,7 @@ export class Surface {
 
   /** place is the visible part, as text, and the cursor's item (-1: none). */
   get place() {
-    return { view: this.opening || this.#centre(), cursor: this.cursor };
+    return { view: this.opening || this.#center(), cursor: this.cursor };
   }
 
   /** open shows a place. While nothing is moved it stays the place, however the canvas and the layout change. */
@@ -136,7 +136,7 @@ export class Surface {
   }
 
   // The zoom, the item in the middle and the distance to it, in cells: another canvas has its items elsewhere.
-  #centre() {
+  #center() {
     const { view, layout } = this;
     if (!layout || !view.zoomed) return "";
     const { x, y } = view.toMap(view.width / 2, view.height / 2);
@@ -161,7 +161,7 @@ export class Surface {
   goTo(ordinal) {
     if (!this.layout) return;
     this.view.scale = Math.min(this.view.maxScale, Math.max(this.view.scale, 14 * this.ratio));
-    this.view.centre(this.layout.x(ordinal) + 0.5, this.layout.y(ordinal) + 0.5);
+    this.view.center(this.layout.x(ordinal) + 0.5, this.layout.y(ordinal) + 0.5);
     this.moveCursor(ordinal);
     this.moved();
   }
@@ -189,7 +189,7 @@ export class Surface {
     const { layout, cell } = this.bands ? { layout: this.bands, cell: this.bands.cell } : fit(this.plane.items, width, height);
     this.layout = layout;
     this.view.resize(width, height, layout, cell, this.ratio);
-    this.#summarise();
+    this.#summarize();
     this.#arrive();
     this.on.view();
   }
@@ -199,21 +199,21 @@ export class Surface {
     if (this.cursor >= 0 && this.plane.items > 0) this.moveCursor(this.cursor, false);
     if (!(zoom > 1 && Number.isInteger(item) && item >= 0 && item < this.plane.items && Number.isFinite(x + y))) return;
     this.view.scale = Math.min(this.view.maxScale, this.view.fitScale * zoom);
-    this.view.centre(this.layout.x(item) + x, this.layout.y(item) + y);
+    this.view.center(this.layout.x(item) + x, this.layout.y(item) + y);
   }
 
-  #summarise() {
+  #summarize() {
     const rank = this.layer.name === "state" ? stateRank(this.only)
       : valueRank(this.only.size > 0 ? (v) => this.only.has(bandOf(this.layer, v)) : null);
     this.pyramid = this.bands ? new Pyramid(this.bands.base, this.bands.shown, rank) : new Pyramid(this.layout, this.plane, rank);
-    this.#colour();
+    this.#color();
   }
 
-  #colour() {
+  #color() {
     if (!this.theme) return;
-    this.colours = colours(this.layer, this.theme, this.only);
-    if (this.bands) this.colours[UNLOADED] = pixel(this.theme.ground); // mostly positions without an item
-    this.blend = this.layer.name === "state" && this.only.size === 0 ? blends(this.colours) : null;
+    this.colors = colors(this.layer, this.theme, this.only);
+    if (this.bands) this.colors[UNLOADED] = pixel(this.theme.ground); // mostly positions without an item
+    this.blend = this.layer.name === "state" && this.only.size === 0 ? blends(this.colors) : null;
     this.#schedule("map");
   }
 
@@ -234,7 +234,7 @@ export class Surface {
     }
     drawOverlay(this.over, this.view, this.layout, this.theme, {
       selection: this.selection, hover: this.hover, cursor: this.cursor, focused: this.focused,
-      colourOf: (ordinal) => unpixel(this.colours[this.plane.data[ordinal]]),
+      colorOf: (ordinal) => unpixel(this.colors[this.plane.data[ordinal]]),
     }, this.ratio);
     if (this.bands) drawBands(this.over, this.view, this.bands, this.theme, this.ratio);
     this.frames.push(performance.now() - began);
@@ -249,7 +249,7 @@ export class Surface {
       this.pixels = new Uint32Array(this.image.data.buffer);
     }
     const least = this.only.size > 0 ? STANDS_OUT * this.ratio : 1;
-    draw(this.pixels, width, height, this.view, this.pyramid, this.colours, pixel(this.theme.ground),
+    draw(this.pixels, width, height, this.view, this.pyramid, this.colors, pixel(this.theme.ground),
       { least, blend: this.blend });
     this.map.putImageData(this.image, 0, 0);
   }
@@ -266,7 +266,7 @@ export class Surface {
       this.smallImage = new ImageData(w, h);
     }
     const whole = { scale, ox: 0, oy: 0 };
-    draw(new Uint32Array(this.smallImage.data.buffer), w, h, whole, this.pyramid, this.colours,
+    draw(new Uint32Array(this.smallImage.data.buffer), w, h, whole, this.pyramid, this.colors,
       pixel(this.theme.ground), { blend: this.blend });
     this.small.putImageData(this.smallImage, 0, 0);
     drawFrame(this.small, this.view, this.theme);

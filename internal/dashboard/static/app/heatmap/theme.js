@@ -1,4 +1,4 @@
-// The style sheet's colours for the map as RGB, and when they change.
+// The style sheet's colors for the map as RGB, and when they change.
 
 export function readTheme(element) {
   const style = getComputedStyle(element);

@@ -17,7 +17,7 @@ export function Tools({ run, layer, onLayer, mode, onMode, seen, surface, groupe
     surface.current.moved();
   };
   return html`<div class="map-tools" role="toolbar" aria-label="Heat-map">
-    <div class="segmented" role="radiogroup" aria-label="Colour by">${Object.values(LAYERS).map((l) => html`
+    <div class="segmented" role="radiogroup" aria-label="Color by">${Object.values(LAYERS).map((l) => html`
       <button type="button" role="radio" key=${l.name} aria-checked=${String(l.name === layer.name)} title=${l.why}
         tabindex=${l.name === layer.name ? 0 : -1} onKeyDown=${(e) => radioKeys(e, onLayer, layer.name)}
         data-test=${"layer-" + l.name} onClick=${() => onLayer(l.name)}>${l.text}</button>`)}
@@ -69,7 +69,7 @@ function Find({ run, surface }) {
     const ordinal = /^#[\d,]+$/.test(wanted) ? Number(wanted.slice(1).replaceAll(",", "")) : await ordinalOf(run, wanted);
     if (ordinal < 0) return;
     if (ordinal >= run.items) {
-      toast(`The run has ${num(run.items)} items, from #0 on.`, { tone: "warn" });
+      toast(`The run has ${num(run.items)} items, starting with #0.`, { tone: "warn" });
       return;
     }
     surface.current.goTo(ordinal);
@@ -102,7 +102,7 @@ function Help() {
       onClick=${() => setOpen(!open)} test="map-help" />
     ${open && html`<div class="map-help-box" role="note" onKeyDown=${(e) => e.key === "Escape" && setOpen(false)}>
       <p>Every item is a cell, in the order of the items: down a column, then to the right, in lines from top to bottom.
-        From afar, where many share a pixel, it has the colour of most of them, toned by the worst as far as its share goes.</p>
+        From afar, where many share a pixel, it has the color of most of them, toned by the worst as far as its share goes.</p>
       <dl>${[["drag", "select a range"], ["Space + drag", "move the map; also with the middle button, or two fingers"],
         ["wheel", "zoom around the pointer"], ...HELP].map(([key, what]) => html`<div
             key=${key}><dt>${key}</dt><dd>${what}</dd></div>`)}</dl>

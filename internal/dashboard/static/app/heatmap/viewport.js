@@ -78,7 +78,7 @@ export class Viewport {
     return this.pan(dx, dy);
   }
 
-  centre(x, y) {
+  center(x, y) {
     this.ox = this.width / 2 - x * this.scale;
     this.oy = this.height / 2 - y * this.scale;
     this.#clamp();
@@ -88,14 +88,14 @@ export class Viewport {
   zoomTo(rect) {
     const scale = Math.min(this.width / (rect.w * 1.15 + 2), this.height / (rect.h * 1.15 + 2));
     this.scale = Math.min(this.maxScale, Math.max(this.fitScale, scale));
-    this.centre(rect.x + rect.w / 2, rect.y + rect.h / 2);
+    this.center(rect.x + rect.w / 2, rect.y + rect.h / 2);
   }
 
   toMap(px, py) {
     return { x: (px - this.ox) / this.scale, y: (py - this.oy) / this.scale };
   }
 
-  // A map larger than the canvas leaves no gap at the sides; a smaller one is centred.
+  // A map larger than the canvas leaves no gap at the sides; a smaller one is centered.
   #clamp() {
     this.ox = clampSide(this.ox, this.width, this.cols * this.scale);
     this.oy = clampSide(this.oy, this.height, this.rows * this.scale);

@@ -50,18 +50,18 @@ function Alert({ name, editing, onApplied, reload }) {
   const told = useLoad(path + "/messages", [], { every: 3 });
   const a = one.data;
   const act = posting("alert", name, () => [one, told, { reload }].forEach((load) => load.reload()));
-  return html`<${Document} kind="alert" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="What was told stays told." act=${act}
+  return html`<${Document} kind="alert" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Messages that were sent are not sent again." act=${act}
       subtitle=${a && html`<${State} of=${a}/> reports <${Text} max=${200}>${tells(a.spec)}<//>, by <${Text} max=${20}>${by(a.spec)}<//>, version ${a.version}`}
       pauses="It sends nothing until it is resumed" resumes="It resumes with what is active now"
       deletes="It tells nothing more, and messages that were not delivered are dropped."
       more=${{ what: "test", icon: "bell", label: "Test", says: "A test is on its way; it appears in the list" }}>
-    ${a?.failing_since && html`<${Card} title="Its receiver cannot be told" test="alert-trouble"><p><${Text} max=${500}>${a.error}<//></p>
+    ${a?.failing_since && html`<${Card} title="Its receiver cannot be notified" test="alert-trouble"><p><${Text} max=${500}>${a.error}<//></p>
         <p class="muted">${plural(a.failures, "attempt")} failed, the first <${Time} at=${a.failing_since}/>. The next is automatic; a test is immediate.</p><//>`}
     <${Messages} load=${told}/><${SourceCard} kind="alert" text=${a?.source}/><//>`;
 }
 
 function Messages({ load }) {
-  return html`<${Card} flush title="What it has told"><${ErrorBox} error=${load.error} retry=${load.reload}/>
+  return html`<${Card} flush title="Messages"><${ErrorBox} error=${load.error} retry=${load.reload}/>
     ${load.data && html`<${Table} caption="Messages, newest first" test="messages" rows=${load.data.messages || []} rowKey=${(m) => m.id}
       columns=${messageColumns} empty=${html`<${Empty} title="Nothing yet"/>`}/>`}<//>`;
 }

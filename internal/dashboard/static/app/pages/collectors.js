@@ -60,7 +60,7 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
       act: () => api.post(`${path}/${what}`, selection),
     });
     if (!done) return;
-    toast(what === "drop" ? `${plural(done.dropped, "operation")} given up` : `${plural(done.requeued, "operation")} to be retried`);
+    toast(what === "drop" ? `${plural(done.dropped, "operation")} dropped` : `${plural(done.requeued, "operation")} to be retried`);
     again();
   };
   return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes apply from the next flush." act=${act}

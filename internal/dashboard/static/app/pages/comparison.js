@@ -56,11 +56,11 @@ function Changes({ run, against, other, found }) {
 function Kind({ run, against, other, change: c }) {
   const [title, , meaning] = outcomes[c.change] ?? [c.change, "plain", ""];
   const list = `${BASE}/runs/${segment(run)}/comparison` + parameters({ against, change: c.change });
-  const stands = (s) => (s ? html`${s.outcome}${s.error_code && html` <code><${Text} max=${60}>${s.error_code}<//></code>`}` : html`<span class="muted">–</span>`);
+  const outcomeOf = (s) => (s ? html`${s.outcome}${s.error_code && html` <code><${Text} max=${60}>${s.error_code}<//></code>`}` : html`<span class="muted">–</span>`);
   const columns = [
     { key: "key", title: "Key", render: (d) => html`<${Link} to=${itemPath(d.here ? run : against, d.key)}><${Text} max=${60}>${d.key}<//><//>` },
-    { key: "there", title: inert(other, 40) || "Then", render: (d) => stands(d.there) },
-    { key: "here", title: "Now", render: (d) => stands(d.here) },
+    { key: "there", title: inert(other, 40) || "Then", render: (d) => outcomeOf(d.there) },
+    { key: "here", title: "Now", render: (d) => outcomeOf(d.here) },
     c.change === "changed" && { key: "diff", title: "Difference", render: (d) => html`<${Result} run=${run} against=${against} item=${d.key}/>` },
   ].filter(Boolean);
   return html`<div id=${c.change}><${Card} flush title=${`${title}: ${plural(c.items, "item")}`} test=${"list-" + c.change}

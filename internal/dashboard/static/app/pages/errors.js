@@ -186,7 +186,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAcce
       <span class="muted" title="of all failures">${run?.failed ? percent(Math.min(1, count(g) / run.failed)) : ""}</span>
     </div>
     <div class="group-main">
-      <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items went on without it">optional<//>`}${g.accepted > 0 && html`<${Badge} tone="info" test="accepted">${open([g]) === 0 ? "accepted" : `${num(g.accepted)} accepted`}<//>`}</h2>
+      <h2 class="group-head" id=${id}><code class="group-code">${inert(g.code, 80)}</code>${g.optional && html`<${Badge} tone="info" title="Its items continued without it">optional<//>`}${g.accepted > 0 && html`<${Badge} tone="info" test="accepted">${open([g]) === 0 ? "accepted" : `${num(g.accepted)} accepted`}<//>`}</h2>
       <p class="group-shape"><bdi>${inert(g.shape, 600)}</bdi></p>
       <p class="group-origin">
         <span>step <strong><${Text} max=${40}>${g.step}<//></strong></span>
@@ -209,7 +209,7 @@ function Group({ group: g, run, most, chosen, onChoose, onAgain, onReset, onAcce
       </details>
     </div>
     <div class="group-actions">${(g.resets ?? []).map((step) => html`<${Button} small icon="reload" role="operator" key=${step} test="reset-group"
-          title="They fail for its part, which a re-run would give them again" onClick=${() => onReset(step)}>Reset ${inert(step, 40)}…<//>`)}
+          title="They fail for its part, which a rerun would give them again" onClick=${() => onReset(step)}>Reset ${inert(step, 40)}…<//>`)}
       ${!g.resets && html`<${Button} small icon="repeat" role="operator" test="rerun-group" onClick=${onAgain}>Run again…<//>`}
       ${open([g]) > 0 && html`<${Button} small icon="check" role="operator" test="accept-group" onClick=${() => onAccept(false)}>Accept…<//>`}
       ${g.accepted > 0 && html`<${Button} small kind="ghost" role="operator" test="withdraw-group" onClick=${() => onAccept(true)}>Withdraw…<//>`}</div>

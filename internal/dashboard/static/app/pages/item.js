@@ -14,7 +14,7 @@ import { RerunDialog } from "../parts/rerun.js";
 import { ResetDialog } from "../parts/reset.js";
 import { CorrectDialog } from "../parts/correct.js";
 import { AcceptDialog } from "../parts/accept.js";
-import { nextFailed } from "../parts/neighbours.js";
+import { nextFailed } from "../parts/neighbors.js";
 import { itemApi, itemPath } from "../parts/itempath.js";
 import { columns } from "../parts/stepgraph.js";
 
@@ -79,7 +79,7 @@ export default function Item({ params: { run: id }, query }) {
       </div>
       <aside class="item-side" aria-label="The item">
         <${Glance} item=${item} />
-        <${Card} title="Payload" test="payload" actions=${html`<${Button} small icon="file" role="operator" disabled=${items.length > 1} title=${items.length > 1 ? "Several items have this key, and which one is meant cannot be told" : undefined} test="correct-item" onClick=${() =>
+        <${Card} title="Payload" test="payload" actions=${html`<${Button} small icon="file" role="operator" disabled=${items.length > 1} title=${items.length > 1 ? "Several items have this key, so it is ambiguous" : undefined} test="correct-item" onClick=${() =>
           setDialog({ correct: write(at(found.data.tree, "items", nth, "payload")) })}>Correct the data…<//>`}><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
         ${item.earlier_payloads?.length > 0 && html`<${Card} title="Before it was corrected" test="earlier-payloads">
           ${item.earlier_payloads.map((e, i) => html`<div key=${e.generation}>
@@ -137,12 +137,12 @@ function useWalk(run, item, items) {
 }
 
 function Twins({ items, nth }) {
-  return html`<div class="filterbar"><label class="inline">This key stands ${num(items.length)} times in the run:
+  return html`<div class="filterbar"><label class="inline">${num(items.length)} items of the run have this key:
     <${Select} value=${String(items[nth].ordinal)} label="Which of them" test="twins" onChange=${(ordinal) => setQuery({ ordinal })}
       options=${items.map((i) => [String(i.ordinal), `#${i.ordinal}, ${i.state}`])} /></label></div>`;
 }
 
-// Glance summarises the item in a few numbers.
+// Glance summarizes the item in a few numbers.
 function Glance({ item }) {
   const attempts = item.steps.flatMap((s) => s.attempts);
   const first = attempts.map((a) => a.created_at).sort()[0];

@@ -15,7 +15,7 @@ import { Editor, Source, template } from "../plans/source.js";
 
 export default function Plans({ query }) {
   return html`<${Documents} kind="plan" icon="plans" query=${query} template=${template} columns=${columns} One=${Plan}
-    what="A plan says through which steps each item goes: which endpoints are asked, in which order, how many items in a request, and how failures are met. Write one here, or apply a file:"/>`;
+    what="A plan says through which steps each item goes: which endpoints it calls, in which order, how many items per request, and how failures are handled. Write one here, or apply a file:"/>`;
 }
 
 const columns = [

@@ -85,7 +85,7 @@ function Why({ of: f }) {
 }
 
 const occurrenceColumns = [
-  { key: "due", title: "Due", class: "nowrap", render: (f) => html`${clock(f.due_at, { date: true })}${f.kind === "now" && html`<span class="under">asked for by <${Text} max=${40}>${f.asked_by}<//></span>`}` },
+  { key: "due", title: "Due", class: "nowrap", render: (f) => html`${clock(f.due_at, { date: true })}${f.kind === "now" && html`<span class="under">requested by <${Text} max=${40}>${f.asked_by}<//></span>`}` },
   { key: "state", title: "State", render: (f) => html`<${Badge} tone=${tones[f.state]}>${f.state}<//><${Why} of=${f}/>` },
   { key: "run", title: "Run", align: "right", render: (f) => (f.run && f.run_state ? html`<${Link} to=${"/runs/" + f.run}>${inert(f.run_state)}<//>` : html`<span class="muted">${f.run ? "gone" : "–"}</span>`) },
 ];

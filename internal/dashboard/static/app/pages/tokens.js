@@ -44,7 +44,7 @@ function Acts({ onDone }) {
   const { data, error, reload } = useLoad("/acts");
   const settle = async (act, verb, danger) => {
     const done = await confirm({ title: `${verb}: ${act.what}?`, action: verb, danger, test: "act-dialog",
-      body: html`<p><${Text} max=${60}>${act.asked_by}<//> asked for it.</p><${Whole} act=${act}/>`,
+      body: html`<p><${Text} max=${60}>${act.asked_by}<//> requested it.</p><${Whole} act=${act}/>`,
       act: () => api.post(`/acts/${act.id}/${verb.toLowerCase()}`, {}, { key: "" }) });
     if (!done) return;
     const secret = done.answer?.secret;

@@ -114,7 +114,7 @@ export async function requeue(selection, which, done, { force = false } = {}) {
 export async function drop(selection, which, done) {
   const answer = await confirm({
     title: "Drop permanently?",
-    body: html`<p>${which} ${typeof which === "string" && which.startsWith("1 ") ? "is" : "are"} given up, and the bodies are deleted. This cannot be taken back.</p>`,
+    body: html`<p>${which} ${typeof which === "string" && which.startsWith("1 ") ? "is" : "are"} dropped, and the bodies are deleted. This cannot be undone.</p>`,
     action: "Drop",
     danger: true,
     act: () => api.post("/dead-letters/drop", selection),

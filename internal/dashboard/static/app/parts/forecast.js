@@ -11,7 +11,7 @@ export function spanText({ p10_seconds: low, p90_seconds: high }) {
   return from === to ? `${to} ${unit}` : `${from} to ${to} ${unit}`;
 }
 
-/** forecastText summarises a forecast: {value, more}. */
+/** forecastText summarizes a forecast: {value, more}. */
 export function forecastText(forecast, now = new Date()) {
   if (!forecast) return { value: "–", more: "" };
   const { p10, p50, p90, then, waits_for: what, waits_from: from, why_not: why } = forecast;
@@ -48,7 +48,7 @@ export function Supposed({ run, change }) {
   const [asked, setAsked] = useState("");
   const { data, loading, error } = useLoad(asked && `/runs/${segment(run.id)}/forecast${query({ change: asked })}`);
   useEffect(() => {
-    if (loading && asked) return undefined; // one after the other, so that each is seen
+    if (loading && asked) return undefined; // one at a time, so that each is seen
     const timer = setTimeout(() => setAsked(change), REST);
     return () => clearTimeout(timer);
   }, [change, loading]);

@@ -44,7 +44,7 @@ function LetterFacts({ letter: l }) {
       ${l.root !== l.slice && html`<${Fact} name="root slice" value=${l.root} code />`}
       <${Fact} name="waited for by" value=${l.stack} />
       <${Fact} name="origin" value=${l.origin} />
-      <${Fact} name="given up by" value=${l.service} />
+      <${Fact} name="abandoned by" value=${l.service} />
       ${l.items > 0 && html`<${Fact} name="items" value=${num(l.items)} />`}
       ${l.deliveries > 0 && html`<${Fact} name="deliveries" value=${num(l.deliveries)} />`}
       <${Fact} name="requeued" value=${plural(l.requeued, "time")} />

@@ -7,7 +7,7 @@ import { api } from "../api.js";
 /**
  * usePages loads a list. pathOf(cursor) is the path of a page, rowsOf(document) its rows, idOf(row) their sort key,
  * descending. It returns {rows, error, loading, reload, more}; rows is undefined before the first page; more loads
- * the next page, and is null if there is none. deps change when the list becomes another one.
+ * the next page, and is null after the last one. deps change when the list becomes another one.
  */
 export function usePages(pathOf, rowsOf, idOf, deps, { every = 0 } = {}) {
   const first = useLoad(pathOf(""), deps, { every });

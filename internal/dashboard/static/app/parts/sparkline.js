@@ -6,7 +6,7 @@ import { num } from "../format.js";
 const kept = 60;
 const drawnFrom = 3; // values; fewer make no line
 
-/** useHistory collects values by name: it takes a map of values each time stamp changes, and returns all lists. */
+/** useHistory collects values by name: it takes a map of values each timestamp changes, and returns all lists. */
 export function useHistory(stamp, values) {
   const held = useRef({ stamp: 0, lists: new Map() });
   if (stamp && stamp !== held.current.stamp) {

@@ -28,7 +28,7 @@ export function columns(steps) {
 /** stepsOf is a plan's steps as the API lists them: [{name, needs}]. */
 export const stepsOf = (plan) => plan.steps.map((name, i) => ({ name, needs: plan.needs?.[i] ?? [] }));
 
-/** placed is each step with the upper left corner of its box, columns centred, and the total size. */
+/** placed is each step with the upper left corner of its box, columns centered, and the total size. */
 export function placed(steps) {
   const all = columns(steps);
   const most = Math.max(...all.map((c) => c.length));
@@ -39,7 +39,7 @@ export function placed(steps) {
   return { boxes, width: all.length * (BOX.wide + BOX.across) - BOX.across, height: most * row - BOX.down };
 }
 
-/** StepGraph draws the graph. The list of steps beside it has the same content. */
+/** StepGraph draws the graph. The list of steps next to it has the same content. */
 export function StepGraph({ steps }) {
   const { boxes, width, height } = placed(steps);
   const by = new Map(boxes.map((b) => [b.step.name, b]));

@@ -19,8 +19,8 @@ steps:
 
 const lines = (text) => text.replace(/\n$/, "").split("\n");
 
-// colour splits a line of YAML into comment, key and rest: enough to read it well.
-function colour(line) {
+// color splits a line of YAML into comment, key and rest: enough to read it well.
+function color(line) {
   const comment = /(^|\s)#.*$/.exec(line);
   const body = comment ? line.slice(0, comment.index + comment[1].length) : line;
   const rest = comment ? line.slice(comment.index + comment[1].length) : "";
@@ -32,7 +32,7 @@ function colour(line) {
 
 export function Source({ text, kind = "plan" }) {
   return html`<div class="source" tabindex="0" role="region" aria-label=${"Text of the " + kind} data-test="source"><table><tbody>${lines(text).map((line, i) =>
-    html`<tr key=${i}><td class="source-line" data-line=${i + 1} aria-hidden="true"></td><td><code>${colour(line)}</code></td></tr>`)}</tbody></table></div>`;
+    html`<tr key=${i}><td class="source-line" data-line=${i + 1} aria-hidden="true"></td><td><code>${color(line)}</code></td></tr>`)}</tbody></table></div>`;
 }
 
 // Editor saves a new version of a plan, or of another kind. Errors are shown at their lines. version is the newest one:

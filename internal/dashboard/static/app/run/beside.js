@@ -7,7 +7,7 @@ import { Link } from "../router.js";
 import { sum } from "../charts/timeline.js";
 import { lasted } from "./head.js";
 
-/** beside is how far a run that has ended was after so many seconds: {share, failed, rate}, by its timeline. */
+/** beside is how far a run that ended was after that many seconds: {share, failed, rate}, by its timeline. */
 export function beside({ bucket_seconds: width, steps }, seconds) {
   const failed = sum(steps.map((s) => s.failed));
   const all = sum([...steps.map((s) => s.done), failed]);

@@ -137,7 +137,7 @@ export function Numbers({ run }) {
       ${run.generation > 1 && fact("Generation", run.generation, `run again ${run.generation === 2 ? "once" : `${num(run.generation - 1)} times`}`, "", "generation")}
     </dl>
     ${!ended(run) && foretold.bound_by && !foretold.then && html`<p class="muted" data-test="bound-by"><${Text} max=${300}>${foretold.bound_by}<//></p>`}
-    ${!ended(run) && run.at_risk?.fix && html`<p class="muted" data-test="fix">Enough to be in time: <${Text} max=${300}>${run.at_risk.fix.text}<//></p>`}
+    ${!ended(run) && run.at_risk?.fix && html`<p class="muted" data-test="fix">Enough to meet the deadline: <${Text} max=${300}>${run.at_risk.fix.text}<//></p>`}
   </section>`;
 }
 
@@ -158,7 +158,7 @@ function fact(name, value, more, tone, test) {
       class="fact-more">${more}</span>`}</dd></div>`;
 }
 
-// lasted is for how many seconds a run has been going on.
+// lasted is for how many seconds a run has lasted.
 export const lasted = (run) => (run.state === "running"
   ? Math.max(run.seconds, (now.value - new Date(run.started_at).getTime()) / 1000) : run.seconds);
 

@@ -27,7 +27,7 @@ export class Live {
     for (const fn of this.listeners.get(name) ?? []) fn(data);
   }
 
-  /** opened resolves when changes are received: data fetched from then on can be kept current. */
+  /** opened resolves when changes are received: data fetched then can be kept current. */
   opened() {
     return Promise.race([this.open, new Promise((resolve) => setTimeout(resolve, PATIENCE))]);
   }

@@ -32,7 +32,7 @@ function Summary({ run, r }) {
     r.loading_seconds > 0 && ["Loading", duration(r.loading_seconds)], ["Items a second", num(Math.round(r.rate))],
     ["in the best ten seconds", num(Math.round(r.best_rate))], ["Requests", num(r.requests.count)],
     ["items in one", num(r.requests.mean_items)], ["half took no longer than", duration(r.requests.p50_seconds)],
-    ["99 % no longer than", duration(r.requests.p99_seconds)], r.requests.tried_again > 0 && ["Items asked for again", num(r.requests.tried_again)],
+    ["99 % no longer than", duration(r.requests.p99_seconds)], r.requests.tried_again > 0 && ["Items requested again", num(r.requests.tried_again)],
     r.requests.lost_to_nodes > 0 && ["Lost with nodes", num(r.requests.lost_to_nodes)],
     r.requests.lost_to_streams > 0 && ["Lost with streams", num(r.requests.lost_to_streams)],
   ].filter(Boolean);

@@ -24,7 +24,7 @@ export function ResetDialog({ run, step, range, onClose }) {
   const go = async () => {
     try {
       const done = await api.post(path, { ...body, reason: reason || undefined });
-      toast(`${plural(done.items, "part")} of ${done.step} taken back`, { tone: "ok" });
+      toast(`${plural(done.items, "part")} of ${done.step} discarded`, { tone: "ok" });
       onClose();
     } catch (err) {
       setError(err);

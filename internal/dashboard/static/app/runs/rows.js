@@ -5,7 +5,7 @@ const settled = 15000; // ms that a run may take to begin
 /** open is the number of failed items not accepted. */
 export const open = (run) => run.failed - (run.accepted ?? 0);
 
-/** stuck reports whether a run goes on only if a person, or a service, does something. */
+/** stuck reports whether a run continues only if a person, or a service, does something. */
 export const stuck = (run) => run.state === "running" && Boolean(run.blocker || run.approval?.length > 0 ||
   (run.rate === 0 && !run.open && Date.now() - new Date(run.started_at) > settled));
 

@@ -7,7 +7,7 @@ let at = location.pathname + location.search;
 let moved = false; // before that, the browser places the focus
 
 // arrive focuses the heading of a new page, so that screen readers read it. A focus already in the page stays, and so
-// does one beside it if the page has only loaded its content.
+// does one next to it if the page has only loaded its content.
 function arrive(heading) {
   const here = location.pathname + location.search;
   const focus = document.activeElement;
@@ -83,7 +83,7 @@ export function Badge({ tone = "plain", icon, title, children, test }) {
     html`<${Icon} name=${icon} size=${12}/>`}${children}</span>`;
 }
 
-// stateWords are the nine states of items, as in the planes and the colours --state-0 to --state-8.
+// stateWords are the nine states of items, as in the planes and the colors --state-0 to --state-8.
 export const stateWords = ["waiting", "held", "ready", "scheduled", "in flight", "done", "failed", "skipped", "stale"];
 
 const runStates = {

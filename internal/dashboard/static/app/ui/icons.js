@@ -47,7 +47,7 @@ const shapes = {
   repeat: "M3 7.5V6a2 2 0 0 1 2-2h7.5M10.5 1.8 12.7 4l-2.2 2.2M13 8.5V10a2 2 0 0 1-2 2H3.5M5.5 14.2 3.3 12l2.2-2.2",
 };
 
-// Icon draws a shape. Screen readers skip it, because there is text beside it.
+// Icon draws a shape. Screen readers skip it, because there is text next to it.
 export function Icon({ name, size = 16 }) {
   return html`<svg class="icon" width=${size} height=${size} viewBox="0 0 16 16" aria-hidden="true" focusable="false">
     <path d=${shapes[name] || shapes.info} fill="none" stroke="currentColor" stroke-width="1.5" stroke-linecap="round"

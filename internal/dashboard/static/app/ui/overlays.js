@@ -23,9 +23,9 @@ export function Dialog({ title, onClose, children, footer, wide = false, firm = 
     e.preventDefault();
     if (!firm) onClose?.();
   };
-  const beside = (e) => { if (e.target === ref.current && !firm) onClose?.(); };
+  const outside = (e) => { if (e.target === ref.current && !firm) onClose?.(); };
   return html`<dialog ref=${ref} class=${wide ? "wide" : ""} aria-labelledby=${id} onCancel=${cancel}
-      onPointerDown=${beside} data-test=${test}>
+      onPointerDown=${outside} data-test=${test}>
     <div class="dialog-box">
       <div class="dialog-head"><h2 id=${id}>${title}</h2>
         <${Button} kind="ghost" small icon="cross" label="Close" onClick=${() => onClose?.()}/></div>

@@ -10,11 +10,11 @@ import (
 	"testing"
 )
 
-// colour is linear red, green and blue, 0 to 1.
-type colour [3]float64
+// color is linear red, green and blue, 0 to 1.
+type color [3]float64
 
-// themes reads the tokens that are colours: light, dark as the system has it, and dark as it was chosen.
-func themes(t *testing.T) (light, system, chosen map[string]colour) {
+// themes reads the tokens that are colors: light, dark as the system has it, and dark as it was chosen.
+func themes(t *testing.T) (light, system, chosen map[string]color) {
 	t.Helper()
 	css, err := os.ReadFile("static/style/base.css")
 	if err != nil {
@@ -24,10 +24,10 @@ func themes(t *testing.T) (light, system, chosen map[string]colour) {
 	if len(blocks) < 4 {
 		t.Fatalf("found %d blocks of tokens", len(blocks))
 	}
-	read := func(block []byte) map[string]colour {
-		tokens := map[string]colour{}
+	read := func(block []byte) map[string]color {
+		tokens := map[string]color{}
 		for _, m := range regexp.MustCompile(`--([a-z0-9-]+): #([0-9a-f]{6});`).FindAllSubmatch(block, -1) {
-			var c colour
+			var c color
 			for i := range c {
 				v, err := strconv.ParseUint(string(m[2][2*i:2*i+2]), 16, 8)
 				if err != nil {
@@ -62,15 +62,15 @@ func TestDarkIsDarkHoweverItCame(t *testing.T) {
 	}
 }
 
-func contrast(a, b colour) float64 {
-	bright := func(c colour) float64 { return 0.2126*c[0] + 0.7152*c[1] + 0.0722*c[2] + 0.05 }
+func contrast(a, b color) float64 {
+	bright := func(c color) float64 { return 0.2126*c[0] + 0.7152*c[1] + 0.0722*c[2] + 0.05 }
 	x, y := bright(a), bright(b)
 	return max(x, y) / min(x, y)
 }
 
 // eyes are what those see who have all cones, or lack one kind (Machado, Oliveira and Fernandes 2009, severity 1).
-func eyes() map[string][3]colour {
-	return map[string][3]colour{
+func eyes() map[string][3]color {
+	return map[string][3]color{
 		"all cones": {{1, 0, 0}, {0, 1, 0}, {0, 0, 1}},
 		"no red":    {{0.152286, 1.052583, -0.204868}, {0.114503, 0.786281, 0.099216}, {-0.003882, -0.048116, 1.051998}},
 		"no green":  {{0.367322, 0.860646, -0.227968}, {0.280085, 0.672501, 0.047413}, {-0.011820, 0.042940, 0.968881}},
@@ -84,7 +84,7 @@ func TestStatesAreToldApart(t *testing.T) {
 	t.Parallel()
 	const least = 0.11
 	light, dark, _ := themes(t)
-	for theme, tokens := range map[string]map[string]colour{"light": light, "dark": dark} {
+	for theme, tokens := range map[string]map[string]color{"light": light, "dark": dark} {
 		for eye, matrix := range eyes() {
 			closest, pair := math.Inf(1), ""
 			for i := range 9 {
@@ -109,7 +109,7 @@ func TestStatesStandOut(t *testing.T) {
 	t.Parallel()
 	const waiting, held, ready, done, failed = 0, 1, 2, 5, 6
 	light, dark, _ := themes(t)
-	for theme, tokens := range map[string]map[string]colour{"light": light, "dark": dark} {
+	for theme, tokens := range map[string]map[string]color{"light": light, "dark": dark} {
 		for eye, matrix := range eyes() {
 			for _, pair := range [][2]int{{failed, done}, {held, done}, {failed, waiting}, {failed, ready}, {done, waiting}} {
 				got := contrast(seen(matrix, tokens[fmt.Sprint("state-", pair[0])]),
@@ -122,23 +122,23 @@ func TestStatesStandOut(t *testing.T) {
 	}
 }
 
-func seen(matrix [3]colour, c colour) (out colour) {
+func seen(matrix [3]color, c color) (out color) {
 	for i, row := range matrix {
 		out[i] = min(1, max(0, row[0]*c[0]+row[1]*c[1]+row[2]*c[2]))
 	}
 	return out
 }
 
-func distance(a, b colour) float64 {
+func distance(a, b color) float64 {
 	x, y := oklab(a), oklab(b)
 	return math.Sqrt((x[0]-y[0])*(x[0]-y[0]) + (x[1]-y[1])*(x[1]-y[1]) + (x[2]-y[2])*(x[2]-y[2]))
 }
 
-func oklab(c colour) colour {
+func oklab(c color) color {
 	l := math.Cbrt(0.4122214708*c[0] + 0.5363325363*c[1] + 0.0514459929*c[2])
 	m := math.Cbrt(0.2119034982*c[0] + 0.6806995451*c[1] + 0.1073969566*c[2])
 	s := math.Cbrt(0.0883024619*c[0] + 0.2817188376*c[1] + 0.6299787005*c[2])
-	return colour{
+	return color{
 		0.2104542553*l + 0.7936177850*m - 0.0040720468*s, 1.9779984951*l - 2.4285922050*m + 0.4505937099*s,
 		0.0259040371*l + 0.7827717662*m - 0.8086757660*s,
 	}

@@ -14,7 +14,7 @@ export async function nextFailed(run, ordinal, by, items) {
   return page.items[0] ?? null;
 }
 
-// The item's own block is read first and alone, because a neighbour is usually near.
+// The item's own block is read first and alone, because a neighbor is usually near.
 async function search(run, ordinal, by, items = Infinity) {
   const last = Math.ceil(items / blockItems) - 1;
   let block = Math.floor(ordinal / blockItems);

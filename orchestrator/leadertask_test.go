@@ -11,7 +11,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/session"
 )
 
-// The store gives the lease to one session, and to another when it has expired, was given up, or outranks the first.
+// The store gives the lease to one session, and to another when it has expired, was abandoned, or outranks the first.
 func TestTheStoreKeepsTheLease(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)

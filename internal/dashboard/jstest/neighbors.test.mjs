@@ -26,9 +26,9 @@ globalThis.fakeAPI = {
     return { items: [{ ordinal, key: `K-${ordinal}` }] };
   },
 };
-const { nextFailed } = await import("../static/app/parts/neighbours.js");
+const { nextFailed } = await import("../static/app/parts/neighbors.js");
 
-test("each failed item leads to its neighbours, and the ends to nothing", async () => {
+test("each failed item leads to its neighbors, and the ends to nothing", async () => {
   const items = 300 * block + 17;
   plane = new Uint8Array(items).fill(5);
   const failed = [0, 1, block - 1, block, 5 * block + 3, 140 * block, 299 * block, items - 1];
