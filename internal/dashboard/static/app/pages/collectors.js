@@ -43,7 +43,7 @@ function State({ of: c }) {
   return html`<${Badge} tone=${c.flushing > 0 ? "busy" : "ok"} test="collector-state">${c.flushing > 0 ? "flushing" : "active"}<//>`;
 }
 
-function Collector({ name, query: { state = "", after = "" }, editing, onApplied, reload }) {
+function Collector({ name, query: { state = "", after = "" }, editing, onApplied }) {
   const path = "/collectors/" + segment(name);
   const one = useLoad(path, [], { every: 3 });
   const ops = useLoad(path + "/ops" + withQuery({ state, after, limit: 50 }), [], { every: 3 });
@@ -51,7 +51,6 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
   const again = () => {
     one.reload();
     ops.reload();
-    reload();
   };
   const act = posting("collector", name, again);
   const choose = async (what, selection, title, body) => {
@@ -63,7 +62,7 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
     toast(what === "drop" ? `${plural(done.dropped, "operation")} given up` : `${plural(done.requeued, "operation")} to be retried`);
     again();
   };
-  return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes apply from the next flush." act=${act}
+  return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} note="Changes apply from the next flush." act=${act}
       subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${c.version}`}
       pauses="Nothing is flushed until it is resumed" resumes="It continues" deletes="One with operations is not deleted: drain it, or drop them."
       more=${{ what: "drain", icon: "upload", label: "Drain", says: "All that waits is flushed now" }}>
