@@ -390,10 +390,13 @@ func (n *Network) fixes(run int) (all []fix) {
 			continue
 		}
 		highest = max(highest, other.Priority)
+		if other.Namespace != r.Namespace { // who may see this run may not see that one
+			continue
+		}
 		others = append(others, fix{set: "without=" + other.ID, text: "pausing run " + cmp.Or(other.Name, other.ID),
 			command: "tranche run pause " + other.ID})
 	}
-	if len(others) > 0 {
+	if highest > math.MinInt {
 		priority := strconv.Itoa(highest + 1)
 		all = append(all, fix{set: "priority=" + priority, text: fmt.Sprintf("priority from %d to %s", r.Priority, priority),
 			command: "tranche run set " + r.ID + " --priority " + priority})
