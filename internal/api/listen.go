@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // DefaultListen is the default address of the API.
@@ -30,6 +33,7 @@ type Exposure struct {
 	TLSCert, TLSKey string         // PEM files; both or none
 	TrustedProxies  []netip.Prefix // proxies in front that terminate TLS
 	ClientCA        *x509.CertPool // authorities of client certificates; nil: none are asked for
+	FourEyes        []string       // as in Config
 	Log             *zap.Logger
 }
 
@@ -39,6 +43,9 @@ func (e *Exposure) Encrypted() bool { return e.TLSCert != "" || len(e.TrustedPro
 // Listen opens an address, like "127.0.0.1:8480". A non-loopback address requires logins and encryption: otherwise
 // anyone on the network could start and cancel runs, or read tokens.
 func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener, error) {
+	if err := guarded.checkFourEyes(); err != nil {
+		return nil, err
+	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("--listen %q is not host:port, like %s", address, DefaultListen)
@@ -70,6 +77,21 @@ func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener
 		listener = tls.NewListener(listener, secure)
 	}
 	return listener, nil
+}
+
+func (e *Exposure) checkFourEyes() error {
+	for _, kind := range e.FourEyes {
+		if !slices.Contains(identity.ActKinds(), kind) {
+			return fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind, strings.Join(identity.ActKinds(), ", "))
+		}
+		if !e.Auth {
+			return errors.New("--four-eyes needs to know who asks; add --auth on")
+		}
+	}
+	if slices.Contains(e.FourEyes, "delete") && !slices.Contains(e.FourEyes, "retention") {
+		return errors.New("--four-eyes delete: one administrator could delete runs by retention; use delete,retention")
+	}
+	return nil
 }
 
 func (e *Exposure) suits(address string, loopback bool) error {
