@@ -346,8 +346,11 @@ func TestTokensAreBound(t *testing.T) {
 	next := made("/tokens/ci/rotate", `{"overlap":"1h"}`)
 	testenv.Same(t, fmt.Sprintln(reads(here.Secret), reads(next.Secret), next.Name, next.Role, next.Networks),
 		"200 200 ci viewer [127.0.0.0/8 ::1/128]\n", "both are good, and alike")
+	made("/tokens/"+next.ID.String()+"/revoke", "")
+	b.Refused(http.StatusConflict, "is that of another token", http.MethodPost, tokens,
+		strings.NewReader(`{"name":"ci","role":"viewer"}`), admin...)
 	testenv.Advance(t, b.Pool, time.Hour)
-	made("/tokens/away/rotate", `{"overlap":"0s"}`) // so that the server looks tokens up again
+	next = made("/tokens", `{"name":"ci","role":"viewer"}`) // and the server looks tokens up again
 	testenv.Same(t, fmt.Sprint(reads(here.Secret), reads(next.Secret)), "401 200", "after the overlap")
 }
 
