@@ -416,6 +416,9 @@ func roles(b *browser) func(*testing.T) {
 			p := b.open(t, s.url)
 			p.logIn(s.granted(access.None, grants))
 			p.inNamespaces(paths["team-a"], paths["team-b"])
+			p.asks("POST", "/api/v1/session", `{"token": "`+s.token(access.Watcher)+`"}`) // as in another tab
+			p.run(`document.dispatchEvent(new Event("visibilitychange"))`)
+			p.says("role", "watcher")
 		})
 	}
 }
