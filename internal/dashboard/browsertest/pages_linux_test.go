@@ -391,6 +391,7 @@ func roles(b *browser) func(*testing.T) {
 				p.until("it is back where it wanted to go", `location.pathname === `+"`"+path+"`")
 				p.settled()
 				p.says("role", string(role))
+				p.offers("slices", role.Allows(access.Viewer))
 				kept := eval[string](p, `JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])`)
 				if strings.Contains(kept, secret) || strings.Contains(kept, "tranche_session") {
 					t.Errorf("scripts can read the login: %s", kept)
