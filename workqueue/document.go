@@ -53,12 +53,11 @@ type MovedError struct {
 }
 
 func (e *MovedError) Error() string {
-	if e.Wanted < 0 {
+	switch {
+	case e.Wanted < 0:
 		return fmt.Sprintf("%s %s exists already, in version %d; nothing was applied", e.Kind, e.Name, e.Newest)
-	}
-	if e.Newest == 0 {
-		return fmt.Sprintf("there is no %s %s; version %d was expected; nothing was applied",
-			e.Kind, e.Name, e.Wanted)
+	case e.Newest == 0:
+		return fmt.Sprintf("there is no %s %s; version %d was expected; nothing was applied", e.Kind, e.Name, e.Wanted)
 	}
 	return fmt.Sprintf("the newest version of %s %s is %d, and version %d was to be followed; nothing was applied. "+
 		"Look at what is new, and apply it with that", e.Kind, e.Name, e.Newest, e.Wanted)

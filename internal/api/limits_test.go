@@ -138,8 +138,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
 			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may go on
 		}
-		testenv.Same(t, answer.StatusCode, http.StatusUnauthorized,
-			"a request of the token that was revoked is answered")
+		testenv.Same(t, answer.StatusCode, http.StatusUnauthorized, "a request of the token that was revoked is answered")
 	}
 }
 

@@ -43,9 +43,6 @@ func (e *Exposure) Encrypted() bool { return e.TLSCert != "" || len(e.TrustedPro
 // Listen opens an address, like "127.0.0.1:8480". A non-loopback address requires logins and encryption: otherwise
 // anyone on the network could start and cancel runs, or read tokens.
 func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener, error) {
-	if err := guarded.checkFourEyes(); err != nil {
-		return nil, err
-	}
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, fmt.Errorf("--listen %q is not host:port, like %s", address, DefaultListen)
@@ -79,23 +76,15 @@ func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener
 	return listener, nil
 }
 
-func (e *Exposure) checkFourEyes() error {
-	for _, kind := range e.FourEyes {
-		if !slices.Contains(identity.ActKinds(), kind) {
-			return fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind, strings.Join(identity.ActKinds(), ", "))
-		}
-		if !e.Auth {
-			return errors.New("--four-eyes needs to know who asks; add --auth on")
-		}
-	}
-	if slices.Contains(e.FourEyes, "delete") && !slices.Contains(e.FourEyes, "retention") {
-		return errors.New("--four-eyes delete: one administrator could delete runs by retention; use delete,retention")
-	}
-	return nil
-}
-
 func (e *Exposure) suits(address string, loopback bool) error {
+	unknown := func(kind string) bool { return !slices.Contains(identity.ActKinds(), kind) }
 	switch {
+	case slices.ContainsFunc(e.FourEyes, unknown):
+		return fmt.Errorf("--four-eyes %s: use some of %s", e.FourEyes, strings.Join(identity.ActKinds(), ", "))
+	case len(e.FourEyes) > 0 && !e.Auth:
+		return errors.New("--four-eyes needs to know who asks; add --auth on")
+	case slices.Contains(e.FourEyes, "delete") && !slices.Contains(e.FourEyes, "retention"):
+		return errors.New("--four-eyes delete: one administrator could delete runs by retention; use delete,retention")
 	case (e.TLSCert == "") != (e.TLSKey == ""):
 		return errors.New("--tls-cert and --tls-key go together: a certificate, and its key")
 	case loopback:

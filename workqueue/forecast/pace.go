@@ -389,12 +389,10 @@ func (n *Network) fixes(run int) (all []fix) {
 		if o == run || other.Idle || other.Timed || other.Priority < r.Priority || !n.touch(run, o) {
 			continue
 		}
-		highest = max(highest, other.Priority)
-		if other.Namespace != r.Namespace { // who may see this run may not see that one
-			continue
+		if highest = max(highest, other.Priority); other.Namespace == r.Namespace { // others may not be seen
+			others = append(others, fix{set: "without=" + other.ID, text: "pausing run " + cmp.Or(other.Name, other.ID),
+				command: "tranche run pause " + other.ID})
 		}
-		others = append(others, fix{set: "without=" + other.ID, text: "pausing run " + cmp.Or(other.Name, other.ID),
-			command: "tranche run pause " + other.ID})
 	}
 	if highest > math.MinInt {
 		priority := strconv.Itoa(highest + 1)

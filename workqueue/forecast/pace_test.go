@@ -133,7 +133,7 @@ func TestFixes(t *testing.T) {
 			return n
 		}()), "budget of a from 4 to ", "tranche endpoints set a --max-in-flight "},
 		"a rate":              {timed(150, false, rated), "rate of a from 40 to ", "tranche run set night --step a --rate "},
-		"a shared budget":     {timed(125, false, sharing(8000, 80000, 8)), "budget of a from 8 to ", "tranche endpoints set"},
+		"a shared one":        {timed(125, false, sharing(8000, 80000, 8)), "budget of a from 8 to ", "tranche endpoints"},
 		"another run":         {equals(""), "pausing run yesterday", "tranche run pause day"},
 		"another namespace's": {equals("theirs"), "", ""},
 		"none":                {timed(1, false, one(step("a", 0, 8000, cost(1, 8)))), "", ""},

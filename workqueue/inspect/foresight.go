@@ -153,8 +153,7 @@ func readNetwork(
 }
 
 // foresee is readNetwork with forecasts.
-func (s Store) foresee(
-	ctx context.Context, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
+func (s Store) foresee(ctx context.Context, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
 	f, err := readNetwork(ctx, s.db.Pool, named, most, planned, items)
 	if err == nil {

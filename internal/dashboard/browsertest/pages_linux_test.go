@@ -401,8 +401,7 @@ func roles(b *browser) func(*testing.T) {
 
 				p.click("logout")
 				p.has("login-page")
-				testenv.Same(t, p.asks("GET", "/api/v1/runs", ""), 401,
-					"after the logout, the list of runs is answered with")
+				testenv.Same(t, p.asks("GET", "/api/v1/runs", ""), 401, "after the logout, the list of runs is answered with")
 			})
 		}
 		t.Run("in namespaces", func(t *testing.T) {
