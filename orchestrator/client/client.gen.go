@@ -2199,6 +2199,9 @@ type ItemCorrection struct {
 
 	// Contract when it lacks a field that a service requires; one of reject, warn, off
 	Contract string `json:"contract,omitempty"`
+
+	// IfGeneration that of the item's newest earlier_payloads as read, or 0; 409 if there is a later one
+	IfGeneration *int32 `json:"if_generation,omitempty"`
 }
 
 type ItemError struct {
@@ -7312,4 +7315,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9b07c3c5f5997a7f6c399f79abce2cce, is 39ac0a9504019adbea9ab6fbc4bbcf819a2512cf1c1e16a4ba2eea3d208b484e.
+// Of f7237905dfa79e1dc6195eeab51c8dd8, is 871fcf96a6ef633e2aa83b1d0f3fb0a94e321c2d99ee52ddcc5a4a7b805c2be5.
