@@ -11,7 +11,7 @@ type Document struct {
 	Name   string
 	Spec   json.RawMessage // complete
 	Source string          // as the user wrote it; valid UTF-8 without NUL
-	Newest int             // only if this is the newest version; 0: any
+	Newest int             // only if this is the newest version; 0: any; -1: only if none exists
 }
 
 // The states of a document. A plan is always active.
@@ -49,13 +49,15 @@ type ControlledDocument struct {
 // MovedError is returned if a document was based on a version that is not the newest.
 type MovedError struct {
 	Kind, Name     string
-	Wanted, Newest int // Newest is 0 if none exists
+	Wanted, Newest int // Wanted is -1, or Newest 0, if none was to exist, or does
 }
 
 func (e *MovedError) Error() string {
-	if e.Newest == 0 {
-		return fmt.Sprintf("there is no %s %s; version %d was expected; nothing was applied",
-			e.Kind, e.Name, e.Wanted)
+	switch {
+	case e.Wanted < 0:
+		return fmt.Sprintf("%s %s exists already, in version %d; nothing was applied", e.Kind, e.Name, e.Newest)
+	case e.Newest == 0:
+		return fmt.Sprintf("there is no %s %s; version %d was expected; nothing was applied", e.Kind, e.Name, e.Wanted)
 	}
 	return fmt.Sprintf("the newest version of %s %s is %d, and version %d was to be followed; nothing was applied. "+
 		"Look at what is new, and apply it with that", e.Kind, e.Name, e.Newest, e.Wanted)

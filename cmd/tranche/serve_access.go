@@ -8,7 +8,6 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -43,7 +42,7 @@ type accessFlags struct {
 
 func (f *accessFlags) exposure(clients *access.Certificates, log *zap.Logger) api.Exposure {
 	e := api.Exposure{Auth: f.Auth == "on", TLSCert: f.TLSCert, TLSKey: f.TLSKey,
-		TrustedProxies: f.TrustedProxies, Log: log}
+		TrustedProxies: f.TrustedProxies, FourEyes: f.FourEyes, Log: log}
 	if clients != nil {
 		e.ClientCA = clients.Pool
 	}
@@ -79,21 +78,6 @@ func rolesOf(flag, what string, pairs []string) (map[string]access.Role, error) 
 		roles[pair[:at]] = access.Role(pair[at+1:])
 	}
 	return roles, nil
-}
-
-func (f *accessFlags) checkFourEyes() error {
-	for _, kind := range f.FourEyes {
-		if !slices.Contains(identity.ActKinds(), kind) {
-			return fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", kind, strings.Join(identity.ActKinds(), ", "))
-		}
-		if f.Auth != "on" {
-			return errors.New("--four-eyes needs callers' names; add --auth on")
-		}
-	}
-	if slices.Contains(f.FourEyes, "delete") && !slices.Contains(f.FourEyes, "retention") {
-		return errors.New("--four-eyes delete: one administrator could delete runs by retention; use delete,retention")
-	}
-	return nil
 }
 
 func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) {

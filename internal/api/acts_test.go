@@ -109,6 +109,8 @@ func TestActsNeedFourEyes(t *testing.T) {
 	testenv.Advance(t, b.Pool, identity.ActLife)
 	confirm(again.ID, http.StatusConflict, "it has expired", by(bob)...)
 	confirm(late.ID, http.StatusOK, `"state":"done"`, by(bob)...)
+	b.Exec(`UPDATE admin_act SET state = 'running' WHERE id = $1`, dans.ID)
+	b.JSON(http.MethodPost, "/acts/"+dans.ID+"/reject", "", http.StatusOK, nil, by(bob)...)
 }
 
 // PROOF: who may do what, 23.

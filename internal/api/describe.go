@@ -160,7 +160,7 @@ func tagOf(op *huma.Operation) string {
 		"preview": "items", "{key}": "items", "result": "items", "planes": "live", "events": "live", "timeline": "live",
 		"slices": "live",
 	}
-	if tag, ok := byLast[words[len(words)-1]]; ok && words[0] != "plans" && words[0] != "schedules" {
+	if tag, ok := byLast[words[len(words)-1]]; ok && !slices.Contains([]string{"plans", "schedules", "audit"}, words[0]) {
 		return tag
 	}
 	if slices.ContainsFunc(tags(), func(t *huma.Tag) bool { return t.Name == words[0] }) {

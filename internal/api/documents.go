@@ -59,11 +59,15 @@ type documentText struct {
 	apicore.Actor
 	Name    string `query:"name" doc:"its name, if the document has none"`
 	IfMatch string `header:"If-Match" doc:"its ETag: apply only if it is still the newest version"`
+	IfNone  string `header:"If-None-Match" enum:"*" doc:"apply only if none exists with this name"`
 	RawBody []byte `contentType:"application/yaml"`
 }
 
 func (t *documentText) document(name string, spec []byte) workqueue.Document {
 	newest, _ := documentVersion(t.IfMatch) // it was checked
+	if t.IfNone != "" {
+		newest = -1
+	}
 	return workqueue.Document{Name: name, Spec: spec, Source: string(t.RawBody), Newest: newest}
 }
 

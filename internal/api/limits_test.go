@@ -138,8 +138,7 @@ func TestRevokingNeedsNoOrdinaryConnection(t *testing.T) {
 		if answer.StatusCode == http.StatusServiceUnavailable && watch.Longest() > access.RevocationTime/2 {
 			continue // it was ended before: on a machine that was stalled it was not to be learned whether it may continue
 		}
-		testenv.Same(t, answer.StatusCode, http.StatusUnauthorized,
-			"a request of the token that was revoked is answered")
+		testenv.Same(t, answer.StatusCode, http.StatusUnauthorized, "a request of the token that was revoked is answered")
 	}
 }
 
@@ -346,8 +345,11 @@ func TestTokensAreBound(t *testing.T) {
 	next := made("/tokens/ci/rotate", `{"overlap":"1h"}`)
 	testenv.Same(t, fmt.Sprintln(reads(here.Secret), reads(next.Secret), next.Name, next.Role, next.Networks),
 		"200 200 ci viewer [127.0.0.0/8 ::1/128]\n", "both are good, and alike")
+	made("/tokens/"+next.ID.String()+"/revoke", "")
+	b.Refused(http.StatusConflict, "is that of another token", http.MethodPost, tokens,
+		strings.NewReader(`{"name":"ci","role":"viewer"}`), admin...)
 	testenv.Advance(t, b.Pool, time.Hour)
-	made("/tokens/away/rotate", `{"overlap":"0s"}`) // so that the server looks tokens up again
+	next = made("/tokens", `{"name":"ci","role":"viewer"}`) // and the server looks tokens up again
 	testenv.Same(t, fmt.Sprint(reads(here.Secret), reads(next.Secret)), "401 200", "after the overlap")
 }
 

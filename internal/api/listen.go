@@ -12,6 +12,8 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -19,6 +21,7 @@ import (
 	"go.uber.org/zap"
 
 	"github.com/tranchehq/tranche/internal/access"
+	"github.com/tranchehq/tranche/workqueue/identity"
 )
 
 // DefaultListen is the default address of the API.
@@ -30,6 +33,7 @@ type Exposure struct {
 	TLSCert, TLSKey string         // PEM files; both or none
 	TrustedProxies  []netip.Prefix // proxies in front that terminate TLS
 	ClientCA        *x509.CertPool // authorities of client certificates; nil: none are requested
+	FourEyes        []string       // as in Config
 	Log             *zap.Logger
 }
 
@@ -73,7 +77,14 @@ func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener
 }
 
 func (e *Exposure) suits(address string, loopback bool) error {
+	unknown := func(kind string) bool { return !slices.Contains(identity.ActKinds(), kind) }
 	switch {
+	case slices.ContainsFunc(e.FourEyes, unknown):
+		return fmt.Errorf("--four-eyes %s: use some of %s", e.FourEyes, strings.Join(identity.ActKinds(), ", "))
+	case len(e.FourEyes) > 0 && !e.Auth:
+		return errors.New("--four-eyes needs to know who asks; add --auth on")
+	case slices.Contains(e.FourEyes, "delete") && !slices.Contains(e.FourEyes, "retention"):
+		return errors.New("--four-eyes delete: one administrator could delete runs by retention; use delete,retention")
 	case (e.TLSCert == "") != (e.TLSKey == ""):
 		return errors.New("--tls-cert and --tls-key go together: a certificate, and its key")
 	case loopback:

@@ -2199,6 +2199,9 @@ type ItemCorrection struct {
 
 	// Contract when it lacks a field that a service requires; one of reject, warn, off
 	Contract string `json:"contract,omitempty"`
+
+	// IfGeneration that of the item's newest earlier_payloads as read, or 0; 409 if there is a later one
+	IfGeneration *int32 `json:"if_generation,omitempty"`
 }
 
 type ItemError struct {
@@ -7312,4 +7315,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of e6329ad2acfe25c656de97d9e3fe809f, is 952978b7e949276778af0f4bbddf553d48a7775f4a2ea120ca5386677be397c1.
+// Of 39762d92f3d2c6f904c5c9b63b4af3ea, is 4c749bfe30b11ebae0af7e414ef5e508e3b952bb31bd79abb6704c93e22e46d8.

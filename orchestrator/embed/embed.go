@@ -84,6 +84,9 @@ type APIConfig struct {
 	// TLSCert and TLSKey are PEM files. TrustedProxies are the addresses of proxies that terminate TLS instead.
 	TLSCert, TLSKey string
 	TrustedProxies  []netip.Prefix
+	// FourEyes and TokenMaxAge are those of `tranche serve`: give the same to every server of the database.
+	FourEyes    []string
+	TokenMaxAge time.Duration
 }
 
 // Node is a node inside a program.
@@ -239,12 +242,13 @@ func (n *Node) build() buildinfo.Info {
 func (n *Node) expose(ctx context.Context, config *APIConfig, settings *api.Config) (err error) {
 	log := n.config.Log
 	guarded := api.Exposure{Auth: !config.Anonymous, TLSCert: config.TLSCert, TLSKey: config.TLSKey,
-		TrustedProxies: config.TrustedProxies, Log: log}
+		TrustedProxies: config.TrustedProxies, FourEyes: config.FourEyes, Log: log}
 	if n.listener, err = api.Listen(ctx, config.Listen, guarded); err != nil {
 		return err
 	}
 	settings.Hosts, settings.TrustedProxies = config.Hosts, config.TrustedProxies
 	settings.SecureCookies = guarded.Encrypted()
+	settings.FourEyes, settings.TokenMaxAge = config.FourEyes, config.TokenMaxAge
 	if settings.Dashboard, err = dashboard.Handler(dashboard.Config{}); err != nil || !guarded.Auth {
 		return err
 	}

@@ -102,12 +102,18 @@ func TestNodeWithItsAPI(t *testing.T) {
 		<-node.Ready()
 		return "http://" + node.Address().String()
 	}
-	guarded := begin(embed.APIConfig{Listen: "127.0.0.1:0"})
+	guarded := begin(embed.APIConfig{Listen: "127.0.0.1:0", FourEyes: []string{"erase"}, TokenMaxAge: time.Hour})
 	open := begin(embed.APIConfig{Listen: "127.0.0.1:0", Anonymous: true})
 	for path, want := range map[string]int{"/": http.StatusOK, "/api/v1/runs": http.StatusUnauthorized} {
 		testenv.Same(t, get(t, guarded+path), want, "GET %s without a token", path)
 	}
 	api := testenv.Must(client.New(open))(t)
+	ann := testenv.Must(api.CreateToken(ctx, client.TokenSettings{Name: "ann", Role: "admin"}))(t)
+	admin := testenv.Must(client.New(guarded, client.WithToken(ann.Secret)))(t)
+	_, err := admin.Erase(ctx, client.EraseSettings{Key: "bob"})
+	testenv.As[*client.ActPendingError](t, err, "one administrator erases")
+	_, err = admin.CreateToken(ctx, client.TokenSettings{Name: "carl", Role: "viewer", ExpiresIn: "2h"})
+	testenv.Says(t, err, "--token-max-age", "a token for two hours")
 	started, err := api.Start(ctx, client.RunSettings{Plan: "steps:\n- local: greet\n", PlanName: "greetings", Key: "key"},
 		strings.NewReader("key\nann\nbob\n"))
 	testenv.NoError(t, err)
@@ -160,19 +166,18 @@ func TestWhatCannotBeOpened(t *testing.T) {
 	nc, pool := testenv.Conn(t, testenv.NATS(t)), testenv.Pool(t)
 	away := testenv.Must(pgxpool.New(t.Context(), "postgres://127.0.0.1:1/none"))(t)
 	defer away.Close()
-	api := func(listen string) embed.Config {
-		return embed.Config{API: &embed.APIConfig{Listen: listen, Anonymous: true}}
+	api := func(listen string, fourEyes ...string) embed.Config {
+		return embed.Config{API: &embed.APIConfig{Listen: listen, Anonymous: true, FourEyes: fourEyes}}
 	}
+	unreadable := embed.Config{Connections: "none.yaml"}
 	for want, made := range map[string]func() (*embed.Node, error){
 		"a NATS connection are needed": func() (*embed.Node, error) { return embed.New(pool, nil, embed.Config{}) },
 		"a pool and":                   func() (*embed.Node, error) { return embed.New(nil, nc, embed.Config{}) },
 		"open Tranche's database":      func() (*embed.Node, error) { return embed.New(away, nc, embed.Config{}) },
 		"0.0.0.0:0":                    func() (*embed.Node, error) { return embed.New(pool, nc, api("0.0.0.0:0")) },
+		"--four-eyes":                  func() (*embed.Node, error) { return embed.New(pool, nc, api("0.0.0.0:0", "erase")) },
 		"is not host:port":             func() (*embed.Node, error) { return embed.New(pool, nc, api("here")) },
-		"none.yaml": func() (*embed.Node, error) {
-			return embed.New(pool, nc,
-				embed.Config{Connections: "none.yaml"})
-		},
+		"none.yaml":                    func() (*embed.Node, error) { return embed.New(pool, nc, unreadable) },
 	} {
 		node, err := made()
 		testenv.Says(t, err, want, "%v", node)

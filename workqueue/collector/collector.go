@@ -171,7 +171,7 @@ type Text struct {
 	Name   string
 	Spec   CollectorSpec // checked, with its defaults
 	Source string        // as the user wrote it; valid UTF-8 without NUL
-	Newest int           // only if this is the newest version; 0: any
+	Newest int           // as in [workqueue.Document]
 }
 
 // States of an operation.

@@ -65,8 +65,8 @@ func (e *FourEyesError) Error() string {
 		"reset": "reset items of", "rerun": "reran items of",
 		"accept": "accepted failures of", "accept_withdraw": "withdrew an acceptance of",
 	}
-	return fmt.Sprintf("%s %s run %s, and its plan wants step %s approved by another user (approvers: other)",
-		e.Act.Actor, acted[e.Act.Action], e.Run, e.Step)
+	return fmt.Sprintf("%s %s run %s, or one that it continues, and its plan wants step %s approved by another user "+
+		"(approvers: other)", e.Act.Actor, acted[e.Act.Action], e.Run, e.Step)
 }
 
 // Refused returns why a caller may not approve now; nil if they may. Eyes are all names of theirs (identity.Eyes).
@@ -111,27 +111,27 @@ SELECT st.run_id, st.step, st.name,
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
 WHERE st.run_id = $1 AND st.approval IS NOT NULL ORDER BY st.step`
 
-	// Starting a run, or writing its plan or schedule, counts permanently; other acts since the step's last approval,
-	// also in the runs that it continues. A schedule starts its newest text. Settings of pace change no outcome.
+	// Starting a run, or writing its plan or schedule, counts permanently; other acts since the step's last approval.
+	// Those in the runs that it continues count, too. A schedule starts its newest text. Settings of pace change no
+	// outcome.
 	gateActs = `
 SELECT st.step, a.actor, a.action, max(a.at)
 FROM run_step st JOIN batchrun r ON r.id = st.run_id
 CROSS JOIN LATERAL (
-    SELECT ` + StartedBy + ` AS actor, 'start' AS action, r.created_at AS at
+    WITH RECURSIVE up (id) AS (SELECT r.id UNION ALL SELECT e.from_run FROM up JOIN batchrun e ON e.id = up.id)
+    SELECT ` + StartedBy + ` AS actor, 'start' AS action, r.created_at AS at FROM up JOIN batchrun r ON r.id = up.id
     UNION ALL
-    SELECT p.created_by, 'plan', p.created_at FROM plan p WHERE p.name = r.plan AND p.version = r.plan_version
+    SELECT p.created_by, 'plan', p.created_at FROM up JOIN batchrun e ON e.id = up.id
+    JOIN plan p ON p.name = e.plan AND p.version = e.plan_version
     UNION ALL
-    SELECT l.actor, 'schedule', l.at FROM schedule_occurrence f JOIN audit_log l ON l.action = 'schedule_apply'
-        AND l.subject = f.schedule AND (l.after ->> 'version')::int >= f.version AND l.at <= r.created_at
-    WHERE f.run_id = r.id
+    SELECT l.actor, 'schedule', l.at FROM up JOIN batchrun e ON e.id = up.id
+    JOIN schedule_occurrence f ON f.run_id = e.id JOIN audit_log l ON l.action = 'schedule_apply'
+        AND l.subject = f.schedule AND (l.after ->> 'version')::int >= f.version AND l.at <= e.created_at
     UNION ALL
-    SELECT s.changed_by, 'schedule', s.changed_at FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
-    WHERE f.run_id = r.id
+    SELECT s.changed_by, 'schedule', s.changed_at FROM up JOIN schedule_occurrence f ON f.run_id = up.id
+    JOIN schedule s ON s.name = f.schedule
     UNION ALL
-    SELECT l.actor, l.action, l.at FROM (
-        WITH RECURSIVE up (id) AS (
-            SELECT r.from_run UNION ALL SELECT e.from_run FROM up JOIN batchrun e ON e.id = up.id)
-        SELECT r.id UNION ALL SELECT id FROM up) c JOIN audit_log l ON l.run_id = c.id
+    SELECT l.actor, l.action, l.at FROM up JOIN audit_log l ON l.run_id = up.id
     WHERE (l.run_id <> r.id OR l.id > coalesce((SELECT max(p.id) FROM audit_log p
             WHERE p.run_id = r.id AND p.action = 'approve' AND p.detail ->> 'step' = st.name), 0))
         AND (l.action IN ('add', 'seal', 'correct', 'reset', 'rerun', 'accept', 'accept_withdraw')

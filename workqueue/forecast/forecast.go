@@ -36,6 +36,8 @@ type Run struct {
 	Gentle bool    // with only as many in flight as that needs
 	Share  int     // its weight among runs of equal priority; 0: 1
 	AtRisk bool    // it was found that it will not be
+
+	Namespace string // a [Fix] names no run of another one
 }
 
 // Step is a step of a run. Items are its total.

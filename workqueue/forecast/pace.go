@@ -389,11 +389,12 @@ func (n *Network) fixes(run int) (all []fix) {
 		if o == run || other.Idle || other.Timed || other.Priority < r.Priority || !n.touch(run, o) {
 			continue
 		}
-		highest = max(highest, other.Priority)
-		others = append(others, fix{set: "without=" + other.ID, text: "pausing run " + cmp.Or(other.Name, other.ID),
-			command: "tranche run pause " + other.ID})
+		if highest = max(highest, other.Priority); other.Namespace == r.Namespace { // others may not be seen
+			others = append(others, fix{set: "without=" + other.ID, text: "pausing run " + cmp.Or(other.Name, other.ID),
+				command: "tranche run pause " + other.ID})
+		}
 	}
-	if len(others) > 0 {
+	if highest > math.MinInt {
 		priority := strconv.Itoa(highest + 1)
 		all = append(all, fix{set: "priority=" + priority, text: fmt.Sprintf("priority from %d to %s", r.Priority, priority),
 			command: "tranche run set " + r.ID + " --priority " + priority})

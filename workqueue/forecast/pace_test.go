@@ -3,6 +3,7 @@ package forecast_test
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -114,6 +115,12 @@ func TestFixes(t *testing.T) {
 	t.Parallel()
 	rated := one(step("a", 0, 8000, cost(1, 8)))
 	rated.Steps[0].Rate = 40
+	equals := func(namespace string) *forecast.Network {
+		n := sharing(8000, 8000, 0)
+		n.Endpoints[0].Rate, n.Runs[0].Priority, n.Runs[1].Priority = 80, math.MaxInt32, math.MaxInt32
+		n.Runs[1].Namespace = namespace
+		return timed(150, false, n)
+	}
 	for name, c := range map[string]struct {
 		network       *forecast.Network
 		text, command string
@@ -125,9 +132,11 @@ func TestFixes(t *testing.T) {
 			n.Endpoints[0].Budget = 4
 			return n
 		}()), "budget of a from 4 to ", "tranche endpoints set a --max-in-flight "},
-		"a rate":      {timed(150, false, rated), "rate of a from 40 to ", "tranche run set night --step a --rate "},
-		"another run": {timed(125, false, sharing(8000, 80000, 8)), "budget of a from 8 to ", "tranche endpoints set"},
-		"none":        {timed(1, false, one(step("a", 0, 8000, cost(1, 8)))), "", ""},
+		"a rate":              {timed(150, false, rated), "rate of a from 40 to ", "tranche run set night --step a --rate "},
+		"a shared one":        {timed(125, false, sharing(8000, 80000, 8)), "budget of a from 8 to ", "tranche endpoints"},
+		"another run":         {equals(""), "pausing run yesterday", "tranche run pause day"},
+		"another namespace's": {equals("theirs"), "", ""},
+		"none":                {timed(1, false, one(step("a", 0, 8000, cost(1, 8)))), "", ""},
 		"none of a chain": {timed(50, false,
 			one(step("a", 0, 8000, cost(1, 8)), step("b", 1, 8000, cost(1, 8), 0))), "", ""},
 		"a time long past": {timed(-50, false, one(step("a", 0, 8000, cost(1, 8)))), "", ""},

@@ -203,16 +203,20 @@ func Confirming(ctx context.Context, act *Act, by string, eyes []string) (contex
 	return context.WithValue(workqueue.WithOrigin(ctx, o), ledger.ActKey{}, settles), settles
 }
 
+// A person of an identity provider has a session for as long as that confirms them.
+const askerValid = `
+(EXISTS (SELECT FROM api_token t WHERE t.id = a.token_id AND t.role = 'admin'
+        AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > tranche_now()))
+    OR EXISTS (SELECT FROM web_session s WHERE s.token_id IS NULL AND s.subject = a.subject AND s.role = 'admin'
+        AND least(s.expires_at, ` + vouchedFor + ` + $3::interval) > tranche_now()))`
+
 // An erasure runs until it is done, also after a crash: only its first attempt can return it to pending, unless there
-// was a second. A person of an identity provider has a session for as long as that confirms them.
+// was a second.
 const beginAct = `
 UPDATE admin_act a SET state = CASE kind WHEN 'erase' THEN 'running' ELSE state END,
     attempt = CASE state WHEN 'pending' THEN $2::uuid END
 WHERE id = $1 AND (state = 'running' OR state = 'pending' AND expires_at > tranche_now())
-RETURNING coalesce(token_id::text, ''), EXISTS (SELECT FROM api_token t WHERE t.id = a.token_id AND t.role = 'admin'
-        AND t.revoked_at IS NULL AND (t.expires_at IS NULL OR t.expires_at > tranche_now()))
-    OR EXISTS (SELECT FROM web_session s WHERE s.token_id IS NULL AND s.subject = a.subject AND s.role = 'admin'
-        AND least(s.expires_at, ` + vouchedFor + ` + $3::interval) > tranche_now())`
+RETURNING coalesce(token_id::text, ''), ` + askerValid
 
 // BeginAct begins to carry out an act; an erasure becomes running. It returns a [*workqueue.ConflictError] if the act
 // is settled, or the requester's credential is no longer valid.
@@ -252,14 +256,14 @@ func (s Store) SettleAct(ctx context.Context, done *ledger.Confirmed) error {
 }
 
 const rejectAct = `
-UPDATE admin_act SET state = 'rejected', settled_by = $2, settled_at = tranche_now(), input = NULL, preview = NULL
-WHERE id = $1 AND state = 'pending'
+UPDATE admin_act a SET state = 'rejected', settled_by = $2, settled_at = tranche_now(), input = NULL, preview = NULL
+WHERE id = $1 AND (state = 'pending' OR state = 'running' AND NOT ` + askerValid + `)
 RETURNING` + actColumns
 
-// RejectAct rejects a pending act, with an audit entry.
+// RejectAct rejects a pending act, or a running one that cannot be confirmed again, with an audit entry.
 func (s Store) RejectAct(ctx context.Context, act *Act, actor string) (out Act, err error) {
 	err = s.db.InTx(ctx, func(ctx context.Context, tx pgx.Tx) (err error) {
-		out, err = pg.One(ctx, tx, scanAct, rejectAct, act.ID, pg.Plain(actor))
+		out, err = pg.One(ctx, tx, scanAct, rejectAct, act.ID, pg.Plain(actor), ProviderTime)
 		if err := pg.NoRow(err, workqueue.Conflict("act %s: it is running, or settled already", act.ID)); err != nil {
 			return err
 		}

@@ -75,13 +75,15 @@ const tokenColumns = ` id, name, role, grants,
          ELSE 'active' END,
     created_at, created_by, expires_at, networks, rotated_at, last_used_at, revoked_at, revoked_by`
 
-// A person who is logged in by an identity provider has their name alone.
+// A person who is logged in by an identity provider has their name alone, and a new token while a rotated one is valid.
 const insertToken = `
 INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks, grants, makers)
 SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[]), $8,
     coalesce($9, '{}'::text[]) || coalesce((SELECT makers FROM api_token WHERE id = $10), '{}')
 WHERE NOT EXISTS (SELECT FROM web_session WHERE subject IS NOT NULL AND lower(user_name) = lower($2)
     AND expires_at > tranche_now())
+  AND ($10 IS NOT NULL OR NOT EXISTS (SELECT FROM api_token
+    WHERE lower(name) = lower($2) AND rotated_at IS NOT NULL AND revoked_at IS NULL AND expires_at > tranche_now()))
 ON CONFLICT (lower(name)) WHERE revoked_at IS NULL AND rotated_at IS NULL DO NOTHING
 RETURNING` + tokenColumns
 

@@ -35,12 +35,13 @@ INSERT INTO web_session (hash, token_id, user_name, role, grants, expires_at)
 SELECT $1, id, name, role, grants, least(expires_at, tranche_now() + $3::interval) FROM t
 RETURNING user_name, role, grants, expires_at, (SELECT networks FROM t)`
 
-// A person with the name of a token begins none: api_token_name.
+// A person with the name of a token begins none.
 const beginWebSession = `
 INSERT INTO web_session (hash, user_name, role, expires_at, subject, renewal, checked_at, grants)
 SELECT $1, $2, $3, tranche_now() + $4::interval, $5, $6, CASE WHEN $6::bytea IS NOT NULL THEN tranche_now() END, $7
 WHERE NOT EXISTS (
-    SELECT FROM api_token WHERE lower(name) = lower($2) AND revoked_at IS NULL AND rotated_at IS NULL)
+    SELECT FROM api_token WHERE lower(name) = lower($2) AND revoked_at IS NULL
+        AND (rotated_at IS NULL OR expires_at > tranche_now()))
 RETURNING user_name, role, grants, expires_at, '{}'::text[]`
 
 // web_session_expires. A few at a time, so that logins do not wait for it.

@@ -35,7 +35,7 @@ chosen AS MATERIALIZED (
     WHERE r.state IN ('loading', 'running') AND (NOT EXISTS (SELECT FROM asked) OR EXISTS (
         SELECT FROM run_step st JOIN asked USING (endpoint) WHERE st.run_id = r.id))
     ORDER BY other, r.hold IS NOT NULL, r.priority DESC, r.id LIMIT $2)
-SELECT r.id, coalesce(r.name, ''), r.plan, r.state, coalesce(r.hold, ''), r.priority,
+SELECT r.id, r.namespace, coalesce(r.name, ''), r.plan, r.state, coalesce(r.hold, ''), r.priority,
     r.opened AND r.sealed_at IS NULL, coalesce(r.canary_state, '') = 'sampling', NOT r.canary_auto_approve,
     st.step, st.name, st.endpoint, st.needs, st.barrier AND NOT st.barrier_passed,
     st.approval IS NOT NULL AND NOT st.barrier_passed, st.gate_since IS NOT NULL, st.in_flight,
@@ -153,8 +153,7 @@ func readNetwork(
 }
 
 // foresee is readNetwork with forecasts.
-func (s Store) foresee(
-	ctx context.Context, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
+func (s Store) foresee(ctx context.Context, named []workqueue.RunID, most int, planned *start.LoadRequest, items int64,
 ) (*foresight, error) {
 	f, err := readNetwork(ctx, s.db.Pool, named, most, planned, items)
 	if err == nil {
@@ -166,15 +165,15 @@ func (s Store) foresee(
 func (f *foresight) scanStep(row pgx.CollectableRow) error {
 	var id workqueue.RunID
 	var step workqueue.Step
-	var name, plan, endpoint string
+	var namespace, name, plan, endpoint string
 	var approve, gate, gentle, atRisk bool
 	var share int
 	var by *float64
 	var is state
 	var needs []workqueue.Step
 	var s forecast.Step
-	err := row.Scan(&id, &name, &plan, &is.state, &is.hold, &is.priority, &is.open, &is.sampling, &approve, &step,
-		&s.Name, &endpoint, &needs, &s.Barrier, &s.Gate, &gate, &s.InFlight, &s.Cap,
+	err := row.Scan(&id, &namespace, &name, &plan, &is.state, &is.hold, &is.priority, &is.open, &is.sampling, &approve,
+		&step, &s.Name, &endpoint, &needs, &s.Barrier, &s.Gate, &gate, &s.InFlight, &s.Cap,
 		&s.Auto, &share, &s.Rate, &s.Attempts, &s.Backoff, &s.MaxBackoff,
 		&s.Items, &s.Settled, &s.Ready, &s.Held, &s.Failed, &s.Out, &s.Retrying, &s.RetryMean,
 		&s.RetryDue, &by, &gentle, &atRisk)
@@ -186,7 +185,7 @@ func (f *foresight) scanStep(row pgx.CollectableRow) error {
 		r = len(f.Runs)
 		f.runs[id] = r
 		run := forecast.Run{ID: id.String(), Name: name, Priority: is.priority, Canary: is.sampling, Approve: approve,
-			Share: share}
+			Share: share, Namespace: namespace}
 		if by != nil {
 			run.Timed, run.DoneBy, run.Gentle, run.AtRisk = true, *by, gentle, atRisk
 		}

@@ -31,6 +31,7 @@ type CorrectRequest struct {
 	DryRun  bool   // change nothing, and return what would be done
 	Reason  string
 	Actor   string
+	Since   *workqueue.Generation // refuse items corrected after this generation; nil: none
 	// Items yields the items from the first until io.EOF, each time it is called: a transaction may be retried.
 	Items func() (next func(*Correction) error, err error)
 }
@@ -234,7 +235,9 @@ WITH met AS MATERIALIZED (
     UPDATE work_queue q SET payload = m.after FROM met m
     WHERE q.run_id = $1 AND q.ordinal = m.ordinal AND m.before <> m.after
 )
-SELECT n - 1, ordinal, octet_length(after) - octet_length(before), before <> after FROM met ORDER BY n, ordinal`
+SELECT n - 1, ordinal, octet_length(after) - octet_length(before), before <> after, EXISTS (
+    SELECT FROM work_correction c WHERE c.run_id = $1 AND c.ordinal = met.ordinal AND c.generation > $5)
+FROM met ORDER BY n, ordinal`
 
 type correctBatch struct {
 	keys, payloads []string
@@ -323,13 +326,15 @@ func (c *correction) put(ctx context.Context, b *correctBatch) ([]workqueue.Ordi
 			payloads[i] = string(c.seal.Text(database.PayloadOf(key), []byte(b.payloads[i])))
 		}
 	}
-	rows := pg.Rows(ctx, c.tx, correctPayloads, c.run, c.generation+1, b.keys, payloads)
+	rows := pg.Rows(ctx, c.tx, correctPayloads, c.run, c.generation+1, b.keys, payloads, c.Since)
 	var i, grown int
 	var o workqueue.Ordinal
-	var changed bool
-	_, err := pgx.ForEachRow(rows, []any{&i, &o, &grown, &changed}, func() error {
+	var changed, since bool
+	_, err := pgx.ForEachRow(rows, []any{&i, &o, &grown, &changed, &since}, func() error {
 		block, bit := o.Block()
 		switch {
+		case since:
+			return workqueue.Conflict("correct in run %s: the item was corrected since it was read; look at it again", c.run)
 		case ordinals[i] >= 0:
 			return c.wrong(b, i, "the run has several items with this key, so it is ambiguous")
 		case c.given[block] != nil && c.given[block].Has(bit):

@@ -35,6 +35,8 @@ type ItemCorrection struct {
 	Reason  string          `json:"reason,omitempty" maxLength:"500" doc:"why, for the audit log"`
 
 	Contract string `json:"contract,omitempty" enum:"reject,warn,off" doc:"when it lacks a field that a service requires"`
+
+	IfGeneration *workqueue.Generation `json:"if_generation,omitempty" doc:"that of the item's newest earlier_payloads as read, or 0; 409 if there is a later one"`
 }
 
 const correctDescription = `The body is items in the formats of start-run, up to 256 MiB and 500,000. They replace the
@@ -129,7 +131,7 @@ func (s changes) correctItem(ctx context.Context, in *correctItemInput) (Correct
 		return Corrected{}, err
 	}
 	out, err := s.doCorrect(ctx, &redo.CorrectRequest{Run: in.ID, Actor: in.Name, Reason: set.Reason, Cascade: set.Cascade,
-		DryRun: set.DryRun, Items: func() (func(*redo.Correction) error, error) {
+		DryRun: set.DryRun, Since: set.IfGeneration, Items: func() (func(*redo.Correction) error, error) {
 			end := false
 			return func(item *redo.Correction) error {
 				if end {

@@ -31,6 +31,8 @@ func TestCorrectTheDataOfItems(t *testing.T) {
 	b.Answer(run, "", all)
 	b.Says(200, "/runs/c/items/2/correct", `{"payload":{"id": "2",
 		"name": "Bob"}}`, `"items":1`, `"generation":3`)
+	b.Says(409, "/runs/c/items/2/correct", `{"payload":{"id":"2"},"if_generation":2}`, "corrected since it was read")
+	b.Says(200, "/runs/c/items/2/correct", `{"payload":{"id":"2"},"if_generation":3,"dry_run":true}`, `"items":1`)
 	b.Says(422, "/runs/c/items/2/correct", `{"payload":[1]}`, "payload: ", "JSON object")
 	b.Says(422, "/runs/c/items/2/correct", `{"payload":{"a":"\u0000"}}`, "NUL")
 	b.Says(404, "/runs/c/items/7/correct", `{"payload":{}}`)

@@ -42,7 +42,8 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 	first := answer.Header.Get("ETag")
 	put := func(path string, status int, want, tag, text string) {
 		t.Helper()
-		code, got := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), "If-Match", tag)
+		header := map[bool]string{true: "If-None-Match", false: "If-Match"}[tag == "*"]
+		code, got := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(text), header, tag)
 		if code != status || !strings.Contains(string(got), want) {
 			t.Errorf("%d %s; want %d %s", code, got, status, want)
 		}
@@ -55,7 +56,8 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 		"schedule":  "name: it\nevery: 720h\nendpoint: echo\nitems: {file: a.csv}\n",
 		"collector": "name: it\nendpoint: echo\n", "alert": "name: it\nwhen: {runs: [paused]}\nto: {command: page}\n",
 	} {
-		put("/"+kind+"s", 200, `"version":1`, "", text)
+		put("/"+kind+"s", 200, `"version":1`, "*", text)
+		put("/"+kind+"s", 412, kind+" it exists already, in version 1", "*", text+"# other\n")
 		answer, _ := b.Get("/" + kind + "s/it")
 		first := answer.Header.Get("ETag")
 		put("/"+kind+"s", 200, `"version":2`, first, text+"# more\n")

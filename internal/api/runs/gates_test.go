@@ -109,5 +109,7 @@ func TestFourEyesAtAGate(t *testing.T) {
 	begin("third")
 	b.Exec(`UPDATE batchrun r SET from_run = f.id FROM batchrun f
 		WHERE (r.name, f.name) IN (('first', 'third'), ('third', 'second'))`)
-	ask(200, carl, http.MethodGet, "/runs/first/gate", "", `{"actor":"bob","action":"reset",`)
+	b.Exec(`UPDATE batchrun SET created_by = 'dan', plan_version = NULL WHERE name = 'first'`)
+	ask(200, carl, http.MethodGet, "/runs/first/gate", "", `{"actor":"bob","action":"reset",`,
+		`{"actor":"ann","action":"plan",`, `{"actor":"ann","action":"start",`)
 }

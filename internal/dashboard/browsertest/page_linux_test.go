@@ -213,6 +213,14 @@ func (p *page) lacks(test string) {
 	p.until(test+" is gone", `!document.querySelector('`+at(test)+`')?.checkVisibility()`)
 }
 
+// forgets goes to another query of the page, about something else, while the server does not answer.
+func (p *page) forgets(test, query string) {
+	p.Helper()
+	p.run(`(window.fetch = () => new Promise(() => {}), history.pushState(null, "", "` + query + `"),
+		dispatchEvent(new PopStateEvent("popstate")))`)
+	p.lacks(test)
+}
+
 func (p *page) says(test, text string) {
 	p.Helper()
 	p.until(test+" says "+text, fmt.Sprintf(`[...document.querySelectorAll('%s')].some((e) => e.innerText.includes(%q))`,

@@ -374,9 +374,10 @@ func roles(b *browser) func(*testing.T) {
 		t.Parallel()
 		s := newStack(t, stackConfig{locked: true})
 		run := s.load(request("the run", "nobody"), 20, plainItem)
-		path := "/runs/" + run.String()
+		path, last := "/runs/"+run.String(), ""
 		for _, role := range access.Roles() {
 			secret := s.token(role)
+			last = secret
 			t.Run(string(role), func(t *testing.T) {
 				t.Parallel()
 				p := b.open(t, s.url)
@@ -391,6 +392,7 @@ func roles(b *browser) func(*testing.T) {
 				p.until("it is back where it wanted to go", `location.pathname === `+"`"+path+"`")
 				p.settled()
 				p.says("role", string(role))
+				p.offers("slices", role.Allows(access.Viewer))
 				kept := eval[string](p, `JSON.stringify([document.cookie, {...localStorage}, {...sessionStorage}, location.href])`)
 				if strings.Contains(kept, secret) || strings.Contains(kept, "tranche_session") {
 					t.Errorf("scripts can read the login: %s", kept)
@@ -400,8 +402,7 @@ func roles(b *browser) func(*testing.T) {
 
 				p.click("logout")
 				p.has("login-page")
-				testenv.Same(t, p.asks("GET", "/api/v1/runs", ""), 401,
-					"after the logout, the list of runs is answered with")
+				testenv.Same(t, p.asks("GET", "/api/v1/runs", ""), 401, "after the logout, the list of runs is answered with")
 			})
 		}
 		t.Run("in namespaces", func(t *testing.T) {
@@ -416,6 +417,9 @@ func roles(b *browser) func(*testing.T) {
 			p := b.open(t, s.url)
 			p.logIn(s.granted(access.None, grants))
 			p.inNamespaces(paths["team-a"], paths["team-b"])
+			p.asks("POST", "/api/v1/session", `{"token": "`+last+`"}`) // as in another tab
+			p.run(`document.dispatchEvent(new Event("visibilitychange"))`)
+			p.until("it is the other's", `document.querySelector(".user-name").innerText.includes("the admin")`)
 		})
 	}
 }

@@ -275,6 +275,7 @@ func aListThatSaysWhy(s *stack, p *page) {
 	p.says("control-max_in_flight", "It is now 9. Press Enter to set 7 anyway.")
 	p.press(kb.Enter)
 	s.until("it is set anyway", `SELECT count(*) FROM endpoint_setting WHERE max_in_flight = 7`)
+	p.forgets("control-max_in_flight", "?name=other")
 }
 
 // A screen on a wall shows what continues and what needs attention, as it changes, in large type and without controls.
@@ -381,6 +382,7 @@ func dataIsCorrected(s *stack, p *page, run workqueue.RunID) {
 	p.says("payload", "12345678901234567890")
 	p.says("earlier-payloads", "until generation 2")
 	p.says("earlier-payloads", "it is Bob")
+	p.forgets("correct-item", "?key=C42")
 }
 
 // What happened to a run stands on the axis of its charts, and in words; people add notes.
@@ -500,6 +502,7 @@ func twoRunsCompared(s *stack, p *page) {
 		at("list-changed")+` ins').innerText.includes("Renamed 5")`)
 	p.says("comparison-steps", "October → now")
 	p.until("both are named", `document.querySelector("h1").innerText === "November against October"`)
+	p.forgets("comparison-steps", "?against="+before.String())
 }
 
 const gathering = `
@@ -531,10 +534,14 @@ func parallelSteps(s *stack, p *page) {
 
 	p.allow("409", "412")
 	p.visit("/plans?name=gathering&edit=1")
+	p.fill("plan-source", gathering+"# mine\n")
+	p.click("apply")
+	p.says("plan-page", "Version 2, the newest")
+	p.click("edit")
 	p.has("plan-source")
 	s.post("/plans", "application/yaml", gathering+"# of another\n")
 	p.click("apply")
-	p.says("plan-errors", "gathering is 2")
+	p.says("plan-errors", "gathering is 3")
 }
 
 // Items by a field of their payloads: a row each in the table, a band each in the map, and both in the address.

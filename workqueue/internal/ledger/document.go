@@ -117,7 +117,7 @@ func (k Kind) Apply(ctx context.Context, db database, doc *workqueue.Document, a
 			out.Previous = was.Version
 			change.Before = map[string]any{"version": was.Version, "spec": was.Spec}
 		}
-		if doc.Newest > 0 && doc.Newest != out.Previous {
+		if doc.Newest != 0 && max(doc.Newest, 0) != out.Previous {
 			return &workqueue.MovedError{Kind: k.Name, Name: doc.Name, Wanted: doc.Newest, Newest: out.Previous}
 		}
 		out.ChangedBy = pg.Plain(actor)

@@ -183,7 +183,8 @@ function Main({ page }) {
   if (!page) inside = html`<${Nowhere} path=${path}/>`;
   else if (state.page === page && state.error) inside = html`<${NotLoaded} error=${state.error}/>`;
   else if (state.page === page) {
-    inside = html`<${Guarded} key=${page + JSON.stringify(params)}><${state.Component} params=${params} query=${query}/><//>`;
+    const about = [params, query.name, query.key, query.against, query.edit]; // when it changes, nothing shown stays
+    inside = html`<${Guarded} key=${page + JSON.stringify(about)}><${state.Component} params=${params} query=${query}/><//>`;
   }
   return html`<main id="main" tabindex="-1" inert=${drawer.value || undefined} class=${"page-" + (page || "none")}>${inside}</main>`;
 }

@@ -62,7 +62,10 @@ function see(now) {
 document.addEventListener("visibilitychange", () => {
   clearTimeout(timer);
   if (document.hidden) timer = setTimeout(see, unseen, false);
-  else see(true);
+  else {
+    refresh(); // another tab may have logged out, or in as another user
+    see(true);
+  }
 });
 // A page that is left may be cached for the way back.
 addEventListener("pagehide", () => see(false));

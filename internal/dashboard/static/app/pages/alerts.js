@@ -44,13 +44,13 @@ function State({ of: a }) {
   return html`<${Badge} tone="ok" test="alert-state">${a.waiting > 0 ? `${plural(a.waiting, "message")} on the way` : "active"}<//>`;
 }
 
-function Alert({ name, editing, onApplied, reload }) {
+function Alert({ name, editing, onApplied }) {
   const path = "/alerts/" + segment(name);
   const one = useLoad(path, [], { every: 3 });
   const told = useLoad(path + "/messages", [], { every: 3 });
   const a = one.data;
-  const act = posting("alert", name, () => [one, told, { reload }].forEach((load) => load.reload()));
-  return html`<${Document} kind="alert" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Messages that were sent are not sent again." act=${act}
+  const act = posting("alert", name, () => [one, told].forEach((load) => load.reload()));
+  return html`<${Document} kind="alert" name=${name} load=${one} editing=${editing} onApplied=${onApplied} note="Messages that were sent are not sent again." act=${act}
       subtitle=${a && html`<${State} of=${a}/> reports <${Text} max=${200}>${tells(a.spec)}<//>, by <${Text} max=${20}>${by(a.spec)}<//>, version ${a.version}`}
       pauses="It sends nothing until it is resumed" resumes="It resumes with what is active now"
       deletes="It tells nothing more, and messages that were not delivered are dropped."

@@ -43,7 +43,7 @@ function State({ of: c }) {
   return html`<${Badge} tone=${c.flushing > 0 ? "busy" : "ok"} test="collector-state">${c.flushing > 0 ? "flushing" : "active"}<//>`;
 }
 
-function Collector({ name, query: { state = "", after = "" }, editing, onApplied, reload }) {
+function Collector({ name, query: { state = "", after = "" }, editing, onApplied }) {
   const path = "/collectors/" + segment(name);
   const one = useLoad(path, [], { every: 3 });
   const ops = useLoad(path + "/ops" + withQuery({ state, after, limit: 50 }), [], { every: 3 });
@@ -51,7 +51,6 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
   const again = () => {
     one.reload();
     ops.reload();
-    reload();
   };
   const act = posting("collector", name, again);
   const choose = async (what, selection, title, body) => {
@@ -63,13 +62,13 @@ function Collector({ name, query: { state = "", after = "" }, editing, onApplied
     toast(what === "drop" ? `${plural(done.dropped, "operation")} dropped` : `${plural(done.requeued, "operation")} to be retried`);
     again();
   };
-  return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Changes apply from the next flush." act=${act}
+  return html`<${Document} kind="collector" name=${name} load=${one} editing=${editing} onApplied=${onApplied} note="Changes apply from the next flush." act=${act}
       subtitle=${c && html`<${State} of=${c}/> asks <${Link} to=${endpointPath(c.spec.endpoint)}><${Text} max=${60}>${c.spec.endpoint}<//><//>, version ${c.version}`}
       pauses="Nothing is flushed until it is resumed" resumes="It continues" deletes="One with operations is not deleted: drain it, or drop them."
       more=${{ what: "drain", icon: "upload", label: "Drain", says: "All that waits is flushed now" }}>
     ${c && html`<${Tiles} of=${c}/>
       ${c.why?.length > 0 && html`<${Card} title="What keeps operations waiting" test="why"><ul class="reasons">${c.why.map((w) => html`<li key=${w.code}><${Text} max=${500}>${w.text}<//></li>`)}</ul><//>`}
-      <${Ops} load=${ops} state=${state} parked=${c.parked} choose=${choose}/><${SourceCard} kind="collector" text=${c.source}/>`}<//>`;
+      <${Ops} load=${ops} state=${state} parked=${c.parked} backoff=${c.backoff} choose=${choose}/><${SourceCard} kind="collector" text=${c.source}/>`}<//>`;
 }
 
 function Tiles({ of: c }) {
@@ -79,7 +78,7 @@ function Tiles({ of: c }) {
     ${tile("Keys", c.keys, `${num(c.due)} due`)}${tile("Flushing", c.flushing, `of ${num(c.spec.in_flight)} in flight`)}</dl>`;
 }
 
-function Ops({ load, state, parked, choose }) {
+function Ops({ load, state, parked, backoff, choose }) {
   const rows = load.data?.ops || [];
   const one = (op, what) => choose(what, { ids: [op.id], waiting: what === "drop" && op.state !== "parked" || undefined },
     what === "drop" ? `Give ${inert(op.id, 60)} up?` : `Try ${inert(op.id, 60)} again?`,
@@ -96,7 +95,7 @@ function Ops({ load, state, parked, choose }) {
   ];
   const actions = html`<${Select} label="State" value=${state} options=${states} onChange=${(v) => setQuery({ state: v, after: "" })} test="state"/>
     ${parked > 0 && html`<${Button} small role="operator" icon="repeat" test="requeue-all" onClick=${() => choose("requeue", { all: true },
-      `Try ${plural(parked, "parked operation")} again?`, "They regain all attempts, and join the next flush of their keys.")}>Try all parked again<//>`}`;
+      `Try ${plural(parked + backoff, "operation")} again?`, `${num(parked)} parked and ${num(backoff)} to be retried regain all attempts, and join the next flush of their keys.`)}>Try all again<//>`}`;
   return html`<${Card} flush title="Operations" actions=${actions}><${ErrorBox} error=${load.error} retry=${load.reload}/>
     ${load.data && html`<${Table} caption="Operations, oldest first" test="ops" rows=${rows} rowKey=${(op) => op.number} columns=${columns}
       empty=${html`<${Empty} title=${state ? "None in this state" : "No operation waits"}/>`}/>`}

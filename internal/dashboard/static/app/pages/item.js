@@ -80,7 +80,7 @@ export default function Item({ params: { run: id }, query }) {
       <aside class="item-side" aria-label="The item">
         <${Glance} item=${item} />
         <${Card} title="Payload" test="payload" actions=${html`<${Button} small icon="file" role="operator" disabled=${items.length > 1} title=${items.length > 1 ? "Several items have this key, so it is ambiguous" : undefined} test="correct-item" onClick=${() =>
-          setDialog({ correct: write(at(found.data.tree, "items", nth, "payload")) })}>Correct the data…<//>`}><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
+          setDialog({ correct: write(at(found.data.tree, "items", nth, "payload")), since: item.earlier_payloads?.[0]?.generation ?? 0 })}>Correct the data…<//>`}><${JsonView} node=${at(found.data.tree, "items", nth, "payload")} label="payload" /><//>
         ${item.earlier_payloads?.length > 0 && html`<${Card} title="Before it was corrected" test="earlier-payloads">
           ${item.earlier_payloads.map((e, i) => html`<div key=${e.generation}>
             <p class="muted">until generation ${e.generation}, <${Time} at=${e.at} /> by <${Text} max=${60}>${e.actor}<//>${e.reason && html`: <${Text} max=${200}>${e.reason}<//>`}</p>
@@ -90,7 +90,7 @@ export default function Item({ params: { run: id }, query }) {
       </aside>
     </div>`}
     ${dialog?.rerun && html`<${RerunDialog} run=${run.data} select=${{ keys: [query.key] }} items=${Math.max(items.length, 1)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
-    ${dialog?.correct && html`<${CorrectDialog} run=${run.data?.id ?? id} itemKey=${query.key} payload=${dialog.correct} onClose=${close} />`}
+    ${dialog?.correct && html`<${CorrectDialog} run=${run.data?.id ?? id} itemKey=${query.key} payload=${dialog.correct} since=${dialog.since} onClose=${close} />`}
     ${dialog?.reset && html`<${ResetDialog} run=${run.data?.id ?? id} step=${dialog.reset.name} select=${{ keys: [query.key] }} what=${html`<${Text} max=${60}>${query.key}<//>`} twins=${items.length} onClose=${close} />`}
     ${dialog?.accept && run.data && html`<${AcceptDialog} run=${run.data} select=${{ keys: [query.key], step: dialog.accept.name }} items=${Math.max(items.length, 1)} withdraw=${Boolean(dialog.accept.accepted)} what=${html`item <${Text} max=${60}>${query.key}<//>`} onClose=${close} />`}
   <//>`;

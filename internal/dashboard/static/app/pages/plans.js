@@ -28,7 +28,7 @@ const columns = [
   { key: "created_at", title: "Changed", align: "right", class: "nowrap", render: (p) => html`<${Time} at=${p.created_at}/>` },
 ];
 
-function Plan({ name, query: { version = "" }, editing, onApplied, reload }) {
+function Plan({ name, query: { version = "" }, editing, onApplied }) {
   const path = "/plans/" + segment(name);
   const plan = useLoad(path + (version ? "/versions/" + version : ""));
   const versions = useLoad(path + "/versions", [plan.data?.newest]);
@@ -46,7 +46,7 @@ function Plan({ name, query: { version = "" }, editing, onApplied, reload }) {
       toast(err, { tone: "bad" });
     }
   };
-  const remove = removal("plan", name, "All its versions go. Runs keep the plan that they started with.", reload);
+  const remove = removal("plan", name, "All its versions go. Runs keep the plan that they started with.");
   const newest = !p || p.version === p.newest;
   const actions = html`
     ${can("admin") && html`<${Button} kind="ghost" icon="trash" label="Delete the plan" title="Delete the plan" onClick=${remove} test="delete"/>`}

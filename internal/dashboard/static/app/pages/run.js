@@ -5,7 +5,7 @@ import { Card, Copy, ErrorBox, Page, Skeleton, StateBadge, Text, Time, useLoad }
 import { useKeys } from "../keys.js";
 import { open, stuck } from "../runs/rows.js";
 import { go, namespace, setQuery } from "../router.js";
-import { session } from "../session.js";
+import { can, session } from "../session.js";
 import { percent, shortId } from "../format.js";
 import { Timeline } from "../charts/timeline.js";
 import { HeatMap } from "../heatmap/heatmap.js";
@@ -64,9 +64,10 @@ function Run({ run, live, state, database, query }) {
   const [dialog, setDialog] = useState("");
   const map = useRef(null);
   const mapCard = useRef(null);
-  const why = useWhy(run);
-  const groups = useGroups(run, query.by ?? "");
-  const history = useLoad(`/runs/${segment(run.id)}/history`, [run.generation, run.state], { every: ended(run) ? 0 : 30 });
+  const read = can("viewer"); // a watcher sees no keys, and what has some is not asked for
+  const why = useWhy(run, read);
+  const groups = useGroups(run, (read && query.by) || "", read);
+  const history = useLoad(read && `/runs/${segment(run.id)}/history`, [run.generation, run.state], { every: ended(run) ? 0 : 30 });
 
   useEffect(() => { // the namespace where the caller's role counts
     if (run.namespace !== namespace() && (namespace() || session.value.grants)) setQuery({ namespace: run.namespace });
@@ -114,16 +115,16 @@ function Run({ run, live, state, database, query }) {
             }} />
         ${!why.first && html`<${Why} run=${run} why=${why} />`}
         <${Timeline} run=${run} step=${step} time=${query.time} entries=${history.data?.entries ?? []} />
-        <${History} run=${run} history=${history} />
-        <${Slices} run=${run} step=${step} onShow=${show} />
+        ${read && html`<${History} run=${run} history=${history} />
+        <${Slices} run=${run} step=${step} onShow=${show} />`}
       </div>
       <aside class="run-side" aria-label="About the run">
         ${range && html`<${Selection} run=${run} step=${step} range=${range}
             plane=${layer === "state" ? map.current?.plane() : null}
           onClose=${() => setRange(null)} onZoom=${() => map.current.surface.zoomToRange(range)} />`}
-        <${Gates} run=${run} />
+        ${read && html`<${Gates} run=${run} />`}
         <${Canary} run=${run} />
-        <${ReportCard} run=${run} onOpen=${() => setDialog("report")} />
+        ${read && html`<${ReportCard} run=${run} onOpen=${() => setDialog("report")} />`}
         <${Pacing} run=${run} step=${step} onStep=${setStep} />
       </aside>
     </div>

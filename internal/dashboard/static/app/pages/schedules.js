@@ -48,7 +48,7 @@ function Next({ of: s }) {
   return s.next_due ? html`<${Time} at=${s.next_due}/>` : html`<span class="muted">never again</span>`;
 }
 
-function Schedule({ name, editing, onApplied, reload }) {
+function Schedule({ name, editing, onApplied }) {
   const path = "/schedules/" + segment(name);
   const one = useLoad(path, [], { every: 3 });
   const s = one.data;
@@ -56,8 +56,8 @@ function Schedule({ name, editing, onApplied, reload }) {
   useEffect(() => () => { times.own = ""; }, []);
   const next = useLoad(path + "/next?count=20", [s?.version, s?.state, s?.last_due]);
   const occurrences = useLoad(path + "/history", [], { every: 3 });
-  const act = posting("schedule", name, () => [one, occurrences, { reload }].forEach((load) => load.reload()));
-  return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} reload=${reload} note="Running runs continue." act=${act}
+  const act = posting("schedule", name, () => [one, occurrences].forEach((load) => load.reload()));
+  return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} note="Running runs continue." act=${act}
       subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${s.version}`}
       pauses="It starts nothing until it is resumed" resumes="It continues"
       deletes="It starts nothing more. Running runs continue, and its history is kept."

@@ -60,7 +60,7 @@ export default function Start({ query }) {
       const { status, body } = await upload(path(form, file, { dryRun: what === "dry", key: key.current }), file, {
         type: typeOf(file), control: control.current.signal,
         onProgress: (share, again) => {
-          sent = share;
+          sent = Math.max(sent, share); // it may have been stored before the connection broke
           setWork({ what, share, again: Boolean(again) });
         },
       });

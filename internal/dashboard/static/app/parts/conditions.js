@@ -25,7 +25,7 @@ const acts = {
   dead_letters: [{ label: "Requeue", icon: "repeat", path: () => "/dead-letters/requeue", body: (c) => ({ endpoint: c.subject }), did: "is requeued",
     says: "The letters are sent to their endpoints as new requests." }],
   collector_parked: [{ label: "Retry", icon: "repeat", path: (c) => `/collectors/${segment(c.subject)}/requeue`, body: () => ({ all: true }),
-    did: "is retried", says: "All parked operations are flushed again." }],
+    did: "is retried", says: "All operations that are parked or to be retried regain all attempts, and are flushed again." }],
   schedule_failing: [{ label: "Start now", icon: "play", path: (c) => `/schedules/${segment(c.subject)}/run-now`, did: "is started",
     says: "Starts a run as at a due time." }],
 };

@@ -17,8 +17,11 @@ export function problem(text) {
   }
 }
 
-/** CorrectDialog edits the payload of a key as JSON text, which is sent unchanged: numbers keep their digits. */
-export function CorrectDialog({ run, itemKey, payload, onClose }) {
+/**
+ * CorrectDialog edits the payload of a key as JSON text, which is sent unchanged: numbers keep their digits. since is the
+ * generation of the last correction that it has.
+ */
+export function CorrectDialog({ run, itemKey, payload, since, onClose }) {
   const [text, setText] = useState(payload);
   const [cascade, setCascade] = useState(false);
   const [incomplete, setIncomplete] = useState(false);
@@ -36,7 +39,7 @@ export function CorrectDialog({ run, itemKey, payload, onClose }) {
     setBusy(dry ? "dry" : "correct");
     setError(null);
     try {
-      const rest = JSON.stringify({ cascade, dry_run: dry, ...(incomplete ? { contract: "warn" } : {}), ...(reason ? { reason } : {}) });
+      const rest = JSON.stringify({ if_generation: since, cascade, dry_run: dry, ...(incomplete ? { contract: "warn" } : {}), ...(reason ? { reason } : {}) });
       const body = `{"payload":${text},${rest.slice(1)}`;
       const answer = await api.post(itemApi(run, itemKey, "/correct"), body, { type: "application/json" });
       if (dry) setTried(answer);

@@ -14,12 +14,11 @@ export const at = (kind) => (d) => named(`/${kind}s`, d.name);
 /** Documents is the page of a kind, like /alerts: the list, with ?name= one document, and with ?edit=new the editor. */
 export function Documents({ kind, icon, what, template, note, every, columns, One, query }) {
   const { name = "", edit = "" } = query;
-  const list = useLoad(`/${kind}s`, [], { every });
+  const list = useLoad(!name && !edit && `/${kind}s`, [], { every });
   const applied = (answer) => {
     for (const warning of answer.warnings || []) toast(warning, { tone: "warn" });
     toast(answer.unchanged ? `${answer.name} is the same as version ${answer.version}; nothing was done`
       : `${answer.name} is version ${answer.version} now`, { tone: answer.unchanged ? "info" : "ok" });
-    list.reload();
     setQuery({ name: answer.name, version: "", edit: "" });
   };
   const title = titled(kind) + "s";
@@ -28,7 +27,7 @@ export function Documents({ kind, icon, what, template, note, every, columns, On
     return html`<${Page} title=${"New " + kind} crumbs=${[[title, `/${kind}s`]]}><${Card} flush label=${"New " + kind}>
       <${Editor} kind=${kind} note=${note} source=${template} onApplied=${applied} onCancel=${() => setQuery({ edit: "" })}/><//><//>`;
   }
-  if (name) return html`<${One} key=${name} name=${name} query=${query} editing=${edit === "1"} onApplied=${applied} reload=${list.reload}/>`;
+  if (name) return html`<${One} name=${name} query=${query} editing=${edit === "1"} onApplied=${applied}/>`;
   return html`<${Page} title=${title} test=${kind + "s-page"} actions=${html`<${Button} kind="primary" icon="start" role="operator"
       test=${"new-" + kind} onClick=${() => setQuery({ edit: "new" }, { replace: false })}>New ${kind}<//>`}>
     <${ErrorBox} error=${list.error} retry=${list.reload}/>
@@ -39,14 +38,13 @@ export function Documents({ kind, icon, what, template, note, every, columns, On
   <//>`;
 }
 
-export const removal = (kind, name, body, reload) => async () => {
+export const removal = (kind, name, body) => async () => {
   const done = await confirm({
     title: `Delete ${inert(name, 60)}?`, action: `Delete the ${kind}`, danger: true, test: "delete-dialog", body,
     act: () => api.del(`/${kind}s/${segment(name)}`),
   });
   if (!done) return;
   toast(`${inert(name, 60)} is deleted`);
-  reload();
   setQuery({ name: "", version: "", edit: "" });
 };
 
@@ -62,12 +60,12 @@ export const posting = (kind, name, again) => async (what, says) => {
 };
 
 /** Document is the page of a document that can be paused: its actions, content (children) and source. */
-export function Document({ kind, name, load, editing, onApplied, reload, note, subtitle, act, pauses, resumes, deletes, more, children }) {
+export function Document({ kind, name, load, editing, onApplied, note, subtitle, act, pauses, resumes, deletes, more, children }) {
   const d = load.data;
   const paused = d?.state === "paused";
   const label = `Delete the ${kind}`;
   const actions = d && !editing && html`<${Button} kind="ghost" icon="trash" role="operator" label=${label} title=${label} test="delete"
-      onClick=${removal(kind, name, deletes, reload)}/>
+      onClick=${removal(kind, name, deletes)}/>
     <${Button} role="operator" onClick=${() => setQuery({ edit: "1" }, { replace: false })} test="edit">Change<//>
     <${Button} role="operator" icon=${paused ? "play" : "pause"} test=${paused ? "resume" : "pause"}
       onClick=${() => (paused ? act("resume", resumes) : act("pause", pauses))}>${paused ? "Resume" : "Pause"}<//>

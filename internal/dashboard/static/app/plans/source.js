@@ -36,7 +36,7 @@ export function Source({ text, kind = "plan" }) {
 }
 
 // Editor saves a new version of a plan, or of another kind. Errors are shown at their lines. version is the newest one:
-// if another is newer when this is saved, that is a conflict.
+// if another is newer when this is saved, that is a conflict. 0: it is a new one.
 export function Editor({ kind = "plan", note = "Runs that are in progress keep theirs.", name = "", version = 0, source, onApplied, onCancel }) {
   const [text, setText] = useState(source);
   const [begun] = useState(version);
@@ -58,7 +58,7 @@ export function Editor({ kind = "plan", note = "Runs that are in progress keep t
     setError(null);
     try {
       onApplied(await api.post(`/${kind}s` + query({ name: /^name:/m.test(text) ? "" : name }), text,
-        { type: "application/yaml", headers: begun ? { "If-Match": `"${begun}"` } : {} }));
+        { type: "application/yaml", headers: begun ? { "If-Match": `"${begun}"` } : { "If-None-Match": "*" } }));
     } catch (err) {
       if (!err.errors) throw err;
       setError(err);

@@ -20,9 +20,9 @@ export function rowsOf({ groups, others }) {
  * useGroups is the page's state of groups: {fields, found, error, reload, map}; map is for the HeatMap, null without
  * groups.
  */
-export function useGroups(run, by) {
+export function useGroups(run, by, read) {
   const path = `/runs/${segment(run.id)}/groups`;
-  const { data: list } = useLoad(path, [run.items > 0]);
+  const { data: list } = useLoad(read && path, [run.items > 0]);
   const { data, error, reload } = useLoad(by && path + query({ by }), [run.items, run.state], { every: ended(run) ? 0 : EVERY });
   const { data: of, error: unmapped } = useLoad(by && run.items > 0 ? (control) => readMap(path, by, control) : "", [by, run.id, run.items]);
   const found = data?.by === by ? data : null;

@@ -24,12 +24,12 @@ export function useStill(run) {
 }
 
 /**
- * useWhy explains why a run is not done. stuck: something is wrong, or there is no progress. first: so since the page
- * was opened, then the answer comes first.
+ * useWhy explains why a run is not done, if the user may read that. stuck: something is wrong, or there is no progress.
+ * first: so since the page was opened, then the answer comes first.
  */
-export function useWhy(run) {
+export function useWhy(run, read) {
   const still = useStill(run);
-  const over = ended(run);
+  const over = ended(run) || !read;
   const [stuck, setStuck] = useState(false);
   const [first, setFirst] = useState(false);
   const [open, setOpen] = useState(false);
