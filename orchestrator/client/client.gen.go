@@ -7312,4 +7312,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9b07c3c5f5997a7f6c399f79abce2cce, is 39ac0a9504019adbea9ab6fbc4bbcf819a2512cf1c1e16a4ba2eea3d208b484e.
+// Of 9153cb1ced2caf976aaad688f9375669, is 39ac0a9504019adbea9ab6fbc4bbcf819a2512cf1c1e16a4ba2eea3d208b484e.
