@@ -133,9 +133,9 @@ func (s *Spec) compile() (field string, err error) {
 	case every != 0:
 		s.Cron, s.Every, s.rule = "", workqueue.Duration(every), interval(every)
 	case e.allHours:
-		s.rule = byElapsed{*e, s.clock}
+		s.rule = byElapsed{e, s.clock}
 	default:
-		s.rule = byWall{*e, s.clock}
+		s.rule = byWall{e, s.clock}
 	}
 	return "", nil
 }

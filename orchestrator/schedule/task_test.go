@@ -111,8 +111,17 @@ func TestDowntime(t *testing.T) {
 	} {
 		w.apply(name, hourly+lines)
 	}
-	w.set("11:55:00")
+	w.before = func(_ context.Context, job schedule.Job) error {
+		if job.Claim.Schedule == "all" && job.Claim.Due.UTC().Hour() == 10 && job.Claim.Attempt == 1 {
+			return errors.New("not now")
+		}
+		return nil
+	}
+	w.stop("11:55:00")
 	l := w.lead()
+	l.settle()
+	w.want("all", "09:00 missed, 10:00 queued, 11:00 queued")
+	w.stop("11:55:06")
 	l.settle()
 	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/running")
 	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed")
@@ -133,7 +142,15 @@ func TestOverlap(t *testing.T) {
 	w.apply("skip", hourly)
 	w.apply("queue", hourly+"overlap: queue\n")
 	w.apply("cancel", hourly+"overlap: cancel_old\n")
+	w.apply("late", "cron: 0 9,10 * * *\noverlap: cancel_old\n")
 	l := w.lead()
+	w.before = func(_ context.Context, job schedule.Job) error { // its items of 9 come after those of 10
+		if job.Claim.Schedule == "late" && !strings.Contains(w.occurrences("late"), "10:00 started") &&
+			job.Claim.Due.UTC().Hour() == 9 {
+			return errors.New("not now")
+		}
+		return nil
+	}
 	for _, now := range []string{"09:00:00", "10:00:00", "11:00:00"} {
 		w.set(now)
 		l.settle()
@@ -141,6 +158,7 @@ func TestOverlap(t *testing.T) {
 	w.want("skip", "09:00 started/running, 10:00 skipped, 11:00 skipped")
 	w.want("queue", "09:00 started/running, 10:00 queued, 11:00 queued")
 	w.want("cancel", "09:00 started/cancelled, 10:00 started/cancelled, 11:00 started/running")
+	w.want("late", "09:00 skipped, 10:00 started/running")
 	w.end()
 	l.settle()
 	w.want("queue", "09:00 started/cancelled, 10:00 started/running, 11:00 queued")
@@ -228,9 +246,11 @@ func TestPaused(t *testing.T) {
 func TestWindowAndLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "20:30:00")
+	const window = "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '06:00'\non_late: "
 	for _, policy := range []string{"report", "pause", "cancel"} {
-		w.apply(policy, "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '06:00'\non_late: "+policy+"\n")
+		w.apply(policy, window+policy+"\n")
 	}
+	w.apply("longer", window+"cancel\n")
 	l := w.lead()
 	w.set("21:00:00")
 	l.settle()
@@ -241,12 +261,20 @@ func TestWindowAndLate(t *testing.T) {
 	w.set("2031-05-06T05:59:00Z")
 	l.settle()
 	testenv.MustSame(t, w.last("cancel").LateAction, "", "it is late before its time")
+	const later = `UPDATE schedule_occurrence SET done_by = done_by + $2::interval WHERE schedule = $1`
+	w.exec(later, "longer", "500 ms")
+	l.cancels = func(after bool) {
+		if !after {
+			w.exec(later, "longer", "2 h")
+		}
+	}
 	for range 2 {
 		w.set("2031-05-06T06:00:01Z")
 		l.settle()
 	}
 	w.want("report", "21:00 started/running")
 	w.want("cancel", "21:00 started/cancelled")
+	w.want("longer", "21:00 started/running")
 	for policy, want := range map[string]string{"report": "reported", "pause": "paused", "cancel": "cancelled"} {
 		testenv.Same(t, w.last(policy).LateAction, want, "%s: late_action", policy)
 	}
@@ -265,6 +293,7 @@ func TestStartsThatFail(t *testing.T) {
 	w.apply("empty", hourly)
 	w.apply("panic", hourly+"start_attempts: 1\n")
 	w.apply("deadline", hourly+"start_deadline: 1m\nstart_attempts: 50\n")
+	w.apply("cleared", hourly)
 	l := w.lead()
 	w.before = func(_ context.Context, job schedule.Job) error {
 		switch job.Claim.Schedule {
@@ -274,6 +303,8 @@ func TestStartsThatFail(t *testing.T) {
 			return &schedule.NoItemsError{Source: "file f.csv"}
 		case "panic":
 			panic("mutant")
+		case "cleared":
+			return &workqueue.StateError{State: "loading"}
 		}
 		return errors.New("the file is not there yet")
 	}
@@ -283,6 +314,7 @@ func TestStartsThatFail(t *testing.T) {
 	w.want("empty", "09:00 skipped")
 	w.want("panic", "09:00 failed")
 	w.want("later", "09:00 due")
+	testenv.Same(t, w.last("cleared").Attempts, 0, "attempts while an earlier one is cleared away")
 	if f := w.last("later"); f.Reason != "attempt 1 of 3: the file is not there yet" || f.Attempts != 1 {
 		t.Errorf("it waits as %+v", f)
 	}

@@ -317,6 +317,7 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	w.apply("pause", window+"overlap: queue\non_late: pause\n")
 	w.apply("skip", window+"on_late: cancel\n")
 	w.apply("replace", window+"overlap: cancel_old\non_late: cancel\n")
+	w.apply("next", "cron: 0 9,10 * * *\ndone_by: '11:15'\noverlap: queue\non_late: cancel\n")
 	l := w.lead()
 	for _, now := range []string{"09:00:00", "10:00:00", "11:00:00"} {
 		w.set(now)
@@ -325,6 +326,7 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	work := w.claim("replace")
 	w.set("11:30:01")
 	l.settle()
+	w.want("next", "09:00 started/cancelled, 10:00 started/running")
 	l = w.lead()
 	l.settle()
 	w.want("cancel", "09:00 started/cancelled, 10:00 due, 11:00 due")
@@ -334,8 +336,8 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	if taken, stale := w.answer(&work); taken != 0 || !stale {
 		t.Errorf("a run that was late takes answers still: %d, %t", taken, stale)
 	}
-	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`), 4,
-		"events tell of 4 late runs")
+	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`), 5,
+		"events tell of 5 late runs")
 	runs := w.runs()
 	w.exec(`UPDATE schedule SET state = 'paused' WHERE name <> 'cancel'`)
 	w.set("2031-05-06T09:00:01Z")

@@ -80,13 +80,11 @@ func (w *world) exec(sql string, args ...any) {
 	testenv.Must(w.pool.Exec(w.Context(), sql, args...))(w)
 }
 
-func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err error) {
+func next(text json.RawMessage, after time.Time) (*time.Time, error) {
 	spec := &schedule.Spec{}
-	if err := json.Unmarshal(text, spec); err != nil {
-		return due, false, err
-	}
-	due, ok = spec.Next(after)
-	return due, ok, nil
+	err := json.Unmarshal(text, spec)
+	due, _ := spec.Next(after)
+	return &due, err
 }
 
 // apply puts a schedule on record, of which only the lines that matter are given.
