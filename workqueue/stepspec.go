@@ -162,15 +162,6 @@ func HostPort(u *url.URL) (host, port string) {
 	return host, port
 }
 
-// PaceKeys returns the target keys of several targets of a kind.
-func PaceKeys(kind Kind, targets []string) []string {
-	keys := make([]string, len(targets))
-	for i, target := range targets {
-		keys[i] = TargetKey(kind, target)
-	}
-	return keys
-}
-
 // Fetched reports whether nodes carry out such steps themselves, holding the slice until it is recorded.
 func (k Kind) Fetched() bool { return k != KindEndpoint }
 

@@ -26,8 +26,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	if again := l.settle(); again > 5*time.Second || w.occurrences("s") != "" {
 		t.Fatalf("before its time: again in %s, %s", again, w.occurrences("s"))
 	}
-	w.set("09:00:00")
-	l.settle()
+	l.at("09:00:00")
 	l.settle()
 	w.want("s", "09:00 started/running")
 	if w.runs() != 1 || l.woken.Load() == 0 {
@@ -37,8 +36,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	if again := l.settle(); again > 2*time.Second {
 		t.Errorf("two seconds before the next one it looks again in %s", again)
 	}
-	w.set("10:00:00")
-	l.settle()
+	l.at("10:00:00")
 	w.want("s", "09:00 started/running, 10:00 skipped")
 	testenv.Has(t, w.last("s").Reason, "was in progress", "the reason")
 }
@@ -86,9 +84,7 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 		}
 		return nil
 	}
-	for range 2 {
-		testenv.Must(first.task.Run(t.Context(), first.lease))(t)
-	}
+	first.look()
 	<-stopped
 	w.lead().settle()
 	w.want("s", "09:00 started/running")
@@ -123,14 +119,12 @@ func TestDowntime(t *testing.T) {
 	testenv.Must(store.New(w.store).RunScheduleNow(t.Context(), "all", "ann"))(t)
 	l.settle()
 	w.want("all", "09:00 missed, 10:00 queued, 11:00 queued, queued/now")
-	w.stop("11:55:06")
-	l.settle()
+	l.at("11:55:06")
 	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/running")
 	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed")
 	w.want("all", "09:00 missed, 10:00 started/running, 11:00 queued, queued/now")
 	w.end()
-	w.set("12:00:05")
-	l.settle()
+	l.at("12:00:05")
 	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/cancelled, 12:00 started/running")
 	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed, 12:00 started/running")
 	w.want("all", "09:00 missed, 10:00 started/cancelled, 11:00 started/running, queued/now, 12:00 queued")
@@ -153,10 +147,7 @@ func TestOverlap(t *testing.T) {
 		}
 		return nil
 	}
-	for _, now := range []string{"09:00:00", "10:00:00", "11:00:00"} {
-		w.set(now)
-		l.settle()
-	}
+	l.at("09:00:00", "10:00:00", "11:00:00")
 	w.want("skip", "09:00 started/running, 10:00 skipped, 11:00 skipped")
 	w.want("queue", "09:00 started/running, 10:00 queued, 11:00 queued")
 	w.want("cancel", "09:00 started/cancelled, 10:00 started/cancelled, 11:00 started/running")
@@ -187,9 +178,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	}
 	for _, now := range []string{"09:00:00", "10:00:00"} {
 		w.set(now)
-		for range 3 {
-			testenv.Must(l.task.Run(t.Context(), l.lease))(t)
-		}
+		l.look()
 	}
 	w.want("skip", "09:00 starting, 10:00 skipped")
 	w.want("queue", "09:00 starting, 10:00 queued")
@@ -221,8 +210,7 @@ func TestPaused(t *testing.T) {
 	w.apply("waits", hourly+"not_before: '22:00'\n")
 	w.become("s", workqueue.DocumentPaused)
 	l := w.lead()
-	w.set("09:00:00")
-	l.settle()
+	l.at("09:00:00")
 	for state, want := range map[string]string{workqueue.DocumentPaused: "the schedule is paused",
 		workqueue.DocumentActive: ""} {
 		w.become("waits", state)
@@ -230,8 +218,7 @@ func TestPaused(t *testing.T) {
 			t.Errorf("it waits as %+v; want %q", f, want)
 		}
 	}
-	w.set("10:30:00")
-	l.settle()
+	l.at("10:30:00")
 	w.want("s", "")
 	testenv.Must(store.New(w.store).RunScheduleNow(t.Context(), "s", "ann"))(t)
 	l.settle()
@@ -240,8 +227,7 @@ func TestPaused(t *testing.T) {
 	w.become("s", workqueue.DocumentActive)
 	l.settle()
 	w.want("s", "started/now")
-	w.set("11:00:00")
-	l.settle()
+	l.at("11:00:00")
 	w.want("s", "started/now, 11:00 started/running")
 }
 
@@ -254,14 +240,11 @@ func TestWindowAndLate(t *testing.T) {
 	}
 	w.apply("longer", window+"cancel\n")
 	l := w.lead()
-	w.set("21:00:00")
-	l.settle()
+	l.at("21:00:00")
 	w.want("pause", "21:00 due")
-	w.set("22:00:00")
-	l.settle()
+	l.at("22:00:00")
 	w.want("pause", "21:00 started/running")
-	w.set("2031-05-06T05:59:00Z")
-	l.settle()
+	l.at("2031-05-06T05:59:00Z")
 	testenv.MustSame(t, w.last("cancel").LateAction, "", "it is late before its time")
 	const later = `UPDATE schedule_occurrence SET done_by = done_by + $2::interval WHERE schedule = $1`
 	w.exec(later, "longer", "500 ms")
@@ -271,8 +254,7 @@ func TestWindowAndLate(t *testing.T) {
 		}
 	}
 	for range 2 {
-		w.set("2031-05-06T06:00:01Z")
-		l.settle()
+		l.at("2031-05-06T06:00:01Z")
 	}
 	w.want("report", "21:00 started/running")
 	w.want("cancel", "21:00 started/cancelled")
@@ -310,8 +292,7 @@ func TestStartsThatFail(t *testing.T) {
 		}
 		return errors.New("the file is not there yet")
 	}
-	w.stop("09:00:00") // until all has been tried once
-	l.settle()
+	l.at("09:00:00") // until all has been tried once
 	w.want("wrong", "09:00 failed")
 	w.want("empty", "09:00 skipped")
 	w.want("panic", "09:00 failed")
@@ -320,24 +301,20 @@ func TestStartsThatFail(t *testing.T) {
 	if f := w.last("later"); f.Reason != "attempt 1 of 3: the file is not there yet" || f.Attempts != 1 {
 		t.Errorf("it waits as %+v", f)
 	}
-	w.stop("09:00:30") // 5 s later, and 10 s
-	l.settle()
-	w.stop("09:00:59")
-	l.settle()
+	l.at("09:00:30") // 5 s later, and 10 s
+	l.at("09:00:59")
 	w.want("later", "09:00 failed")
 	if f := w.last("later"); f.Reason != "attempt 3 of 3: the file is not there yet" || f.Attempts != 3 {
 		t.Errorf("it failed as %+v", f)
 	}
-	w.set("09:05:00")
-	l.settle()
+	l.at("09:05:00")
 	w.want("deadline", "09:00 missed")
 	testenv.Has(t, w.last("deadline").Reason, "the file is not there yet", "it was missed as")
 	if w.runs() != 0 || w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.failed'`) != 3 {
 		t.Errorf("%d runs", w.runs())
 	}
 	w.before = nil
-	w.set("10:00:00")
-	l.settle()
+	l.at("10:00:00")
 	w.want("wrong", "09:00 failed, 10:00 started/running")
 }
 

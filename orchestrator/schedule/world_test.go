@@ -188,6 +188,15 @@ func (l *leader) settle() (again time.Duration) {
 	return 0
 }
 
+// at has the clock stand at some times, one after the other, and settles at each.
+func (l *leader) at(times ...string) {
+	l.Helper()
+	for _, now := range times {
+		l.stop(now)
+		l.settle()
+	}
+}
+
 // occurrences writes what became of due times, the oldest first: when, of what kind but due, state and reason.
 func (w *world) occurrences(name string) string {
 	w.Helper()

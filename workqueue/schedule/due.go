@@ -3,7 +3,6 @@ package schedule
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -78,13 +77,6 @@ RETURNING due_at, state, reason`
 
 // TakeOccurrences takes due times of a schedule. taken is false if they can no longer be taken. Leader work.
 func (s Store) TakeOccurrences(ctx context.Context, lease workqueue.Lease, t Taking) (taken bool, err error) {
-	for i := range t.Occurrences {
-		switch state := t.Occurrences[i].State; state {
-		case OccurrenceWaiting, OccurrenceMissed, OccurrenceSkipped:
-		default:
-			return false, fmt.Errorf("take due times of schedule %s: one is %q", t.Schedule, state)
-		}
-	}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, takeSchedule, t.Schedule, t.Version, t.Was, t.Next, t.LastDue)
 		if err != nil {
