@@ -80,7 +80,7 @@ func (h *HTTP) host() string {
 	if err != nil {
 		return ""
 	}
-	return strings.ToLower(u.Host)
+	return u.Host
 }
 
 func (h *HTTP) clone() *HTTP {

@@ -68,6 +68,12 @@ func TestParseKindsThatFetch(t *testing.T) {
 	for i, want := range []string{"http:127.0.0.1:8081", "http:api.example", "sql:ledger"} {
 		testenv.Same(t, plan.Steps[i].TargetKey(), want, "step %d is paced by", i)
 	}
+	for u, want := range map[string]string{
+		"https://H.:443/x": "h", "http://h:80/": "h", "https://h.:8443/{key}": "h:8443", "http://[::1]:80/": "[::1]",
+		"http://[0::1]:81/": "[::1]:81", "http://[::ffff:10.0.0.1]/": "10.0.0.1",
+	} {
+		testenv.Same(t, (&gather.Step{HTTP: &gather.HTTP{URL: u}}).TargetKey(), "http:"+want, "%s is paced by", u)
+	}
 	spec := testenv.Must(json.Marshal(plan))(t)
 	var again gather.Plan
 	if err := json.Unmarshal(spec, &again); err != nil || !reflect.DeepEqual(&again, plan) {

@@ -74,8 +74,8 @@ COMMENT ON COLUMN schedule_occurrence.due_at IS 'The due time, or the time of ru
 COMMENT ON COLUMN schedule_occurrence.kind IS 'due: by the clock; now: by run-now.';
 COMMENT ON COLUMN schedule_occurrence.version IS 'Version of the schedule at that time.';
 COMMENT ON COLUMN schedule_occurrence.state IS
-    'due, queued (the run before is not done), starting, started; or without a run: skipped, missed (its time '
-    'passed), failed.';
+    'due, queued (the run before is not done), starting, started; or without a run: skipped, missed (its '
+    'deadline passed, or misfire leaves it out), failed.';
 COMMENT ON COLUMN schedule_occurrence.reason IS 'Reason for the state, in words.';
 COMMENT ON COLUMN schedule_occurrence.asked_by IS 'Who called run-now; empty: by the clock.';
 COMMENT ON COLUMN schedule_occurrence.start_at IS

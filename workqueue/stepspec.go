@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"math/bits"
+	"net"
+	"net/netip"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -131,21 +134,32 @@ type StepInput struct {
 	Name string
 }
 
-// TargetKey is the key that paces a step: the endpoint's name, or the kind and target, like local:render.
+// TargetKey is the key that paces a step: the endpoint's name, or the kind and target, like local:render. All spellings
+// of an HTTP host have one, without port 80 or 443.
 func TargetKey(kind Kind, target string) string {
-	if kind == KindEndpoint || kind == KindDirect || kind == "" {
+	switch kind {
+	case KindEndpoint, KindDirect, "":
 		return target
+	case KindHTTP:
+		host, port := HostPort(&url.URL{Host: target})
+		if port == "80" || port == "443" {
+			port = ""
+		}
+		target = strings.TrimSuffix(net.JoinHostPort(host, port), ":")
 	}
 	return string(kind) + ":" + target
 }
 
-// PaceKeys returns the target keys of several targets of a kind.
-func PaceKeys(kind Kind, targets []string) []string {
-	keys := make([]string, len(targets))
-	for i, target := range targets {
-		keys[i] = TargetKey(kind, target)
+// HostPort returns a URL's host in one spelling, lower case without a final dot, and its port or that of its scheme.
+func HostPort(u *url.URL) (host, port string) {
+	host, port = strings.ToLower(strings.TrimSuffix(u.Hostname(), ".")), u.Port()
+	if address, err := netip.ParseAddr(host); err == nil {
+		host = address.Unmap().String()
 	}
-	return keys
+	if port == "" {
+		port = map[string]string{"http": "80", "https": "443"}[strings.ToLower(u.Scheme)]
+	}
+	return host, port
 }
 
 // Fetched reports whether nodes carry out such steps themselves, holding the slice until it is recorded.

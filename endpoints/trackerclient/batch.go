@@ -1,6 +1,9 @@
 package trackerclient
 
-import "time"
+import (
+	"errors"
+	"time"
+)
 
 // BatchSettings configures a new batch.
 type BatchSettings struct {
@@ -49,7 +52,18 @@ type GroupsAdded struct {
 type Acknowledgement struct {
 	IDs    []string `json:"ids,omitempty" nullable:"false" doc:"batch:group:index, 100,000 at most"`
 	Ranges []string `json:"ranges,omitempty" nullable:"false" doc:"10,000 at most"`
-	Code   string   `json:"code,omitempty" maxLength:"64" doc:"why they have failed; absent: they are done" example:"LATE"`
+	Code   FailCode `json:"code,omitempty" minLength:"1" maxLength:"64" doc:"why they have failed; absent: they are done" example:"LATE"`
+}
+
+// FailCode is a code of failed items. Read from a request it is not empty: that would acknowledge them as done.
+type FailCode string
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (c *FailCode) UnmarshalText(text []byte) error {
+	if *c = FailCode(text); *c == "" {
+		return errors.New("it is empty; leave it out for items that are done")
+	}
+	return nil
 }
 
 // BatchesAcked is the effect of an acknowledgement.

@@ -84,7 +84,10 @@ func (c *Client) Ack(ctx context.Context, ids ...bitfield.ItemID) (BatchesAcked,
 
 // Fail acknowledges items of any batches as permanently failed, with a code.
 func (c *Client) Fail(ctx context.Context, code string, ids ...bitfield.ItemID) (BatchesAcked, error) {
-	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids), Code: code})
+	if code == "" {
+		return BatchesAcked{}, &Error{Code: CodeBadSetting, Place: "code", Message: "it is empty; items without one are done"}
+	}
+	return c.Acknowledge(ctx, Acknowledgement{IDs: texts(ids), Code: FailCode(code)})
 }
 
 // Acknowledge acknowledges items by ID and by range: batch:12:0-99, batch:12-40 (whole groups) or batch:all.

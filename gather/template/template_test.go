@@ -30,6 +30,7 @@ func TestBadURLs(t *testing.T) {
 		{"{item.url}", "begins with http:// or https://"},
 		{"http://u:p@h/{key}", "a user or password does not belong in a URL"},
 		{"http://h:0/", "the port is not within"},
+		{"http://h:0443/", "the port is not within"},
 		{"http://h:/", "the port is not within"},
 		{"http://h:99999/", "the port is not within"},
 		{"http://-h/", "the host is not a name"},

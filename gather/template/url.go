@@ -96,7 +96,7 @@ var hostName = regexp.MustCompile(`^[A-Za-z0-9_]([A-Za-z0-9_.-]{0,251}[A-Za-z0-9
 
 func checkHost(u *url.URL) error {
 	if port := u.Port(); port != "" || strings.HasSuffix(u.Host, ":") {
-		if n, err := strconv.Atoi(port); err != nil || n < 1 || n > 65535 {
+		if _, err := strconv.ParseUint(port, 10, 16); err != nil || port[0] == '0' {
 			return errPort
 		}
 	}
@@ -202,9 +202,6 @@ func (p *urlPiece) parseUses(text, names string, variables Variables, at place) 
 	}
 	return nil
 }
-
-// Host returns the host and port in lower case.
-func (u *URL) Host() string { return strings.ToLower(u.base.Host) }
 
 // Shown returns the URL's scheme and host, for errors.
 func (u *URL) Shown() string { return u.base.Scheme + "://" + u.base.Host }

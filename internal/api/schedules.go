@@ -84,13 +84,15 @@ func (s *scheduleRoutes) Register(api huma.API) {
 	}), s.runScheduleNow)
 }
 
-func nextTime(spec json.RawMessage, after time.Time) (next time.Time, ok bool, err error) {
+func nextTime(spec json.RawMessage, after time.Time) (*time.Time, error) {
 	s, err := readSchedule(spec)
 	if err != nil {
-		return next, false, err
+		return nil, err
 	}
-	next, ok = s.Next(after)
-	return next, ok, nil
+	if due, ok := s.Next(after); ok {
+		return &due, nil
+	}
+	return nil, nil //nolint:nilnil // it is not due again
 }
 
 func readSchedule(spec json.RawMessage) (*schedule.Spec, error) {
@@ -174,7 +176,7 @@ func (s *scheduleRoutes) scheduleTimes(ctx context.Context, in *struct {
 	}
 	out, err := s.timesOf(ctx, spec, in.Count, []string{})
 	if view.State == workqueue.DocumentPaused {
-		out.Warnings = append(out.Warnings, "the schedule is paused: nothing is started before it is resumed")
+		out.Warnings = append(out.Warnings, "the schedule is paused: due times start nothing before it is resumed")
 	}
 	return out, err
 }

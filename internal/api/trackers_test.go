@@ -90,6 +90,7 @@ func TestTrackerProblems(t *testing.T) {
 		{at + "/ack", `{}`, 422, "nothing_given", "", ""},
 		{at + "/ack", `{"ids":[1,2,{}]}`, 422, "bad_request", "body.ids[0]", ""},
 		{"/ack", `{"ranges":["0"],"cod":"LOST"}`, 422, "bad_request", "body.cod", ""},
+		{at + "/ack", `{"ranges":["0"],"code":""}`, 422, "bad_request", "body.code", ""},
 		{at + "/ack", `{"ids":["` + id + `:0:1","` + id + `:0:01"]}`, 422, "bad_id", "body.ids[1]", id + ":0:01"},
 		{at + "/ack", `{"ids":["` + unknown + `:0:1"]}`, 422, "wrong_batch", "body.ids[0]", unknown + ":0:1"},
 		{at + "/ack", `{"ids":["` + id + `:4:1"]}`, 422, "no_such_group", "body.ids[0]", id + ":4:1"},

@@ -18,6 +18,7 @@ import (
 	"github.com/go-json-experiment/json/jsontext"
 
 	"github.com/tranchehq/tranche/gather/strictyaml"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Secret is a text that requests may send to some hosts.
@@ -48,12 +49,8 @@ func (s *Secret) meantFor(u *url.URL) bool {
 }
 
 func targetOf(u *url.URL) target {
-	host := strings.ToLower(strings.TrimSuffix(u.Hostname(), "."))
-	t := target{scheme: strings.ToLower(u.Scheme), host: host, port: u.Port()}
-	if t.port == "" {
-		t.port = map[string]string{"http": "80", "https": "443"}[t.scheme]
-	}
-	return t
+	host, port := workqueue.HostPort(u)
+	return target{strings.ToLower(u.Scheme), host, port}
 }
 
 func (r *reader) secret(at, name string, s *Secret) error {
@@ -124,8 +121,7 @@ func (c *Connections) Redact(text string) string {
 
 // HostPort is a host with port, the key of host settings.
 func HostPort(u *url.URL) string {
-	t := targetOf(u)
-	return net.JoinHostPort(t.host, t.port)
+	return net.JoinHostPort(workqueue.HostPort(u))
 }
 
 var errNoURL = errors.New("it is not a URL, or one of a host that it is not meant for")

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -37,6 +38,7 @@ func TestServeAsARoleThatOwnsNothing(t *testing.T) {
 	}
 	files := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(files, "items.csv"), []byte(testenv.Accounts(3)), 0o600))
+	testenv.NoError(t, os.Chtimes(filepath.Join(files, "items.csv"), time.Time{}, time.Now().Add(-time.Minute)))
 	n = up(t, binary, asApp, ns.URL(), nil, "--schedule-files", files)
 	serveAccounts(t, testenv.Conn(t, ns), "C7")
 	work(t, binary, n)

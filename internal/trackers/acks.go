@@ -47,7 +47,7 @@ func readWanted(in trackerclient.AckRequest) (*wanted, error) {
 	case len(in.Ranges) > trackerclient.MaxRanges:
 		return nil, tooMany("ranges", len(in.Ranges), trackerclient.MaxRanges)
 	}
-	if err := tracker.CheckText("code", in.Code, trackerclient.MaxCode); err != nil {
+	if err := tracker.CheckText("code", string(in.Code), trackerclient.MaxCode); err != nil {
 		return nil, told(err)
 	}
 	err := w.each(w.add)
@@ -95,7 +95,7 @@ func (w *wanted) add(s *span, text string) error {
 	if !known {
 		i = len(w.acks)
 		w.places[place{s.batch, -1}] = i
-		w.acks = append(w.acks, tracker.ItemsAck{Batch: s.batch, Code: w.asked.Code})
+		w.acks = append(w.acks, tracker.ItemsAck{Batch: s.batch, Code: string(w.asked.Code)})
 	}
 	ack := &w.acks[i]
 	switch {

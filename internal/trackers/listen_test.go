@@ -78,6 +78,8 @@ func TestOverNATS(t *testing.T) {
 	bulk := testenv.Must(client.Acknowledge(ctx, trackerclient.Acknowledgement{Ranges: []string{batch.ID + ":0"}}))(t)
 	testenv.MustSame(t, bulk.Newly, 8192, "%v", bulk)
 	testenv.SameList(t, testenv.Must(client.Missing(ctx, batch.ID, "", 10))(t).Ranges, []string{"1:0-39"}, "missing")
+	_, err = client.Fail(ctx, "", ids[8192])
+	testenv.Says(t, err, "code: it is empty", "an empty code of failed items")
 	testenv.Same(t, testenv.Must(client.Fail(ctx, "REFUSED", ids[8192], ids[8193]))(t).Newly, 2, "newly failed")
 	told := ackEach(t, client, ids[8194:])
 	testenv.Same(t, told, 1, "callers were told of the end")

@@ -7315,4 +7315,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 39762d92f3d2c6f904c5c9b63b4af3ea, is 4c749bfe30b11ebae0af7e414ef5e508e3b952bb31bd79abb6704c93e22e46d8.
+// Of 92a0d54d98d1c5146b3b9715a239abc8, is 4c749bfe30b11ebae0af7e414ef5e508e3b952bb31bd79abb6704c93e22e46d8.

@@ -124,12 +124,8 @@ func outOfTime(f *store.WaitingOccurrence, spec *Spec) *store.OccurrenceEnd {
 	}
 	if f.Kind == store.OccurrenceDue {
 		if at := spec.StartAt(f.StartAt, f.Now); at.After(f.Now) {
-			end := &store.OccurrenceEnd{State: store.OccurrenceWaiting, Reason: "its window is shut; it waits for the next",
-				StartAt: &at}
-			if by, limited := spec.DoneBy(at); limited {
-				end.DoneBy = &by
-			}
-			return end
+			return &store.OccurrenceEnd{State: store.OccurrenceWaiting, StartAt: &at, DoneBy: spec.DoneBy(at),
+				Reason: "its window is shut; it waits for the next"}
 		}
 	}
 	return nil
@@ -145,13 +141,16 @@ func because(reason string) string {
 func (r *round) overlap(ctx context.Context, f *store.WaitingOccurrence, spec *Spec) (
 	*store.OccurrenceEnd, error,
 ) {
-	if len(f.UnderWay) == 0 && !r.waits(f) {
+	behind := spec.Overlap == OverlapQueue && f.State == store.OccurrenceWaiting && f.Queued+r.queued[f.Schedule] > 0
+	if len(f.UnderWay) == 0 && !r.waits(f) && !behind {
 		return nil, nil
 	}
-	switch spec.Overlap {
-	case OverlapQueue:
+	switch {
+	case spec.Overlap == OverlapQueue:
 		return r.queue(f), nil
-	case OverlapCancelOld:
+	case spec.Overlap == OverlapCancelOld && f.Passed:
+		return &store.OccurrenceEnd{State: store.OccurrenceSkipped, Reason: "the run of a later due time has started"}, nil
+	case spec.Overlap == OverlapCancelOld:
 		return nil, r.cancelOld(ctx, f)
 	default:
 		return &store.OccurrenceEnd{State: store.OccurrenceSkipped, Reason: r.others(f) + " was in progress"}, nil
@@ -189,7 +188,7 @@ func (r *round) others(f *store.WaitingOccurrence) string {
 	if due := r.busy[f.Schedule].Due; !due.IsZero() {
 		return "the run of " + due.UTC().Format(time.RFC3339) + ", which is being started,"
 	}
-	return "an earlier run"
+	return "an earlier occurrence"
 }
 
 // cancelOld cancels the runs in progress. A run being started is cancelled once it has its items.
@@ -220,7 +219,7 @@ func (r *round) set(ctx context.Context, f *store.WaitingOccurrence, spec *Spec)
 		r.crowded = append(r.crowded, f)
 		return false, nil
 	}
-	claim, ok, err := r.store.BeginOccurrence(ctx, r.lease, f.OccurrenceKey)
+	claim, ok, err := r.store.BeginOccurrence(ctx, r.lease, f.OccurrenceKey, spec.DoneBy(f.Now))
 	if err != nil || !ok {
 		return false, err
 	}
@@ -286,8 +285,12 @@ func (d *LeaderTask) startSafely(ctx context.Context, job Job) (started Started,
 }
 
 func (d *LeaderTask) afterFailure(claim *store.OccurrenceClaim, spec *Spec, err error) store.OccurrenceEnd {
+	again := store.OccurrenceWaiting
+	if spec.Overlap == OverlapQueue {
+		again = store.OccurrenceQueued // those behind it do not overtake it
+	}
 	if state, ok := errors.AsType[*workqueue.StateError](err); ok && state.State == "loading" {
-		return store.OccurrenceEnd{State: store.OccurrenceWaiting, Again: loadingPause,
+		return store.OccurrenceEnd{State: again, Again: loadingPause, Uncounted: true,
 			Reason: "what a leader before had loaded of the run is being cleared away"}
 	}
 	reason := fmt.Sprintf(attemptBegins+"%d of %d: %v", claim.Attempt, spec.StartAttempts, err)
@@ -300,7 +303,6 @@ func (d *LeaderTask) afterFailure(claim *store.OccurrenceClaim, spec *Spec, err 
 	case claim.Attempt >= spec.StartAttempts:
 		return store.OccurrenceEnd{State: store.OccurrenceFailed, Reason: reason}
 	}
-	return store.OccurrenceEnd{State: store.OccurrenceWaiting,
-		Again:  backoff.Nth(startBackoff, maxStartBackoff, claim.Attempt),
+	return store.OccurrenceEnd{State: again, Again: backoff.Nth(startBackoff, maxStartBackoff, claim.Attempt),
 		Reason: reason}
 }

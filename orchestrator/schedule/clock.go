@@ -80,7 +80,7 @@ func (c clock) first(wall, since time.Time) time.Time {
 }
 
 type byWall struct {
-	expression
+	*expression
 	clock
 }
 
@@ -93,7 +93,7 @@ func (r byWall) next(after time.Time) time.Time {
 }
 
 type byElapsed struct {
-	expression
+	*expression
 	clock
 }
 
@@ -211,20 +211,20 @@ func (s *Spec) StartAt(planned, now time.Time) time.Time {
 	return from.UTC()
 }
 
-// StartBy returns the deadline of a planned start.
-func (s *Spec) StartBy(planned time.Time) (by time.Time, limited bool) {
+// StartBy returns the deadline of a planned start; nil: none.
+func (s *Spec) StartBy(planned time.Time) *time.Time {
 	if s.StartDeadline <= 0 {
-		return time.Time{}, false
+		return nil
 	}
-	return planned.Add(time.Duration(s.StartDeadline)), true
+	return new(planned.Add(time.Duration(s.StartDeadline)))
 }
 
-// DoneBy returns when a run that starts at a time should have ended.
-func (s *Spec) DoneBy(start time.Time) (by time.Time, limited bool) {
+// DoneBy returns when a run that starts at a time should have ended; nil: whenever.
+func (s *Spec) DoneBy(start time.Time) *time.Time {
 	if s.Window.DoneBy == nil {
-		return time.Time{}, false
+		return nil
 	}
-	return s.Window.DoneBy.after(s.clock, start).UTC(), true
+	return new(s.Window.DoneBy.after(s.clock, start).UTC())
 }
 
 // Firing is a due time and what follows from it.
@@ -239,11 +239,9 @@ type Firing struct {
 func (s *Spec) Preview(after time.Time, n int) []Firing {
 	out := make([]Firing, 0, n)
 	for _, due := range s.NextN(after, n) {
-		f := Firing{Due: due, Local: due.In(s.clock.zone).Format("Mon 2006-01-02 15:04 -07:00"), Start: s.Planned(due)}
-		if by, limited := s.DoneBy(f.Start); limited {
-			f.DoneBy = &by
-		}
-		out = append(out, f)
+		start := s.Planned(due)
+		local := due.In(s.clock.zone).Format("Mon 2006-01-02 15:04 -07:00")
+		out = append(out, Firing{Due: due, Local: local, Start: start, DoneBy: s.DoneBy(start)})
 	}
 	return out
 }

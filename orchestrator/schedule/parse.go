@@ -15,28 +15,7 @@ import (
 )
 
 // Parse reads a schedule from YAML, or from JSON, which is YAML too. The name is what errors call the input, and the
-// schedule's own unless it has a name field. Every error is a *[strictyaml.Error].
-//
-//	name: statements
-//	cron: "30 2 1 * *"          # minute hour day-of-month month day-of-week; or every: 15m
-//	zone: Europe/Berlin         # UTC when left out
-//	plan: year-end@3            # or endpoint: NAME; without a version the newest
-//	settings: {rate: 100}       # laid over the plan, as with a start
-//	run_name: "{schedule} {due.date}"
-//	params: {year: "{due.year}"}
-//	items:                      # one of file, url and sql
-//	  file: "{due.date}/customers.csv"
-//	  url: "https://crm.example.com/customers?as-of={due.date}"
-//	  sql: {source: crm, query: "SELECT id AS key, name FROM customer"}
-//	  format: csv               # and key, on_duplicate: as with a start
-//	overlap: skip               # or queue, cancel_old
-//	misfire: once               # or all (with misfire_limit: 10), none
-//	jitter: 5m
-//	not_before: "22:00"
-//	done_by: "06:00"
-//	on_late: report             # or pause, cancel
-//	start_deadline: 1h
-//	start_attempts: 5
+// schedule's own unless it has a name field. Every error is a *[strictyaml.Error]. docs/schedules.md shows each field.
 func Parse(name string, text []byte) (*Spec, error) {
 	doc, err := strictyaml.Open("schedule", name, text, MaxBytes)
 	if err != nil {
@@ -133,9 +112,9 @@ func (s *Spec) compile() (field string, err error) {
 	case every != 0:
 		s.Cron, s.Every, s.rule = "", workqueue.Duration(every), interval(every)
 	case e.allHours:
-		s.rule = byElapsed{*e, s.clock}
+		s.rule = byElapsed{e, s.clock}
 	default:
-		s.rule = byWall{*e, s.clock}
+		s.rule = byWall{e, s.clock}
 	}
 	return "", nil
 }

@@ -25,6 +25,8 @@ const (
 	urlHeader  = 30 * time.Second // until the response begins
 	urlSilence = time.Minute      // between two reads
 	urlMost    = 30 * time.Minute // for the whole response
+
+	fileQuiet = 10 * time.Second // since a file was modified, before its end is believed
 )
 
 // Web reads items from URLs.
@@ -251,7 +253,33 @@ func (f *Files) Open(path string) (io.ReadCloser, error) {
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
 	}
-	return file, nil
+	return &settledFile{file, file, path, info}, nil
+}
+
+// settledFile is a file that is still being written if it changes as it is read, or was modified just before.
+type settledFile struct {
+	io.Closer
+	file   *os.File
+	path   string
+	opened fs.FileInfo
+}
+
+// Read implements io.Reader.
+func (s *settledFile) Read(p []byte) (int, error) {
+	n, err := s.file.Read(p)
+	if !errors.Is(err, io.EOF) {
+		return n, err
+	}
+	info, failed := s.file.Stat()
+	if failed != nil {
+		return n, failed
+	}
+	age := time.Since(info.ModTime())
+	if age >= 0 && age < fileQuiet || info.Size() != s.opened.Size() || !info.ModTime().Equal(s.opened.ModTime()) {
+		return n, later("file %q may still be written: it was modified as it was read, or less than %v before", s.path,
+			fileQuiet)
+	}
+	return n, err
 }
 
 // fileProblem returns the reason why a file cannot be read, without the path of the directory.

@@ -51,6 +51,8 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	}
 	must(os.MkdirAll(filepath.Join(dir, "daily"), 0o755))
 	must(os.WriteFile(filepath.Join(dir, "daily", "a.csv"), []byte("id\n1\n"), 0o600))
+	modified := func(at time.Time) { must(os.Chtimes(filepath.Join(dir, "daily", "a.csv"), time.Time{}, at)) }
+	modified(time.Now().Add(-time.Hour))
 	must(os.WriteFile(filepath.Join(above, "secret"), []byte("s"), 0o600))
 	must(os.Symlink(filepath.Join(above, "secret"), filepath.Join(dir, "far")))
 	must(os.Symlink("../secret", filepath.Join(dir, "near")))
@@ -71,6 +73,15 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	} {
 		_, err := files.Open(path)
 		wants(t, path, err, want, path == "a\x00b")
+	}
+	now := time.Now()
+	for name, at := range map[string][2]time.Time{"as it is read": {now.Add(-time.Hour), now.Add(-time.Minute)}, "just now": {now, now}} {
+		modified(at[0])
+		file := testenv.Must(files.Open("daily/a.csv"))(t)
+		modified(at[1])
+		_, err = io.ReadAll(file)
+		wants(t, "a file modified "+name, err, "may still be written", true)
+		must(file.Close())
 	}
 	_, err = files.Open("daily/b.csv")
 	wants(t, "one that may come", err, "there is no file", true)

@@ -256,7 +256,7 @@ func (s *Spec) between(from, to time.Time) (dues []time.Time) {
 // Warnings returns settings that are valid but possibly unintended.
 func (s *Spec) Warnings(now time.Time) []string {
 	out := []string{}
-	if e := s.expression(); e != nil {
+	if e, ok := s.rule.(interface{ warnings() []string }); ok {
 		out = append(out, e.warnings()...)
 	}
 	if s.Misfire == MisfireAll && s.Overlap == OverlapSkip {
@@ -278,16 +278,6 @@ func (s *Spec) shortest(now time.Time) (shortest time.Duration) {
 		}
 	}
 	return shortest
-}
-
-func (s *Spec) expression() *expression {
-	switch r := s.rule.(type) {
-	case byWall:
-		return &r.expression
-	case byElapsed:
-		return &r.expression
-	}
-	return nil
 }
 
 // warnings explains the meaning of both kinds of days together, which differs among programs for */2.

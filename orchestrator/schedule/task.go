@@ -206,14 +206,9 @@ func occurrencesOf(spec *Spec, passed *Passed, now time.Time) []store.NewOccurre
 	}
 	for _, due := range passed.Fire {
 		planned := spec.Planned(due)
-		occurrence := store.NewOccurrence{Due: due, StartAt: spec.StartAt(planned, now), State: store.OccurrenceWaiting}
-		if by, limited := spec.StartBy(planned); limited {
-			occurrence.StartBy = &by
-		}
-		if by, limited := spec.DoneBy(occurrence.StartAt); limited {
-			occurrence.DoneBy = &by
-		}
-		occurrences = append(occurrences, occurrence)
+		start := spec.StartAt(planned, now)
+		occurrences = append(occurrences, store.NewOccurrence{Due: due, StartAt: start, StartBy: spec.StartBy(planned),
+			DoneBy: spec.DoneBy(start), State: store.OccurrenceWaiting})
 	}
 	return occurrences
 }
@@ -325,6 +320,12 @@ func (d *LeaderTask) late(ctx context.Context, lease workqueue.Lease) (did bool,
 func (d *LeaderTask) lateOne(
 	ctx context.Context, lease workqueue.Lease, f *store.LateOccurrence,
 ) (did bool, err error) {
+	is, err := d.store.Occurrences(ctx, store.OccurrenceFilter{Schedule: f.Schedule,
+		Before: f.Due.Add(time.Microsecond), Limit: 1})
+	if err != nil || len(is.Occurrences) == 0 || is.Occurrences[0].DoneBy == nil ||
+		!is.Occurrences[0].DoneBy.Equal(f.DoneBy) {
+		return false, err // meanwhile an operator gave it more time
+	}
 	policy := LateReport // if the schedule is unreadable
 	if spec, err := read(f.Schedule, f.Spec); err == nil {
 		policy = spec.OnLate

@@ -26,8 +26,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	if again := l.settle(); again > 5*time.Second || w.occurrences("s") != "" {
 		t.Fatalf("before its time: again in %s, %s", again, w.occurrences("s"))
 	}
-	w.set("09:00:00")
-	l.settle()
+	l.at("09:00:00")
 	l.settle()
 	w.want("s", "09:00 started/running")
 	if w.runs() != 1 || l.woken.Load() == 0 {
@@ -37,8 +36,7 @@ func TestDueTimeStartsOneRun(t *testing.T) {
 	if again := l.settle(); again > 2*time.Second {
 		t.Errorf("two seconds before the next one it looks again in %s", again)
 	}
-	w.set("10:00:00")
-	l.settle()
+	l.at("10:00:00")
 	w.want("s", "09:00 started/running, 10:00 skipped")
 	testenv.Has(t, w.last("s").Reason, "was in progress", "the reason")
 }
@@ -86,9 +84,7 @@ func TestStoppedLeaderComesBack(t *testing.T) {
 		}
 		return nil
 	}
-	for range 2 {
-		testenv.Must(first.task.Run(t.Context(), first.lease))(t)
-	}
+	first.look()
 	<-stopped
 	w.lead().settle()
 	w.want("s", "09:00 started/running")
@@ -111,18 +107,27 @@ func TestDowntime(t *testing.T) {
 	} {
 		w.apply(name, hourly+lines)
 	}
-	w.set("11:55:00")
+	w.before = func(_ context.Context, job schedule.Job) error {
+		if job.Claim.Schedule == "all" && job.Claim.Due.UTC().Hour() == 10 && job.Claim.Attempt == 1 {
+			return errors.New("not now")
+		}
+		return nil
+	}
+	w.stop("11:55:00")
 	l := w.lead()
 	l.settle()
+	testenv.Must(store.New(w.store).RunScheduleNow(t.Context(), "all", "ann"))(t)
+	l.settle()
+	w.want("all", "09:00 missed, 10:00 queued, 11:00 queued, queued/now")
+	l.at("11:55:06")
 	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/running")
 	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed")
-	w.want("all", "09:00 missed, 10:00 started/running, 11:00 queued")
+	w.want("all", "09:00 missed, 10:00 started/running, 11:00 queued, queued/now")
 	w.end()
-	w.set("12:00:05")
-	l.settle()
+	l.at("12:00:05")
 	w.want("once", "09:00 missed, 10:00 missed, 11:00 started/cancelled, 12:00 started/running")
 	w.want("none", "09:00 missed, 10:00 missed, 11:00 missed, 12:00 started/running")
-	w.want("all", "09:00 missed, 10:00 started/cancelled, 11:00 started/running, 12:00 queued")
+	w.want("all", "09:00 missed, 10:00 started/cancelled, 11:00 started/running, queued/now, 12:00 queued")
 	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.missed'`), 6,
 		"events for 6 due times that were missed")
 }
@@ -133,14 +138,20 @@ func TestOverlap(t *testing.T) {
 	w.apply("skip", hourly)
 	w.apply("queue", hourly+"overlap: queue\n")
 	w.apply("cancel", hourly+"overlap: cancel_old\n")
+	w.apply("late", "cron: 0 9,10 * * *\noverlap: cancel_old\n")
 	l := w.lead()
-	for _, now := range []string{"09:00:00", "10:00:00", "11:00:00"} {
-		w.set(now)
-		l.settle()
+	w.before = func(_ context.Context, job schedule.Job) error { // its items of 9 come after those of 10
+		if job.Claim.Schedule == "late" && !strings.Contains(w.occurrences("late"), "10:00 started") &&
+			job.Claim.Due.UTC().Hour() == 9 {
+			return errors.New("not now")
+		}
+		return nil
 	}
+	l.at("09:00:00", "10:00:00", "11:00:00")
 	w.want("skip", "09:00 started/running, 10:00 skipped, 11:00 skipped")
 	w.want("queue", "09:00 started/running, 10:00 queued, 11:00 queued")
 	w.want("cancel", "09:00 started/cancelled, 10:00 started/cancelled, 11:00 started/running")
+	w.want("late", "09:00 skipped, 10:00 started/running")
 	w.end()
 	l.settle()
 	w.want("queue", "09:00 started/cancelled, 10:00 started/running, 11:00 queued")
@@ -167,9 +178,7 @@ func TestOverlapWhileARunIsLoaded(t *testing.T) {
 	}
 	for _, now := range []string{"09:00:00", "10:00:00"} {
 		w.set(now)
-		for range 3 {
-			testenv.Must(l.task.Run(t.Context(), l.lease))(t)
-		}
+		l.look()
 	}
 	w.want("skip", "09:00 starting, 10:00 skipped")
 	w.want("queue", "09:00 starting, 10:00 queued")
@@ -200,8 +209,7 @@ func TestPaused(t *testing.T) {
 	w.apply("waits", hourly+"not_before: '22:00'\n")
 	w.become("s", workqueue.DocumentPaused)
 	l := w.lead()
-	w.set("09:00:00")
-	l.settle()
+	l.at("09:00:00")
 	for state, want := range map[string]string{workqueue.DocumentPaused: "the schedule is paused",
 		workqueue.DocumentActive: ""} {
 		w.become("waits", state)
@@ -209,8 +217,7 @@ func TestPaused(t *testing.T) {
 			t.Errorf("it waits as %+v; want %q", f, want)
 		}
 	}
-	w.set("10:30:00")
-	l.settle()
+	l.at("10:30:00")
 	w.want("s", "")
 	testenv.Must(store.New(w.store).RunScheduleNow(t.Context(), "s", "ann"))(t)
 	l.settle()
@@ -219,33 +226,38 @@ func TestPaused(t *testing.T) {
 	w.become("s", workqueue.DocumentActive)
 	l.settle()
 	w.want("s", "started/now")
-	w.set("11:00:00")
-	l.settle()
+	l.at("11:00:00")
 	w.want("s", "started/now, 11:00 started/running")
 }
 
 func TestWindowAndLate(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t, "20:30:00")
+	const window = "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '06:00'\non_late: "
 	for _, policy := range []string{"report", "pause", "cancel"} {
-		w.apply(policy, "cron: 0 21 * * *\nnot_before: '22:00'\ndone_by: '06:00'\non_late: "+policy+"\n")
+		w.apply(policy, window+policy+"\n")
 	}
+	w.apply("longer", window+"cancel\n")
 	l := w.lead()
-	w.set("21:00:00")
-	l.settle()
+	l.at("21:00:00")
 	w.want("pause", "21:00 due")
-	w.set("22:00:00")
-	l.settle()
+	l.at("22:00:00")
 	w.want("pause", "21:00 started/running")
-	w.set("2031-05-06T05:59:00Z")
-	l.settle()
+	l.at("2031-05-06T05:59:00Z")
 	testenv.MustSame(t, w.last("cancel").LateAction, "", "it is late before its time")
+	const later = `UPDATE schedule_occurrence SET done_by = done_by + $2::interval WHERE schedule = $1`
+	w.exec(later, "longer", "500 ms")
+	l.cancels = func(after bool) {
+		if !after {
+			w.exec(later, "longer", "2 h")
+		}
+	}
 	for range 2 {
-		w.set("2031-05-06T06:00:01Z")
-		l.settle()
+		l.at("2031-05-06T06:00:01Z")
 	}
 	w.want("report", "21:00 started/running")
 	w.want("cancel", "21:00 started/cancelled")
+	w.want("longer", "21:00 started/running")
 	for policy, want := range map[string]string{"report": "reported", "pause": "paused", "cancel": "cancelled"} {
 		testenv.Same(t, w.last(policy).LateAction, want, "%s: late_action", policy)
 	}
@@ -264,6 +276,7 @@ func TestStartsThatFail(t *testing.T) {
 	w.apply("empty", hourly)
 	w.apply("panic", hourly+"start_attempts: 1\n")
 	w.apply("deadline", hourly+"start_deadline: 1m\nstart_attempts: 50\n")
+	w.apply("cleared", hourly)
 	l := w.lead()
 	w.before = func(_ context.Context, job schedule.Job) error {
 		switch job.Claim.Schedule {
@@ -273,36 +286,34 @@ func TestStartsThatFail(t *testing.T) {
 			return &schedule.NoItemsError{Source: "file f.csv"}
 		case "panic":
 			panic("mutant")
+		case "cleared":
+			return &workqueue.StateError{State: "loading"}
 		}
 		return errors.New("the file does not exist yet")
 	}
-	w.stop("09:00:00") // until all has been tried once
-	l.settle()
+	l.at("09:00:00") // until all has been tried once
 	w.want("wrong", "09:00 failed")
 	w.want("empty", "09:00 skipped")
 	w.want("panic", "09:00 failed")
 	w.want("later", "09:00 due")
+	testenv.Same(t, w.last("cleared").Attempts, 0, "attempts while an earlier one is cleared away")
 	if f := w.last("later"); f.Reason != "attempt 1 of 3: the file does not exist yet" || f.Attempts != 1 {
 		t.Errorf("it waits as %+v", f)
 	}
-	w.stop("09:00:30") // 5 s later, and 10 s
-	l.settle()
-	w.stop("09:00:59")
-	l.settle()
+	l.at("09:00:30") // 5 s later, and 10 s
+	l.at("09:00:59")
 	w.want("later", "09:00 failed")
 	if f := w.last("later"); f.Reason != "attempt 3 of 3: the file does not exist yet" || f.Attempts != 3 {
 		t.Errorf("it failed as %+v", f)
 	}
-	w.set("09:05:00")
-	l.settle()
+	l.at("09:05:00")
 	w.want("deadline", "09:00 missed")
 	testenv.Has(t, w.last("deadline").Reason, "the file does not exist yet", "it was missed as")
 	if w.runs() != 0 || w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.failed'`) != 3 {
 		t.Errorf("%d runs", w.runs())
 	}
 	w.before = nil
-	w.set("10:00:00")
-	l.settle()
+	l.at("10:00:00")
 	w.want("wrong", "09:00 failed, 10:00 started/running")
 }
 

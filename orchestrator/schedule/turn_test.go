@@ -111,8 +111,7 @@ func TestNotesAreFenced(t *testing.T) {
 	w := newWorld(t, "08:59:00")
 	w.apply("s", hourly+"not_before: '22:00'\n")
 	l := w.lead()
-	w.set("09:00:00")
-	l.settle()
+	l.at("09:00:00")
 	f := w.last("s")
 	key := store.OccurrenceKey{Schedule: "s", Due: f.Due, Kind: f.Kind}
 	note := func(lease workqueue.Lease, was, reason string) error {
@@ -138,19 +137,21 @@ func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
 	w.apply("deadline", hourly+"start_deadline: 30m\n")
 	w.apply("window", hourly+"not_before: \"08:00\"\ndone_by: \"09:30\"\n")
 	w.apply("free", hourly)
+	w.apply("deadly", hourly)
 	w.dieStarting()
 	w.want("window", "09:00 starting")
+	w.exec(`UPDATE schedule_occurrence SET attempts = 25 WHERE schedule = 'deadly'`) // so many leaders came after the first
 	w.set("09:45:00")
 	second := w.lead()
 	second.settle()
 	w.want("deadline", "09:00 missed")
 	w.want("window", "09:00 due")
 	w.want("free", "09:00 started/running")
+	w.want("deadly", "09:00 failed")
 	w.end()
 	w.exec(`UPDATE schedule SET state = 'paused'`)
 	w.exec(`UPDATE schedule SET state = 'active' WHERE name = 'window'`)
-	w.set("2031-05-06T08:00:01Z")
-	second.settle()
+	second.at("2031-05-06T08:00:01Z")
 	if f := w.occurrences("window"); w.runs() != 2 {
 		t.Errorf("the window is open again, and there are %d runs: %s", w.runs(), f)
 	}
@@ -195,20 +196,6 @@ SELECT 's', tranche_now() - n * interval '1 s', 'now', 1, 'due', tranche_now() F
 		states[store.OccurrenceSkipped] != 2 {
 		t.Errorf("the occurrences are %v", states)
 	}
-}
-
-// TestStartThatEndsItsNodes is taken up repeatedly, and in the end no more.
-func TestStartThatEndsItsNodes(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t, "08:59:00")
-	w.apply("s", hourly)
-	w.dieStarting()
-	w.want("s", "09:00 starting")
-	w.exec(`UPDATE schedule_occurrence SET attempts = 25`) // so many leaders came after the first
-	second := w.lead()
-	second.settle()
-	w.want("s", "09:00 failed")
-	w.end()
 }
 
 // dieStarting has a leader begin, at nine, to start what is due, and end in the midst of it.
@@ -279,8 +266,7 @@ func TestLeaderDiesAsItCancels(t *testing.T) {
 			w := newWorld(t, "08:59:00")
 			w.apply("s", hourly+"overlap: cancel_old\n")
 			first := w.lead()
-			w.set("09:00:00")
-			first.settle()
+			first.at("09:00:00")
 			work := w.claim("s")
 			w.set("10:00:00")
 			ctx, cancel := context.WithCancelCause(t.Context())
@@ -317,14 +303,12 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	w.apply("pause", window+"overlap: queue\non_late: pause\n")
 	w.apply("skip", window+"on_late: cancel\n")
 	w.apply("replace", window+"overlap: cancel_old\non_late: cancel\n")
+	w.apply("next", "cron: 0 9,10 * * *\ndone_by: '11:15'\noverlap: queue\non_late: cancel\n")
 	l := w.lead()
-	for _, now := range []string{"09:00:00", "10:00:00", "11:00:00"} {
-		w.set(now)
-		l.settle()
-	}
+	l.at("09:00:00", "10:00:00", "11:00:00")
 	work := w.claim("replace")
-	w.set("11:30:01")
-	l.settle()
+	l.at("11:30:01")
+	w.want("next", "09:00 started/cancelled, 10:00 started/running")
 	l = w.lead()
 	l.settle()
 	w.want("cancel", "09:00 started/cancelled, 10:00 due, 11:00 due")
@@ -334,12 +318,11 @@ func TestLateRunsWithOthersBehindThem(t *testing.T) {
 	if taken, stale := w.answer(&work); taken != 0 || !stale {
 		t.Errorf("a run that was late takes answers still: %d, %t", taken, stale)
 	}
-	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`), 4,
-		"events report 4 late runs")
+	testenv.Same(t, w.number(`SELECT count(*) FROM run_event WHERE kind = 'schedule.late'`), 5,
+		"events report 5 late runs")
 	runs := w.runs()
 	w.exec(`UPDATE schedule SET state = 'paused' WHERE name <> 'cancel'`)
-	w.set("2031-05-06T09:00:01Z")
-	l.settle()
+	l.at("2031-05-06T09:00:01Z")
 	w.want("cancel", "09:00 started/cancelled, 10:00 started/running, 11:00 queued, 09:00 queued")
 	testenv.Same(t, w.runs(), runs+1, "%d runs more", w.runs()-runs)
 	if f := w.last("cancel"); f.DoneBy.Sub(f.StartAt) > 3*time.Hour {

@@ -1,6 +1,7 @@
 package schedule
 
 import (
+	"cmp"
 	"fmt"
 	"net/url"
 	"strconv"
@@ -30,13 +31,9 @@ func (s *Spec) Resolve(due time.Time) (Resolved, error) {
 		out.Params[name] = value
 	}
 	in.params = out.Params
-	err := in.into(&out.RunName, "run_name", s.RunName, plain)
-	if err == nil {
-		err = in.into(&out.Items.File, "items.file", s.Items.File, plain)
-	}
-	if err == nil {
-		err = in.into(&out.Items.URL, "items.url", s.Items.URL, escaped)
-	}
+	err := cmp.Or(in.into(&out.RunName, "run_name", s.RunName, plain),
+		in.into(&out.Items.File, "items.file", s.Items.File, plain),
+		in.into(&out.Items.URL, "items.url", s.Items.URL, escaped))
 	if err == nil && s.Items.SQL != nil {
 		query := *s.Items.SQL
 		in.params = nil // params may come from clients, and would become SQL
@@ -109,20 +106,6 @@ func (in *values) value(name string) (value string, known bool) {
 		return in.spec.Name, true
 	case "due":
 		return in.due.UTC().Format(dueLayout), true
-	case "due.date":
-		return in.due.Format(time.DateOnly), true
-	case "due.time":
-		return in.due.Format("15:04"), true
-	case "due.year":
-		return in.due.Format("2006"), true
-	case "due.month":
-		return in.due.Format("01"), true
-	case "due.day":
-		return in.due.Format("02"), true
-	case "due.hour":
-		return in.due.Format("15"), true
-	case "due.minute":
-		return in.due.Format("04"), true
 	case "due.yesterday":
 		y, m, d := in.due.Date() // in UTC: in the zone, that day's midnight may not exist
 		return time.Date(y, m, d-1, 0, 0, 0, 0, time.UTC).Format(time.DateOnly), true
@@ -132,8 +115,13 @@ func (in *values) value(name string) (value string, known bool) {
 	case "due.unix":
 		return strconv.FormatInt(in.due.Unix(), 10), true
 	}
-	return "", false
+	layout := layouts[name]
+	return in.due.Format(layout), layout != ""
 }
+
+// layouts are those of parts of the due time.
+var layouts = map[string]string{"due.date": time.DateOnly, "due.time": "15:04", "due.year": "2006", "due.month": "01",
+	"due.day": "02", "due.hour": "15", "due.minute": "04"}
 
 const variables = "schedule, due, due.date, due.time, due.year, due.month, due.day, due.hour, due.minute, " +
 	"due.yesterday, due.week, due.unix"

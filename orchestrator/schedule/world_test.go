@@ -80,13 +80,11 @@ func (w *world) exec(sql string, args ...any) {
 	testenv.Must(w.pool.Exec(w.Context(), sql, args...))(w)
 }
 
-func next(text json.RawMessage, after time.Time) (due time.Time, ok bool, err error) {
+func next(text json.RawMessage, after time.Time) (*time.Time, error) {
 	spec := &schedule.Spec{}
-	if err := json.Unmarshal(text, spec); err != nil {
-		return due, false, err
-	}
-	due, ok = spec.Next(after)
-	return due, ok, nil
+	err := json.Unmarshal(text, spec)
+	due, _ := spec.Next(after)
+	return &due, err
 }
 
 // apply saves a schedule, of which only the lines that matter are given.
@@ -188,6 +186,15 @@ func (l *leader) settle() (again time.Duration) {
 	}
 	l.Fatal("the task does not come to rest")
 	return 0
+}
+
+// at has the clock stand at some times, one after the other, and settles at each.
+func (l *leader) at(times ...string) {
+	l.Helper()
+	for _, now := range times {
+		l.stop(now)
+		l.settle()
+	}
 }
 
 // occurrences writes the outcome of due times, the oldest first: when, of what kind but due, state and reason.

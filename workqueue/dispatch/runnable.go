@@ -203,12 +203,15 @@ func (s Store) RunnableSteps(ctx context.Context, search Search) (found Found, e
 	for i, ref := range search.Skip {
 		runs[i], steps[i] = ref.Run, ref.Step
 	}
+	locals := make([]string, len(search.Locals))
+	for i, name := range search.Locals {
+		locals[i] = workqueue.TargetKey(workqueue.KindLocal, name)
+	}
 	seen := map[string]bool{}
 	batch := &pgx.Batch{}
 	batch.Queue(plane.PlanOnce)
 	batch.Queue(searchRunnable, RunnablePlaces, notNil(search.Shut), runs, steps, notNil(search.ShutAuto),
-		workqueue.PaceKeys(workqueue.KindLocal,
-			search.Locals), notNil(search.NoRoom), leastSteps, mostSteps, pg.UnlessZero(search.Own), notNil(search.Late),
+		locals, notNil(search.NoRoom), leastSteps, mostSteps, pg.UnlessZero(search.Own), notNil(search.Late),
 		mostElsewhere).Query(func(rows pgx.Rows) error {
 		for rows.Next() {
 			place, own, err := found.add(rows)

@@ -114,7 +114,7 @@ FROM schedule s CROSS JOIN LATERAL (
 WHERE s.deleted_at IS NULL AND f.state IN ('failed', 'missed')
 ORDER BY f.ended_at DESC, s.name LIMIT $1`
 
-	// schedule_due and schedule_occurrence_waiting. Queued occurrences wait for a run that other conditions report.
+	// schedule_due and schedule_occurrence_waiting. Queued occurrences wait for a run, unless their start has failed.
 	// A first attempt may begin long after the due time: when a window opens, or when those before it have ended.
 	stuckSchedules = `
 SELECT '' AS case, name AS subject, next_due AS due, '' AS reason, NULL::timestamptz AS loading, next_due AS since
@@ -123,7 +123,7 @@ UNION ALL
 SELECT 'taken', f.schedule, f.due_at, f.reason, CASE f.state WHEN 'starting' THEN f.began_at END,
     greatest(f.created_at, f.due_at)
 FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
-WHERE f.state IN ('due', 'starting') AND s.state = 'active'
+WHERE (f.state IN ('due', 'starting') OR f.state = 'queued' AND f.attempts > 0) AND s.state = 'active'
   AND CASE WHEN f.state = 'starting' AND f.attempts = 1 THEN f.began_at
            WHEN f.attempts > 0 THEN f.created_at ELSE f.start_at END < tranche_now() - $2::interval
 ORDER BY since, subject LIMIT $3`

@@ -3,8 +3,6 @@ package schedule
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -79,13 +77,6 @@ RETURNING due_at, state, reason`
 
 // TakeOccurrences takes due times of a schedule. taken is false if they can no longer be taken. Leader work.
 func (s Store) TakeOccurrences(ctx context.Context, lease workqueue.Lease, t Taking) (taken bool, err error) {
-	for i := range t.Occurrences {
-		switch state := t.Occurrences[i].State; state {
-		case OccurrenceWaiting, OccurrenceMissed, OccurrenceSkipped:
-		default:
-			return false, fmt.Errorf("take due times of schedule %s: one is %q", t.Schedule, state)
-		}
-	}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, takeSchedule, t.Schedule, t.Version, t.Was, t.Next, t.LastDue)
 		if err != nil {
@@ -139,7 +130,8 @@ type WaitingOccurrence struct {
 	StartAt  time.Time
 	StartBy  *time.Time
 	Queued   int               // queued occurrences of the schedule
-	UnderWay []workqueue.RunID // earlier runs of the schedule that have not ended
+	UnderWay []workqueue.RunID // runs of the schedule that have not ended
+	Passed   bool              // the run of a later due time has started
 	Now      time.Time
 }
 
@@ -150,6 +142,8 @@ SELECT f.schedule, f.due_at, f.kind, s.spec, f.state, f.reason, f.start_at, f.st
     (SELECT count(*) FROM schedule_occurrence o WHERE o.schedule = f.schedule AND o.state = 'queued'),
     ARRAY(SELECT r.id FROM batchrun r JOIN schedule_occurrence o ON o.run_id = r.id
           WHERE r.state IN ('loading', 'running') AND o.schedule = f.schedule AND o.state = 'started' ORDER BY r.id),
+    EXISTS (SELECT FROM schedule_occurrence o
+            WHERE o.schedule = f.schedule AND o.due_at > f.due_at AND o.kind = 'due' AND o.state = 'started'),
     tranche_now()
 FROM schedule_occurrence f JOIN schedule s ON s.name = f.schedule
 WHERE f.state IN ('due', 'queued', 'starting') AND f.start_at <= tranche_now() AND s.deleted_at IS NULL
@@ -170,24 +164,20 @@ func (s Store) WaitingOccurrences(ctx context.Context, limit int) ([]WaitingOccu
 
 // Each by its partial index.
 const nextScheduleTime = `
-SELECT extract(epoch FROM least(
+SELECT least(
     (SELECT min(next_due) FROM schedule WHERE state = 'active' AND deleted_at IS NULL),
     (SELECT min(start_at) FROM schedule_occurrence WHERE state IN ('due', 'queued', 'starting')),
     (SELECT min(done_by) FROM schedule_occurrence WHERE state = 'started' AND late_at IS NULL))
-    - tranche_now())::float8`
+    - tranche_now()`
 
 // NextScheduleTime returns the time until a schedule needs action; 0: now. ok is false if none will.
 func (s Store) NextScheduleTime(ctx context.Context) (wait time.Duration, ok bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, database.TxTimeout)
 	defer cancel()
-	var seconds *float64
-	err = s.db.Pool.QueryRow(ctx, nextScheduleTime).Scan(&seconds)
-	if err != nil || seconds == nil {
-		if err != nil && !errors.Is(err, context.Canceled) {
-			err = fmt.Errorf("look when schedules are due: %w", err)
-		}
-		return 0, false, err
+	var until *time.Duration
+	err = s.db.Pool.QueryRow(ctx, nextScheduleTime).Scan(&until)
+	if err != nil || until == nil {
+		return 0, false, pg.Wrap(err, "look when schedules are due")
 	}
-	const farAway = 365 * 24 * time.Hour // a float may exceed the range of a Duration
-	return time.Duration(min(max(*seconds, 0), farAway.Seconds()) * float64(time.Second)), true, nil
+	return max(*until, 0), true, nil
 }

@@ -34,7 +34,7 @@ const (
 	OccurrenceStarting OccurrenceState = "starting" // a leader is loading its items
 	OccurrenceStarted  OccurrenceState = "started"  // it has a run
 	OccurrenceSkipped  OccurrenceState = "skipped"  // deliberately: an earlier run was in progress, or by an operator
-	OccurrenceMissed   OccurrenceState = "missed"   // it could not be started before its deadline
+	OccurrenceMissed   OccurrenceState = "missed"   // not started before its deadline, or left out after downtime
 	OccurrenceFailed   OccurrenceState = "failed"   // it could not be started at all
 )
 
@@ -157,21 +157,22 @@ type OccurrenceClaim struct {
 const beginOccurrence = `
 UPDATE schedule_occurrence f
 SET state = 'starting', attempts = f.attempts + 1, session_id = $4, epoch = $5, began_at = tranche_now(),
-    reason = ''
+    reason = '', done_by = CASE WHEN f.done_by <= tranche_now() THEN $6 ELSE f.done_by END
 FROM schedule s
 WHERE s.name = f.schedule AND f.schedule = $1 AND f.due_at = $2 AND f.kind = $3
   AND s.deleted_at IS NULL AND (s.state = 'active' OR f.kind = 'now' OR f.state = 'starting')
   AND (f.state = 'starting' OR f.state IN ('due', 'queued') AND f.start_at <= tranche_now())
 RETURNING f.attempts, f.done_by`
 
-// BeginOccurrence records that the leader starts the run. ok is false if it was started, is not due, or is paused.
+// BeginOccurrence records that the leader starts the run. If the deadline of its end has passed, doneBy replaces it. ok
+// is false if it was started, is not due, or is paused.
 func (s Store) BeginOccurrence(
-	ctx context.Context, lease workqueue.Lease, key OccurrenceKey,
+	ctx context.Context, lease workqueue.Lease, key OccurrenceKey, doneBy *time.Time,
 ) (claim OccurrenceClaim, ok bool, err error) {
 	claim = OccurrenceClaim{OccurrenceKey: key, Lease: lease}
 	err = session.New(s.db).AsLeader(ctx, lease, func(ctx context.Context, tx pgx.Tx) error {
-		err := tx.QueryRow(ctx, beginOccurrence, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch).
-			Scan(&claim.Attempt, &claim.DoneBy)
+		err := tx.QueryRow(ctx, beginOccurrence, key.Schedule, key.Due, string(key.Kind), lease.Session, lease.Epoch,
+			doneBy).Scan(&claim.Attempt, &claim.DoneBy)
 		ok = err == nil
 		return pg.NoRow(err, nil)
 	})
@@ -185,8 +186,9 @@ type OccurrenceEnd struct {
 	Reason string          // human-readable
 	Again  time.Duration   // of OccurrenceWaiting and OccurrenceQueued: when to check it again
 	// StartAt is the exact time for that, by which occurrences are ordered with their due times. Nil: after Again.
-	StartAt *time.Time
-	DoneBy  *time.Time // new deadline of its run; nil: unchanged
+	StartAt   *time.Time
+	DoneBy    *time.Time // new deadline of its run; nil: unchanged
+	Uncounted bool       // it was no attempt
 }
 
 // errOccurrenceLost means that an occurrence is no longer this leader's to start.
@@ -198,7 +200,7 @@ UPDATE schedule_occurrence
 SET state = $4, reason = $5, run_id = nullif($6, '00000000-0000-0000-0000-000000000000'::uuid),
     start_at = CASE WHEN $4 IN ('due', 'queued') THEN coalesce($11, tranche_now() + $8::interval)
                     ELSE start_at END,
-    done_by = coalesce($10, done_by),
+    done_by = coalesce($10, done_by), attempts = attempts - CASE WHEN $12 THEN 1 ELSE 0 END,
     ended_at = CASE WHEN $4 IN ('due', 'queued') THEN NULL ELSE tranche_now() END
 WHERE schedule = $1 AND due_at = $2 AND kind = $3
   AND CASE WHEN $7 = 0 THEN state IN ('due', 'queued') ELSE state = 'starting' AND attempts = $7 AND epoch = $9 END`
@@ -215,7 +217,7 @@ func (s Store) EndOccurrence(ctx context.Context, claim OccurrenceClaim, end Occ
 func writeEnd(ctx context.Context, tx pgx.Tx, claim *OccurrenceClaim, end *OccurrenceEnd) (ok bool, err error) {
 	tag, err := tx.Exec(ctx, endOccurrence, claim.Schedule, claim.Due, string(claim.Kind), string(end.State),
 		pg.Plain(end.Reason),
-		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt)
+		end.Run, claim.Attempt, end.Again, claim.Lease.Epoch, end.DoneBy, end.StartAt, end.Uncounted)
 	if err != nil || tag.RowsAffected() == 0 {
 		return false, err
 	}

@@ -21,8 +21,8 @@ type Store struct{ db *database.DB }
 // New returns a store on db.
 func New(db *database.DB) Store { return Store{db: db} }
 
-// NextTime returns the first due time of a schedule after a time; false: none. after is the database's time.
-type NextTime func(spec json.RawMessage, after time.Time) (next time.Time, ok bool, err error)
+// NextTime returns the first due time of a schedule after a time; nil: none. after is the database's time.
+type NextTime func(spec json.RawMessage, after time.Time) (*time.Time, error)
 
 // Text is a schedule to be saved.
 type Text struct {
@@ -77,23 +77,12 @@ func (text *Text) nextDue(ctx context.Context, tx pgx.Tx, was *ledger.Held) (*ti
 		return nil, err
 	}
 	if !was.Deleted && was.State == workqueue.DocumentActive && was.NextDue != nil && !was.NextDue.After(now) {
-		kept, ok, err := text.Next(text.Spec, was.NextDue.Add(-time.Microsecond))
-		if err != nil {
-			return nil, err
-		}
-		if ok && kept.Equal(*was.NextDue) {
-			return &kept, nil
+		kept, err := text.Next(text.Spec, was.NextDue.Add(-time.Microsecond))
+		if err != nil || kept != nil && kept.Equal(*was.NextDue) {
+			return kept, err
 		}
 	}
-	return nextAfter(text.Next, text.Spec, now)
-}
-
-func nextAfter(next NextTime, spec json.RawMessage, now time.Time) (*time.Time, error) {
-	due, ok, err := next(spec, now)
-	if err != nil || !ok {
-		return nil, err
-	}
-	return &due, nil
+	return text.Next(text.Spec, now)
 }
 
 // DatabaseTime returns the database's time, the only one that due times are compared with.
@@ -135,7 +124,7 @@ func (s Store) SetSchedule(
 				if err != nil {
 					return err
 				}
-				if out.NextDue, err = nextAfter(next, was.Spec, now); err != nil {
+				if out.NextDue, err = next(was.Spec, now); err != nil {
 					return err
 				}
 			}

@@ -102,7 +102,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 		t.Fatal(ok, err)
 	}
 	key := schedule.OccurrenceKey{Schedule: "night", Due: due, Kind: schedule.OccurrenceDue}
-	stopped, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), old, key)
+	stopped, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), old, key, nil)
 	if err != nil || !ok || stopped.Attempt != 1 {
 		t.Fatalf("%+v, %v, %v", stopped, ok, err)
 	}
@@ -117,7 +117,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 		return start.New(b.Store).Load(t.Context(), req, storetest.Keys(storetest.Names(items)...))
 	}
 	lease := b.succeed()
-	claim, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease, key)
+	claim, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease, key, nil)
 	if err != nil || !ok || claim.Attempt != 2 {
 		t.Fatalf("the second leader: %+v, %v, %v", claim, ok, err)
 	}
@@ -142,7 +142,7 @@ func TestTheStartOfARunIsFenced(t *testing.T) {
 	if again, err := load(claim, 3); err != nil || !again.Existing || again.Run != loaded.Run {
 		t.Errorf("the same start again: %+v, %v", again, err)
 	}
-	if _, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease, key); err != nil || ok {
+	if _, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease, key, nil); err != nil || ok {
 		t.Errorf("an occurrence that has its run is begun again: %v, %v", ok, err)
 	}
 }

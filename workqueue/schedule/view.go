@@ -144,9 +144,6 @@ const scheduleTrace = `
 SELECT EXISTS (SELECT FROM schedule WHERE name = $1 AND ($2::text[] IS NULL OR namespace = ANY ($2)))`
 
 func absentSchedule(ctx context.Context, q pg.RowQuerier, name string) error {
-	if !pg.ValidText(name) {
-		return fmt.Errorf("schedule %q: %w", name, workqueue.ErrNotFound)
-	}
 	var deleted bool
 	if err := q.QueryRow(ctx, scheduleTrace, name, workqueue.Namespaces(ctx)).Scan(&deleted); err != nil {
 		return fmt.Errorf("find schedule %s: %w", name, err)

@@ -195,7 +195,7 @@ func (r *LoadRequest) validate() error {
 	}
 	switch r.OnDuplicate {
 	case DuplicateError, DuplicateSkip, DuplicateAllow:
-		return validateParams(r.Params)
+		return CheckParams(r.Params)
 	default:
 		return fmt.Errorf("load run: on duplicate %q is none of error, skip, allow", r.OnDuplicate)
 	}
@@ -228,7 +228,8 @@ func (r *LoadRequest) params() map[string]string {
 // MaxParamBytes bounds a run's parameters as JSON, since every request carries them.
 const MaxParamBytes = 16 << 10
 
-func validateParams(params map[string]string) error {
+// CheckParams refuses parameters that are too large, or that PostgreSQL cannot store.
+func CheckParams(params map[string]string) error {
 	size := len("{}")
 	for name, value := range params {
 		if !pg.Storable(name) || !pg.Storable(value) {

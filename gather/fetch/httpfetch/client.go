@@ -28,7 +28,6 @@ import (
 	"net/url"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -38,6 +37,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/template"
 	"github.com/tranchehq/tranche/internal/connections"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // Defaults of Config.
@@ -220,11 +220,12 @@ func (t *transports) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func (t *transports) checkLiteral(u *url.URL) error {
-	at, err := netip.ParseAddr(u.Hostname())
+	host, text := workqueue.HostPort(u)
+	at, err := netip.ParseAddr(host)
 	if err != nil {
 		return nil //nolint:nilerr // a name, which the proxy looks up
 	}
-	port, err := strconv.ParseUint(portOf(u), 10, 16)
+	port, err := strconv.ParseUint(text, 10, 16)
 	if err != nil {
 		return &addressError{}
 	}
@@ -282,14 +283,7 @@ func (s *step) checkRedirect(r *http.Request, via []*http.Request) error {
 }
 
 func sameHost(a, b *url.URL) bool {
-	return a.Scheme == b.Scheme && strings.EqualFold(a.Hostname(), b.Hostname()) && portOf(a) == portOf(b)
-}
-
-func portOf(u *url.URL) string {
-	if port := u.Port(); port != "" || u.Scheme == "" {
-		return port
-	}
-	return map[string]string{"http": "80", "https": "443"}[u.Scheme]
+	return a.Scheme == b.Scheme && connections.HostPort(a) == connections.HostPort(b)
 }
 
 func refusedRedirect(err error) *redirectError {

@@ -22,6 +22,7 @@ import (
 	"github.com/tranchehq/tranche/gather/fetch"
 	"github.com/tranchehq/tranche/gather/template"
 	"github.com/tranchehq/tranche/internal/backoff"
+	"github.com/tranchehq/tranche/workqueue"
 )
 
 // step fetches the chunks of steps with the same settings.
@@ -34,7 +35,7 @@ type step struct {
 	http      *http.Client
 }
 
-func (s *step) paceKey() string { return string(gather.KindHTTP) + ":" + s.templates.URL.Host() }
+func (s *step) paceKey() string { return workqueue.TargetKey(workqueue.KindHTTP, s.base.Host) }
 
 // Fetch implements fetch.Fetcher.
 func (s *step) Fetch(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {

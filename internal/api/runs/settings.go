@@ -284,7 +284,7 @@ func (set *RunSettings) Validate() error {
 	}
 	switch intake.Format(set.Format) {
 	case intake.Recognize, intake.CSV, intake.NDJSON, intake.Parquet:
-		return BadSetting(set.Overrides.Validate())
+		return cmp.Or(BadSetting(set.Overrides.Validate()), start.CheckParams(set.Params))
 	default:
 		return apicore.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet",
 			apicore.Echo(set.Format)))

@@ -23,7 +23,7 @@ type scheduleCommands struct {
 	Preview schedulePreview              `cmd:"" help:"Show when a schedule, saved or in a file, is due next."`
 	History scheduleHistory              `cmd:"" help:"List a schedule's due times, newest first, and the outcome of each."`
 	RunNow  scheduleRunNow               `cmd:"" help:"Start a run of a schedule immediately."`
-	Pause   pauseDocument[scheduleKind]  `cmd:"" help:"Pause a schedule: it starts nothing until it is resumed."`
+	Pause   pauseDocument[scheduleKind]  `cmd:"" help:"Pause a schedule: due times start nothing until it is resumed."`
 	Resume  resumeDocument[scheduleKind] `cmd:"" help:"Resume a schedule: it continues with its next due time."`
 	Delete  deleteDocument[scheduleKind] `cmd:"" help:"Delete a schedule; its runs continue."`
 }
@@ -175,7 +175,7 @@ func whyOccurrence(o *client.Occurrence, now time.Time) string {
 		why = cli.Text("being loaded since %v%v", o.BeganAt, cli.If(o.Attempts > 1, ", attempt %v", o.Attempts))
 	case state == schedulestore.OccurrenceWaiting && why == "" && o.StartAt.After(o.DueAt):
 		why = cli.Text("starts %v (window or jitter)", o.StartAt)
-	case state == schedulestore.OccurrenceWaiting && why != "" && o.StartAt.After(now):
+	case o.EndedAt == nil && why != "" && o.StartAt.After(now):
 		why += cli.Text("; not before %v", o.StartAt)
 	}
 	return cmp.Or(why, cli.If(o.AskedBy != "", "asked by %v", o.AskedBy))

@@ -106,6 +106,7 @@ func TestItemsOfOneBatch(t *testing.T) {
 		testenv.NoError(t, ack.Run(t.Context(), &cli.Console{Out: io.Discard}, cl))
 		testenv.Same(t, path, want, "%s goes to", items)
 	}
+	testenv.Says(t, (&trackerAck{Refs: []string{"all"}, Code: new("")}).Validate(), "--code is empty", "an ack")
 }
 
 // An invariant is reported in words, whether it holds or not.

@@ -250,12 +250,15 @@ type trackerAck struct {
 	Refs  []string `arg:"" optional:"" name:"item" help:"IDs like batch:group:index, and ranges like batch:group:low-high, batch:group-group and batch:all."`
 	Batch string   `help:"All are of this batch; ranges may omit it." placeholder:"ID"`
 	File  string   `help:"A file of IDs and ranges, one per line; - is standard input." placeholder:"FILE"`
-	Code  string   `help:"Acknowledge them as failed, with this code." placeholder:"CODE"`
+	Code  *string  `help:"Acknowledge them as failed, with this code." placeholder:"CODE"`
 }
 
 func (a *trackerAck) Validate() error {
 	if (len(a.Refs) > 0) == (a.File != "") {
 		return errors.New("name items, or a --file of them")
+	}
+	if a.Code != nil && *a.Code == "" {
+		return errors.New("--code is empty; leave it out for items that are done")
 	}
 	return nil
 }
@@ -272,9 +275,9 @@ func (a *trackerAck) Run(ctx context.Context, term *cli.Console, cl *client.Clie
 		input = &ackLines{Scanner: linesOf(file), unit: a.File + ": line"}
 	}
 	total := client.BatchesAcked{Completed: []string{}}
-	sent := 0
+	sent, code := 0, *cmp.Or(a.Code, new(string))
 	for {
-		piece, err := input.fill(a.Code)
+		piece, err := input.fill(code)
 		if err == nil && piece.count() == 0 {
 			break
 		}

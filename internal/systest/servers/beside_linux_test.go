@@ -182,9 +182,9 @@ func (c *caller) begin() {
 	c.must(err)
 	applied, err := schedulestore.New(c.store).ApplySchedule(c.Context(), schedulestore.Text{
 		Document: workqueue.Document{Name: "hourly", Spec: text, Source: source},
-		Zone:     plan.Zone, Next: func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
-			due, ok := plan.Next(after)
-			return due, ok, nil
+		Zone:     plan.Zone, Next: func(_ json.RawMessage, after time.Time) (*time.Time, error) {
+			due, _ := plan.Next(after)
+			return &due, nil
 		}}, "ann")
 	c.must(err)
 	c.due = applied.NextDue.Add(-time.Hour)

@@ -144,8 +144,8 @@ func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
 }
 
 // Hourly is the rule of the tests' schedules: whole hours.
-func Hourly(_ json.RawMessage, after time.Time) (next time.Time, ok bool, err error) {
-	return after.UTC().Truncate(time.Hour).Add(time.Hour), true, nil
+func Hourly(_ json.RawMessage, after time.Time) (*time.Time, error) {
+	return new(after.UTC().Truncate(time.Hour).Add(time.Hour)), nil
 }
 
 func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {

@@ -59,7 +59,7 @@ function Schedule({ name, editing, onApplied }) {
   const act = posting("schedule", name, () => [one, occurrences].forEach((load) => load.reload()));
   return html`<${Document} kind="schedule" name=${name} load=${one} editing=${editing} onApplied=${onApplied} note="Running runs continue." act=${act}
       subtitle=${s && html`<${State} of=${s}/> <code>${inert(s.when, 60)}</code> in <${Text} max=${60}>${s.zone}<//>, version ${s.version}`}
-      pauses="It starts nothing until it is resumed" resumes="It continues"
+      pauses="Due times start nothing until it is resumed" resumes="It continues"
       deletes="It starts nothing more. Running runs continue, and its history is kept."
       more=${{ what: "run-now", icon: "play", label: "Run now", says: "The leader starts a run" }}>
     <div class="plan"><div class="column"><${Occurrences} load=${occurrences}/><${SourceCard} kind="schedule" text=${s?.source}/></div>
@@ -75,7 +75,7 @@ function Occurrences({ load }) {
 /** Why explains an occurrence's state, and when it continues if known. */
 function Why({ of: f }) {
   const start = new Date(f.start_at);
-  const waits = f.state === "due" && start > new Date(f.due_at);
+  const waits = !f.ended_at && start > new Date(f.due_at);
   const parts = [];
   if (f.reason) parts.push(html`<${Text} max=${200}>${f.reason}<//>`);
   else if (f.state === "starting" && f.began_at) parts.push(html`being loaded since ${clock(f.began_at, { date: true })}${f.attempts > 1 && `, attempt ${num(f.attempts)}`}`);
