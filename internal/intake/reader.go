@@ -69,6 +69,9 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	}
 	if rows.rows.KeyName() == ExportKey && cfg.Export != nil {
 		cfg = cfg.asExport()
+		if len(cfg.Rename) > 0 || cfg.Columns != nil && !cfg.NoHeader {
+			return nil, errors.Join(errShaped, rows.Close())
+		}
 		rows.restore(cfg.Export)
 	}
 	return rows.with(cfg), nil
