@@ -78,10 +78,6 @@ func openExport(open func(cfg Config, last bool) (*Reader, error), cfg Config) (
 var errUnflat = &row.InputError{Reason: "the input is an export without --flat, which would take the place of the " +
 	"data of its items; give back one of: tranche run export --flat --include payload"}
 
-// errShaped: a field that is not kept would be lost from the item.
-var errShaped = &row.InputError{Reason: "columns and rename do not apply to a flat export of a run, whose other fields " +
-	"stay unchanged; remove or rename columns in the file"}
-
 func isUnflat(names []string) bool {
 	has := func(all ...string) bool {
 		return !slices.ContainsFunc(all, func(name string) bool { return !slices.Contains(names, name) })
