@@ -3338,7 +3338,7 @@ type ReportDocument struct {
 	Errors Errors       `json:"errors"`
 	Steps  []StepReport `json:"steps"`
 
-	// LoadingSeconds from the first item to the seal; how long it was open
+	// LoadingSeconds from the first item to the last; 0 of an opened run
 	LoadingSeconds float64 `json:"loading_seconds"`
 
 	// Seconds over all generations, without the time between them
@@ -7312,4 +7312,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 9b07c3c5f5997a7f6c399f79abce2cce, is 39ac0a9504019adbea9ab6fbc4bbcf819a2512cf1c1e16a4ba2eea3d208b484e.
+// Of 5eccbf354163dc0cb6d6ee84a1b6228d, is ced53be6d98b90dca218e177199333efccbf1578bfb1b4163a226c2c12db88c2.
