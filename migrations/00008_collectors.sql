@@ -111,7 +111,6 @@ CREATE TABLE collector_key (
     failed_at      timestamptz,
     failed_ops     integer,
     failed_code    text,
-    failed_message text,
     flush          uuid,
     session_id     uuid,
     flushed_at     timestamptz,
@@ -144,7 +143,6 @@ COMMENT ON COLUMN collector_key.failures IS 'Number of failed flushes in a row.'
 COMMENT ON COLUMN collector_key.failed_at IS 'When the last flush ended, if it failed as in an outage.';
 COMMENT ON COLUMN collector_key.failed_ops IS 'Number of operations in that flush.';
 COMMENT ON COLUMN collector_key.failed_code IS 'Its error code.';
-COMMENT ON COLUMN collector_key.failed_message IS 'Its error in words.';
 COMMENT ON COLUMN collector_key.flush IS 'The flush in progress; null: none.';
 COMMENT ON COLUMN collector_key.session_id IS 'The node that runs the flush (node_session.id).';
 COMMENT ON COLUMN collector_key.flushed_at IS 'When the last flush began.';

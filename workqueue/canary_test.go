@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -70,6 +71,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	resumed := testenv.Must(control.New(b.Store).Resume(t.Context(), storetest.Wish(run, ""), new("5%")))(t)
 	testenv.Same(t, resumed.Paused, fmt.Sprintf("its canary ended: %d of 10 items failed", failed), "it waits again")
 	testenv.Same(t, b.Number(`SELECT failed_limit FROM batchrun WHERE id = $1`, run), 450, "failures that it may have")
+	testenv.Advance(t, b.Pool, time.Second)
 	approved, err := control.New(b.Store).Approve(t.Context(), storetest.Wish(run, "good enough"))
 	if err != nil || approved.Items != 8990 || !slices.Equal(approved.Runs, []workqueue.RunID{run}) {
 		t.Errorf("approved %+v, %v", approved, err)
@@ -84,6 +86,7 @@ func TestCanaryWaitsForApproval(t *testing.T) {
 	b.WantState(run, "completed", 2)
 	testenv.SameList(t, b.Events(run), []string{"started", "paused", "resumed", "paused", "cancelled", "resumed",
 		"approved", "completed"}, "events")
+	testenv.Same(t, b.Report(run).Generations[1].PausedSeconds >= 1, true, "it was paused until it was approved")
 	b.Check()
 }
 

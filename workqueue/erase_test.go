@@ -232,8 +232,7 @@ func TestErase(t *testing.T) {
 	_ = b.busy("one waits in a partition")
 	b.operation("o2")
 	b.Exec(`UPDATE collector_op SET parked_at = tranche_now(), error_code = 'X', error_message = $1`, secret)
-	b.Exec(`UPDATE collector_key
-		SET untried = 0, parked = 1, due_at = NULL, oldest_at = NULL, failed_message = $1`, secret)
+	b.Exec(`UPDATE collector_key SET untried = 0, parked = 1, due_at = NULL, oldest_at = NULL`)
 	if n := len(b.traces()); n < 25 {
 		t.Fatalf("%d traces: %q", n, b.traces())
 	}

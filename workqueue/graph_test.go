@@ -3,6 +3,7 @@ package workqueue_test
 import (
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/storetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -64,7 +65,11 @@ func TestNothingPassesAGateUnseen(t *testing.T) {
 	_, err := b.Pool.Exec(t.Context(), `UPDATE run_step SET barrier_passed = true, gate_since = NULL
 		WHERE run_id = $1 AND step = 1`, run)
 	testenv.Says(t, err, "run_step_approved", "passed by hand")
+	b.PauseRun(run)
 	testenv.Must(b.approveSend(run, "ann"))(t)
+	testenv.Advance(t, b.Pool, time.Second)
+	b.resume(run)
+	testenv.Same(t, b.Report(run).PausedSeconds >= 1, true, "the pause went on after the approval")
 	b.ClaimStep(run, 1, 1)
 	b.Check()
 	b.Exec(`UPDATE run_step SET approved_at = approved_at + interval '1 hour' WHERE run_id = $1 AND step = 1`, run)

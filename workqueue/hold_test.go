@@ -113,7 +113,9 @@ func TestThreshold(t *testing.T) {
 	if again.Hold != control.HoldThreshold || !strings.HasPrefix(again.HoldDetail, "8 of 40") {
 		t.Errorf("the rerun of a held run says %+v", again)
 	}
+	testenv.Advance(t, b.Pool, time.Second)
 	b.resume(run) // they are no failures any more
+	testenv.Same(t, b.Report(run).Generations[1].PausedSeconds >= 1, true, "the pause went on after the re-run")
 	b.Record(storetest.Faulty(late, bad))
 	b.checkThreshold(run, false)
 	b.Record(storetest.Faulty(b.One(run), bad))

@@ -82,17 +82,20 @@ func TestRowsOfAnExport(t *testing.T) {
 		"two headings of one name":  {in: "tranche.key,=g,'=g\n7,2,3\n", wrong: `field "=g": two columns`},
 		"an empty heading":          {in: "tranche.key,,n\n7,0,3\n", wrong: `field "column2": the heading of this column`},
 		"a column without anything": {in: "tranche.key,,n\n7,,3\n", want: `{"n":"3"}`},
+		"columns":                   {in: "tranche.key,n,s\n1,3,8\n", wrong: "columns and rename do not apply"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			plan := intake.Config{Columns: []string{"n"}, Rename: map[string]string{"n": "m"}, Key: "id"}
+			optional := intake.Config{Types: map[string]string{"optional": "number"}, Partial: true}
 			switch {
+			case name == "columns":
+				optional.Columns = plan.Columns
 			case name == "no export":
 				plan.Key = "m"
 			case strings.HasSuffix(name, "not flat"):
 				plan.Key = ""
 			}
-			optional := intake.Config{Types: map[string]string{"optional": "number"}, Partial: true}
 			plan.Export = &intake.Export{Config: optional, Payloads: func([]string) (map[string]string, error) {
 				return map[string]string{"1": have, "d": digits, "w": typed, "r": `{"result.r":"1"}`, "f": `{"=f":1}`,
 					"x": `{"tranche.key":8,"n":1}`, "u": `{"gr\u00f6\u00dfe":"10"}`,

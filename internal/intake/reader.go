@@ -69,6 +69,10 @@ func Open(r io.Reader, cfg Config) (*Reader, error) {
 	}
 	if rows.rows.KeyName() == ExportKey && cfg.Export != nil {
 		cfg = cfg.asExport()
+		if len(cfg.Rename) > 0 || cfg.Columns != nil && !cfg.NoHeader {
+			return nil, errors.Join(&row.InputError{Reason: "columns and rename do not apply to a flat export of a run, whose " +
+				"other fields stay unchanged; remove or rename columns in the file"}, rows.Close())
+		}
 		rows.restore(cfg.Export)
 	}
 	return rows.with(cfg), nil

@@ -3341,7 +3341,7 @@ type ReportDocument struct {
 	Errors Errors       `json:"errors"`
 	Steps  []StepReport `json:"steps"`
 
-	// LoadingSeconds from the first item to the seal; how long it was open
+	// LoadingSeconds from the first item to the last; 0 of an opened run
 	LoadingSeconds float64 `json:"loading_seconds"`
 
 	// Seconds over all generations, without the time between them
@@ -7315,4 +7315,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of 92a0d54d98d1c5146b3b9715a239abc8, is 4c749bfe30b11ebae0af7e414ef5e508e3b952bb31bd79abb6704c93e22e46d8.
+// Of a5bf0994df3b02a4153df60af630ffa5, is f2182de98aeaebc82d8894bc21612b7f3b6773fbc80cc8063bfc5a5462491f11.

@@ -80,7 +80,7 @@ func TestRequestsWaitForAService(t *testing.T) {
 	b := setup(t)
 	run := b.Start(t, asked(), 2_000)
 	b.Await(t, "the breaker is open", `SELECT EXISTS (SELECT FROM endpoint_pace WHERE endpoint = 'statement'
-		AND breaker = 'open' AND breaker_reason LIKE '%no service listens%')`)
+		AND breaker = 'open' AND breaker_reason LIKE '%, the last one with no_listeners')`)
 	l := nodetest.NewLedger(0)
 	b.Serve(t, "statement", l.Handle)
 	b.WantSound(t, l, run, 2_000)

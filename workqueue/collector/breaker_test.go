@@ -224,8 +224,8 @@ func TestTheBreakerNamesWhatKeysFailedOf(t *testing.T) {
 				}
 			}
 			testenv.MustSame(t, c.isOpen(), true, "five keys failed: the breaker is open")
-			testenv.Same(t, c.Number(`SELECT count(*) FROM endpoint_pace WHERE position($1 in breaker_reason) > 0`,
-				"the last one with "+tc.rest+": not now"), 1, "reasons that name %s", tc.rest)
+			testenv.Same(t, c.Number(`SELECT count(*) FROM endpoint_pace WHERE breaker_reason LIKE '%' || $1`, // no message
+				"the last one with "+tc.rest), 1, "reasons that name %s", tc.rest)
 		})
 	}
 }
@@ -273,8 +273,7 @@ func TestAFlushThatAsksNobodyChangesNothing(t *testing.T) {
 	f.end.Ops, f.end.Slots = nil, nil
 	c.recordAs(f)
 	testenv.Same(t, c.Number(`SELECT count(*) FROM collector_key WHERE size_limit = 1 AND failures = 1
-		AND failed_at IS NOT NULL AND failed_ops = 2 AND failed_code = 'crash' AND failed_message = 'not now'
-		AND flush IS NULL`), 1, "keys as they were")
+		AND failed_at IS NOT NULL AND failed_ops = 2 AND failed_code = 'crash' AND flush IS NULL`), 1, "keys as they were")
 }
 
 func (c *opsBench) failOneKey(times int) {

@@ -58,12 +58,11 @@ SET flush = NULL, session_id = NULL, flush_until = NULL, untried = g.untried, re
     failed_at = CASE WHEN g.outage > 0 THEN tranche_now() WHEN g.outage < 0 THEN k.failed_at END,
     failed_ops = CASE WHEN g.outage > 0 THEN g.outage WHEN g.outage < 0 THEN k.failed_ops END,
     failed_code = CASE WHEN g.outage > 0 THEN g.code WHEN g.outage < 0 THEN k.failed_code END,
-    failed_message = CASE WHEN g.outage > 0 THEN left(g.message, 200) WHEN g.outage < 0 THEN k.failed_message END,
     oldest_at = l.oldest_at, retry_at = l.retry_at, held_until = l.held_until,
     due_at = collector_due(g.untried, l.oldest_at, l.retry_at, l.held_until, c.min_size, c.max_age, c.drain_at)
 FROM unnest($2::uuid[], $3::int[], $4::text[], $5::int[], $6::int[], $7::int[], $8::int[], $9::int[], $10::interval[],
-        $11::int[], $12::text[], $13::text[])
-    AS g (flush, key_version, key, untried, retrying, parked, failures, size_limit, hold, outage, code, message)
+        $11::int[], $12::text[])
+    AS g (flush, key_version, key, untried, retrying, parked, failures, size_limit, hold, outage, code)
 CROSS JOIN collector c
 CROSS JOIN LATERAL (
     SELECT f.oldest_at,
@@ -231,12 +230,11 @@ func (k *keyLeft) take(untried bool) {
 type flushColumns struct {
 	ids                       []uuid.UUID
 	keyVersions               []int32
-	keys                      []string
+	keys, codes               []string
 	untried, retrying, parked []int32
 	failures, limits          []int32
 	holds                     []time.Duration
 	outages                   []int32 // operations of flushes that ended like an outage; 0: another end; < 0: nothing sent
-	codes, messages           []string
 }
 
 func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
@@ -248,11 +246,10 @@ func (c *flushColumns) add(end *FlushEnd, left *keyLeft, v *flushVerdict) {
 		outageOps = -1
 	}
 	c.ids, c.keyVersions, c.keys = append(c.ids, f.ID), append(c.keyVersions, int32(f.KeyVersion)), append(c.keys, f.Key)
-	c.untried, c.retrying, c.parked = append(c.untried, left.untried), append(c.retrying, left.retrying),
-		append(c.parked, left.parked)
+	c.untried, c.retrying, c.parked, c.codes = append(c.untried, left.untried), append(c.retrying, left.retrying),
+		append(c.parked, left.parked), append(c.codes, pg.Plain(v.why.Code))
 	c.failures, c.limits = append(c.failures, int32(v.failures)), append(c.limits, int32(v.sizeLimit))
 	c.holds, c.outages = append(c.holds, v.hold), append(c.outages, outageOps)
-	c.codes, c.messages = append(c.codes, pg.Plain(v.why.Code)), append(c.messages, pg.Plain(v.why.Message))
 }
 
 func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
@@ -271,7 +268,7 @@ func (r *flushRecording) free(ctx context.Context, tx pgx.Tx) error {
 	}
 	if len(rest.ids) > 0 {
 		batch.Queue(endFlushes, r.collector, rest.ids, rest.keyVersions, rest.keys, rest.untried, rest.retrying, rest.parked,
-			rest.failures, rest.limits, rest.holds, rest.outages, rest.codes, rest.messages)
+			rest.failures, rest.limits, rest.holds, rest.outages, rest.codes)
 	}
 	r.noteHealth(batch)
 	if err := pg.Leave(ctx, tx, batch); err != nil {

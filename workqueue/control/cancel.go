@@ -280,7 +280,7 @@ func (c *Control) goOn(ctx context.Context, tx pgx.Tx, maxFailed *string, out *C
 		}
 		after["hold"] = ""
 	}
-	detail := map[string]any{"items_without_outcome": out.Items, "generation": r.Generation}
+	detail := map[string]any{"items_without_outcome": out.Items, "generation": r.Generation, "hold": after["hold"]}
 	ledger.AddReason(detail, c.Reason)
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "resume", Run: c.Run, Detail: detail,
 		Before: before, After: after})

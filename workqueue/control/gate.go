@@ -252,29 +252,28 @@ func (s Store) approveStep(ctx context.Context, c *Control) (out Controlled, err
 		if err := cmp.Or(gate.Refused(append(c.Eyes, c.Actor)...), gate.notAsSeen(c.Seen)); err != nil {
 			return err
 		}
-		out.Items, err = gate.pass(ctx, tx, r.Generation, c)
+		out.Items, err = gate.pass(ctx, tx, r, c)
 		return err
 	})
 	return out, pg.Wrap(err, "approve")
 }
 
-func (g *Gate) pass(
-	ctx context.Context, tx pgx.Tx, generation workqueue.Generation, c *Control,
-) (items int64, err error) {
+func (g *Gate) pass(ctx context.Context, tx pgx.Tx, r *RunHold, c *Control) (items int64, err error) {
 	if err := tx.QueryRow(ctx, readyAtStep, g.Run, g.Step).Scan(&items); err != nil {
 		return 0, fmt.Errorf("count the items of step %s: %w", g.Name, err)
 	}
 	if err := pg.CheckRows(1)(tx.Exec(ctx, passGate, g.Run, g.Step, pg.Plain(c.Actor))); err != nil {
 		return 0, fmt.Errorf("begin step %s: %w", g.Name, err)
 	}
-	detail := map[string]any{"step": g.Name, "items": items, "reason": pg.Plain(c.Reason), "by": pg.Plain(c.Actor)}
+	detail := map[string]any{"step": g.Name, "items": items, "reason": pg.Plain(c.Reason), "by": pg.Plain(c.Actor),
+		"hold": r.Hold}
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: c.Actor, Name: "approve", Run: g.Run, Detail: detail,
 		Before: map[string]any{"step": g.Name, "gate": GateWaiting},
 		After:  map[string]any{"step": g.Name, "gate": GateApproved}})
 	if err != nil {
 		return 0, err
 	}
-	return items, ledger.AddEvent(ctx, tx, g.Run, generation, workqueue.EventApproved, detail)
+	return items, ledger.AddEvent(ctx, tx, g.Run, r.Generation, workqueue.EventApproved, detail)
 }
 
 // waitsAtGates returns an error that names a run's waiting gate; nil if none waits.

@@ -55,7 +55,7 @@ seen AS (
     DELETE FROM collector_seen s USING gone g WHERE s.collector = g.collector AND s.op_id = g.op_id),
 keys AS (SELECT collector, key_version, key, count(*)::int AS ops FROM gone GROUP BY collector, key_version, key),
 less AS (
-    UPDATE collector_key k SET parked = k.parked - g.ops, failed_message = 'erased' FROM keys g
+    UPDATE collector_key k SET parked = k.parked - g.ops FROM keys g
     WHERE k.collector = g.collector AND k.key_version = g.key_version AND k.key = g.key)
 SELECT count(*) FROM gone`
 
@@ -255,7 +255,7 @@ type Columns struct {
 func Searched() []Columns {
 	return []Columns{
 		{Text, `alert.error alert_message.error archive.error audit_sink.error api_request.operation batchrun.name
-			batchrun.source batchrun.hold_detail collector.failure_message collector.refused_for collector_key.failed_message
+			batchrun.source batchrun.hold_detail collector.failure_message collector.refused_for
 			collector_op.error_message dead_letter.msg_id endpoint_change.reason endpoint_pace.breaker_reason
 			health_ack.reason deleted_run.name deleted_run.why run_acceptance.reason run_correction.reason
 			run_fail_fast.tripped schedule_occurrence.reason schedule_occurrence.late_action stream_fault.detail

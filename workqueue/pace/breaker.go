@@ -55,7 +55,7 @@ SELECT CASE WHEN s.state IN ('scheduled', 'claimed', 'sent') THEN 'in progress'
             WHEN s.state <> 'recorded' AND s.error_code IS DISTINCT FROM 'deadline' THEN 'lost'
             WHEN s.error_code IS NULL OR NOT coalesce(s.error_retry, false) OR s.error_code = ANY ($2) THEN 'answered'
             ELSE 'failed' END,
-       coalesce(s.error_code, ''), coalesce(s.error_message, ''), s.ended_at - coalesce(s.sent_at, s.created_at)
+       coalesce(s.error_code, ''), s.ended_at - coalesce(s.sent_at, s.created_at)
 FROM work_slice s WHERE s.id = $1`
 )
 
@@ -114,10 +114,10 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 	if b.probe == nil {
 		return nil
 	}
-	outcome, code, message := "lost", "", ""
+	outcome, code := "lost", ""
 	var took *time.Duration
 	rows := pg.Rows(ctx, tx, probeOutcome, *b.probe, workqueue.ThrottledCodes())
-	_, err := pgx.ForEachRow(rows, []any{&outcome, &code, &message, &took}, func() error { return nil })
+	_, err := pgx.ForEachRow(rows, []any{&outcome, &code, &took}, func() error { return nil })
 	if err != nil {
 		return fmt.Errorf("read probe %s: %w", *b.probe, err)
 	}
@@ -132,7 +132,7 @@ func (b *BreakerState) judgeProbe(ctx context.Context, tx pgx.Tx, out *BreakerCh
 		}
 		return NoteChange(ctx, tx, out.Endpoint, Change{"breaker", "open", "closed", out.Reason})
 	case "failed":
-		out.Probed, out.Reason = true, fmt.Sprintf("probe %d failed with %s: %.200s", b.Probes+1, code, message)
+		out.Probed, out.Reason = true, fmt.Sprintf("probe %d failed with %s", b.Probes+1, code)
 		pause, err := b.pauseAfter(ctx, tx, code)
 		if err != nil {
 			return err
@@ -196,19 +196,18 @@ type endedSlice struct {
 	how        endedHow
 	itemsOwn   bool // its items are to blame, or failed before: no evidence about the endpoint
 	code       string
-	message    string
 }
 
 type outage struct {
 	down   bool
 	failed int
 	of     int
-	last   endedSlice // that failed
+	code   string // of the last that failed
 }
 
+// reason has no message: every namespace sees it, and an erasure does not.
 func (o outage) reason() string {
-	return fmt.Sprintf("%d of the last %d requests failed, the last one with %s: %.200s", o.failed, o.of, o.last.code,
-		o.last.message)
+	return fmt.Sprintf("%d of the last %d requests failed, the last one with %s", o.failed, o.of, o.code)
 }
 
 // judge distinguishes an endpoint that is down from bad items. The newest slice comes first. An endpoint is down
@@ -235,7 +234,7 @@ func judge(newest []endedSlice, trusted bool) (o outage) {
 			continue
 		}
 		if o.failed == 0 {
-			o.last = s
+			o.code = s.code
 		}
 		o.failed++
 		failures = append(failures, s)

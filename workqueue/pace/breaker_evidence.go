@@ -49,19 +49,19 @@ WITH slices AS MATERIALIZED (
     SELECT s.id, coalesce(s.parent, '00000000-0000-0000-0000-000000000000') AS parent, bit_count(s.mask)::int AS items,
            CASE WHEN s.error_code IS NULL OR bit_count(s.mask) = 1 AND NOT coalesce(s.error_retry, false) THEN 0
                 WHEN coalesce(s.answered, 0) < bit_count(s.mask) THEN 1 ELSE 2 END AS how,
-           coalesce(s.error_code, '') AS code, coalesce(s.error_message, '') AS message, s.ended_at AS at
+           coalesce(s.error_code, '') AS code, s.ended_at AS at
     FROM work_slice s
     WHERE s.endpoint = $1 AND s.ended_at > (SELECT greatest(tranche_now() - $2::interval, $3))
       AND (s.state = 'recorded' OR s.state = 'expired' AND s.error_code = 'deadline')
     ORDER BY s.ended_at DESC LIMIT $4)
-SELECT id, parent, items, how, code, message FROM (
-SELECT id, parent, items, how, code, message, at FROM slices
+SELECT id, parent, items, how, code FROM (
+SELECT id, parent, items, how, code, at FROM slices
 UNION ALL
 (SELECT gen_random_uuid(), '00000000-0000-0000-0000-000000000000', f.failed_ops, 1, coalesce(f.failed_code, ''),
-        coalesce(f.failed_message, ''), f.failed_at
+        f.failed_at
  FROM collector c
  CROSS JOIN LATERAL (
-    SELECT k.failed_at, k.failed_ops, k.failed_code, k.failed_message FROM collector_key k
+    SELECT k.failed_at, k.failed_ops, k.failed_code FROM collector_key k
     WHERE k.collector = c.id AND k.failed_at > (
         SELECT greatest(tranche_now() - $2::interval, $3, max(o.last_success_at) + $5::interval,
             (SELECT max(at) FROM slices WHERE how = 0) + $5::interval)
@@ -80,7 +80,7 @@ func (b *BreakerState) recentlyEnded(ctx context.Context, db tracker.Querier, en
 	}
 	rows := pg.Rows(ctx, db, newestEnded, endpoint, breakerWindow, since, breakerRead, GoodFlushNote)
 	newest, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (e endedSlice, err error) {
-		err = row.Scan(&e.id, &e.parent, &e.items, &e.how, &e.code, &e.message)
+		err = row.Scan(&e.id, &e.parent, &e.items, &e.how, &e.code)
 		return e, err
 	})
 	if err == nil {
@@ -213,7 +213,7 @@ func Outages(ctx context.Context, tx pgx.Tx, all []Failing) (map[workqueue.Slice
 	byEndpoint := map[string][]endedSlice{}
 	for _, f := range all {
 		byEndpoint[f.Slice.Endpoint] = append(byEndpoint[f.Slice.Endpoint], endedSlice{id: f.Slice.ID,
-			parent: f.Slice.Parent, items: f.Slice.Mask.Count(), how: f.How, code: f.Why.Code, message: f.Why.Message})
+			parent: f.Slice.Parent, items: f.Slice.Mask.Count(), how: f.How, code: f.Why.Code})
 	}
 	spared := map[workqueue.SliceID]bool{}
 	for endpoint, ending := range byEndpoint {

@@ -17,7 +17,7 @@ type past struct {
 
 func (s *past) end(parent workqueue.SliceID, items int, how endedHow) workqueue.SliceID {
 	id := workqueue.SliceID(uuid.New())
-	ended := endedSlice{id: id, parent: parent, items: items, how: how, code: "crash", message: "m"}
+	ended := endedSlice{id: id, parent: parent, items: items, how: how, code: "crash"}
 	s.slices = append([]endedSlice{ended}, s.slices...)
 	return id
 }

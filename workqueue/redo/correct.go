@@ -203,7 +203,7 @@ func (c *correction) finish(ctx context.Context) error {
 		return err
 	}
 	return ledger.AddEvent(ctx, c.tx, c.run, run.Generation, workqueue.EventCorrected,
-		map[string]any{"items": c.out.Items, "cascade": c.Cascade})
+		map[string]any{"items": c.out.Items, "cascade": c.Cascade, "hold": run.Hold})
 }
 
 func (c *correction) wrong(b *correctBatch, i int, problem string) error {

@@ -260,5 +260,5 @@ func (r *rerun) finish(ctx context.Context) error {
 		return err
 	}
 	return ledger.AddEvent(ctx, r.tx, r.run, r.out.Generation, workqueue.EventRerun,
-		map[string]any{"items": r.out.Items, "held": r.out.Held})
+		map[string]any{"items": r.out.Items, "held": r.out.Held, "hold": run.Hold})
 }

@@ -182,5 +182,5 @@ func (r *reset) finish(ctx context.Context) error {
 		return err
 	}
 	return ledger.AddEvent(ctx, r.tx, r.run, run.Generation, workqueue.EventReset,
-		map[string]any{"items": r.out.Items, "step": r.out.Step, "cascade": r.Cascade})
+		map[string]any{"items": r.out.Items, "step": r.out.Step, "cascade": r.Cascade, "hold": run.Hold})
 }

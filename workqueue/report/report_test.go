@@ -266,17 +266,22 @@ func TestCarriedTwinsCountOnce(t *testing.T) {
 	}
 }
 
-// The newest items of an open run have no block; cancelled, it still has them all.
+// The newest items of an open run have no block; cancelled, it still has them all, and its time counts.
 func TestACancelledOpenRunHasAllItsItems(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
 	for _, items := range []int{2, 8192, 9000} {
 		run := b.OpenRun(nil)
 		b.Add(run, storetest.Names(items))
+		testenv.Advance(t, b.Pool, time.Hour)
 		testenv.Must(control.New(b.Store).Cancel(t.Context(), control.Control{Run: run, Actor: "ann"}))(t)
 		keys, err := carry(b, run, func() {})
 		testenv.Same(t, len(keys), items, "carried items; %v", err)
 		b.digests(run)
+		tl := testenv.Must(report.New(b.Store).Timeline(t.Context(), report.TimelineRequest{Run: run, All: true}))(t)
+		if r := b.Report(run); r.Seconds < 3600 || r.LoadingSeconds != 0 || !tl.From.Equal(r.CreatedAt) {
+			t.Errorf("%v s, after %v s; its timeline is from %v", r.Seconds, r.LoadingSeconds, tl.From)
+		}
 	}
 }
 

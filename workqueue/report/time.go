@@ -30,12 +30,15 @@ type GenerationReport struct {
 }
 
 type lifetime struct {
-	sealed *time.Time
-	held   bool // held now
+	began *time.Time // nil: it is loading
+	held  bool       // held now
 }
 
-// runEvents scans the table: run_event_completion and the run's times do not give all events, which are few.
-const runEvents = `SELECT kind, generation, at FROM run_event WHERE run_id = $1 ORDER BY at, id`
+// runEvents are those that begin or end a generation or a pause; a hold in a payload is that after the event. It scans
+// the table: run_event_completion and the run's times do not give all events, which are few.
+const runEvents = `
+SELECT kind, generation, at, coalesce(payload ->> 'hold', '') <> '' FROM run_event
+WHERE run_id = $1 AND (payload ? 'hold' OR kind IN ('approved', 'completed', 'cancelled')) ORDER BY at, id`
 
 const requestsByGeneration = `
 SELECT generation, min(` + plane.AskedAt + `), max(ended_at) FILTER (WHERE state = 'recorded')
@@ -130,30 +133,27 @@ type act struct {
 
 func readHistory(ctx context.Context, tx pgx.Tx, r *RunReport, life lifetime) (*history, error) {
 	s := &history{}
-	if life.sealed != nil { // the start is also an event, but a run cannot do without it
-		s.acts = append(s.acts, act{generation: 1, span: span{from: *life.sealed}})
+	if life.began != nil { // the start is also an event, but a run cannot do without it
+		s.acts = append(s.acts, act{generation: 1, span: span{from: *life.began}})
 	}
 	var kind workqueue.EventKind
 	var g workqueue.Generation
 	var at time.Time
-	err := pg.Each(pg.Rows(ctx, tx, runEvents, r.ID), []any{&kind, &g, &at}, func() { s.tell(kind, g, at) })
+	var held bool
+	err := pg.Each(pg.Rows(ctx, tx, runEvents, r.ID), []any{&kind, &g, &at, &held}, func() { s.tell(kind, g, at, held) })
 	if r.FinishedAt != nil {
 		s.end(*r.FinishedAt, r.State) // in case its events are gone
 	}
 	if !life.held {
-		s.free(r.At)
+		s.hold(r.At, false)
 	}
 	return s, err
 }
 
-func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time.Time) {
+func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time.Time, held bool) {
+	s.hold(at, held)
 	switch kind {
-	case workqueue.EventPaused:
-		if n := len(s.holds); n == 0 || !s.holds[n-1].to.IsZero() {
-			s.holds = append(s.holds, span{from: at})
-		}
 	case workqueue.EventResumed, workqueue.EventApproved:
-		s.free(at)
 		if n := len(s.acts); n > 0 && g > s.acts[n-1].generation { // of a cancelled run
 			s.acts = append(s.acts, act{generation: g, span: span{from: at}})
 		}
@@ -161,14 +161,16 @@ func (s *history) tell(kind workqueue.EventKind, g workqueue.Generation, at time
 		s.end(at, string(kind))
 		s.acts = append(s.acts, act{generation: g, span: span{from: at}})
 	case workqueue.EventCompleted, workqueue.EventCancelled:
-		s.free(at)
 		s.end(at, string(kind))
-	case workqueue.EventStarted:
 	}
 }
 
-func (s *history) free(at time.Time) {
-	if n := len(s.holds); n > 0 && s.holds[n-1].to.IsZero() {
+func (s *history) hold(at time.Time, held bool) {
+	n := len(s.holds)
+	switch open := n > 0 && s.holds[n-1].to.IsZero(); {
+	case held && !open:
+		s.holds = append(s.holds, span{from: at})
+	case open && !held:
 		s.holds[n-1].to = at
 	}
 }

@@ -49,7 +49,8 @@ type StepTimeline struct {
 const (
 	// timelineSpan is a point read. A timeline ends with its run.
 	timelineSpan = `
-SELECT CASE WHEN $2 THEN 1 ELSE generation END, coalesce(CASE WHEN $2 THEN sealed_at ELSE started_at END, created_at),
+SELECT CASE WHEN $2 THEN 1 ELSE generation END,
+    coalesce(CASE WHEN NOT $2 THEN started_at WHEN NOT opened THEN sealed_at END, created_at),
     coalesce(finished_at, tranche_now())
 FROM batchrun WHERE id = $1`
 

@@ -6,7 +6,7 @@ import { BaseItem, Endpoint, type EndpointOptions, type Host, type ItemInfo, typ
 import { now } from './reply';
 import type { Service } from './service';
 import { CHUNKS } from './slots';
-import { Binary, type Body, Failure, type Meta, type RawItem, said } from './wire';
+import { Binary, type Body, Failure, type Meta, type RawItem, isLater, said } from './wire';
 
 const NOT_BEGUN: Outcome = { begun: false };
 const BREATH = 10; // ms after which handlers that never wait yield
@@ -85,11 +85,6 @@ export function handleEach<In = unknown, Out = unknown>(
   options: EndpointOptions<In> = {},
 ): void {
   service.register(new EachEndpoint<In, Out>(service.host, endpoint, handler, options));
-}
-
-// A promise of another library is one, too.
-function isLater<T>(result: T | PromiseLike<T>): result is PromiseLike<T> {
-  return typeof (result as Partial<PromiseLike<T>> | null | undefined)?.then === 'function';
 }
 
 function itemsOf<In, Out>(endpoint: Endpoint, job: Job, raw: RawItem[]): Item<In, Out>[] {

@@ -76,7 +76,7 @@ export class Reply {
       this.fail(ordinal, new Failure('bad_result', 'the data of the Binary is not a Uint8Array'));
       return undefined;
     }
-    const of = /^[\x21-\x7e][\x20-\x7e]*\/[\x20-\x7e]{1,253}$/.test(type) ? type : 'application/octet-stream';
+    const of = /^(?=.{3,255}$)[\x21-\x7e][\x20-\x7e]*\/[\x20-\x7e]+$/.test(type) ? type : 'application/octet-stream';
     const bytes = Buffer.from(data.buffer, data.byteOffset, data.byteLength);
     const small = bytes.length < this.#limit
       && this.#slot(`{"i":${ordinal},"t":${JSON.stringify(of)},"b":"${bytes.toString('base64')}"}`);

@@ -285,8 +285,14 @@ function decode(encoding: string, data: Uint8Array): Uint8Array {
   return Buffer.concat(parts);
 }
 
+/** @internal A promise of another library is one, too. */
+export function isLater<T>(result: T | PromiseLike<T>): result is PromiseLike<T> {
+  return typeof (result as Partial<PromiseLike<T>> | null | undefined)?.then === 'function';
+}
+
 /** @internal Writes JSON that all readers of the protocol accept; undefined becomes null. It throws otherwise. */
 export function writeJSON(value: unknown): string {
+  if (isLater(value)) throw new TypeError('it is a promise; await it'); // JSON.stringify would write {}
   const text = JSON.stringify(value) ?? 'null';
   if (text.length > MAX_RESULT) return text; // too large to be read
   if (text.includes('null')) JSON.stringify(value, finite);

@@ -35,16 +35,17 @@ test('a list: results, errors, parameters, keys', async () => {
   assert.equal(other.answered('B'), false);
 });
 
-test('a number that JSON lacks is an error of its item', async () => {
+test('a number that JSON lacks, or a promise, is an error of its item', async () => {
   const kit = new Kit();
   handleList(kit.service, 'odd', (chunk) => {
-    for (const item of chunk.items) item.reply({ paid: item.key === 'A' ? NaN : null });
+    for (const item of chunk.items) item.reply(item.key === 'C' ? Promise.resolve(1) : { paid: item.key === 'A' ? NaN : null });
   });
-  const reply = await kit.send('odd', [{ key: 'A', in: 1 }, { key: 'B', in: 1 }]);
+  const reply = await kit.send('odd', [{ key: 'A', in: 1 }, { key: 'B', in: 1 }, { key: 'C', in: 1 }]);
   assert.deepEqual(reply.error('A').toJSON(), {
     code: 'not_a_number', retry: false,
     message: 'the result cannot be written as JSON: its number "paid" is NaN, which JSON does not have' });
   assert.deepEqual(reply.result('B'), { paid: null });
+  assert.equal(reply.error('C').message, 'the result cannot be written as JSON: it is a promise; await it');
 });
 
 test('a thrown error speaks for those without an answer', async () => {
@@ -117,6 +118,7 @@ test('payloads are read, parts are there, bytes and large results arrive', async
   const answers = {
     big: () => 'x'.repeat(300_000),
     bytes: () => new Binary(Buffer.alloc(200_000, 7), 'image/png'),
+    long: () => new Binary(Buffer.of(1), `image/${'x'.repeat(250)}`),
     words: () => new Binary(new Uint16Array([0x4241, 0x4443])),
     text: () => new Binary('text'),
     bare: (item) => item.fail('bare'),
@@ -133,13 +135,14 @@ test('payloads are read, parts are there, bytes and large results arrive', async
     },
   });
   const reply = await kit.send('parts', [
-    { key: 'text' }, { key: 'bare' }, { key: 'words' },
+    { key: 'text' }, { key: 'bare' }, { key: 'words' }, { key: 'long' },
     { key: 'big' }, { key: 'bytes' }, { key: 'cycle' }, { key: 'half' }, { key: 'deep' }, { key: 'shallow' }, { key: 'bad', in: { bad: true } },
     { key: 'parts', parts: { logo: new Binary(Buffer.from('x'), 'image/gif'), accounts: [1] } },
   ]);
   assert.equal(reply.result('big').length, 300_000);
   assert.deepEqual([reply.result('bytes').data.length, reply.result('bytes').type], [200_000, 'image/png']);
   assert.equal(`${reply.result('words').data}`, 'ABCD');
+  assert.equal(reply.result('long').type, 'application/octet-stream');
   assert.deepEqual(['text', 'bare', 'cycle', 'half', 'deep', 'bad'].map((key) => reply.error(key).code),
     ['bad_result', 'bare', 'bad_result', 'lone_surrogate', 'nested_too_deep', 'bad_payload']);
   assert.deepEqual(reply.result('shallow'), answers.shallow());

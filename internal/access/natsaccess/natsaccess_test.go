@@ -397,14 +397,14 @@ func identity(t *testing.T, file string) string {
 func TestRolesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	for why, roles := range map[string]natsaccess.Roles{
-		"serves no endpoint":    {Services: grants(t, "a")},
-		"is of two services":    {Services: grants(t, "a=e", "b=e")},
-		"endpoint e twice":      {Services: grants(t, "a=e,e")},
-		"begins with no letter": {Viewers: []string{"123"}},
-		"which no service has":  {Services: grants(t, "a=e"), Callers: grants(t, "web=x")},
-		"adds to no collector":  {Producers: grants(t, "a")},
-		"indistinguishable from node":        {Viewers: []string{"node"}},
-		"indistinguishable from a-b":         {Viewers: []string{"a-b", "a_b"}},
+		"serves no endpoint":          {Services: grants(t, "a")},
+		"is of two services":          {Services: grants(t, "a=e", "b=e")},
+		"endpoint e twice":            {Services: grants(t, "a=e,e")},
+		"begins with no letter":       {Viewers: []string{"123"}},
+		"which no service has":        {Services: grants(t, "a=e"), Callers: grants(t, "web=x")},
+		"adds to no collector":        {Producers: grants(t, "a")},
+		"indistinguishable from node": {Viewers: []string{"node"}},
+		"indistinguishable from a-b":  {Viewers: []string{"a-b", "a_b"}},
 		"answered as caller": {Services: grants(t, "a=e", "b=f"),
 			Callers: grants(t, "a=f", "e=f")},
 		"endpoint name": {Trackers: []string{"no.name"}},

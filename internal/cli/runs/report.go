@@ -149,12 +149,9 @@ func reportTime(r *client.ReportDocument) string {
 				exactly(g.ClosingSeconds), exactly(g.Seconds), g.Done, g.Failed, cli.Pace(g.Rate), ended}
 		},
 	}
-	loaded := "to load"
-	if r.Open != nil {
-		loaded = "open so far"
-	}
-	return fmt.Sprintf("\ntime: %s %s, then %s, %s of it paused; %s items/s, best %s\n", exactly(r.LoadingSeconds), loaded,
-		exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + list.Text(r.Generations, 0)
+	return "\ntime: " + cli.If(r.LoadingSeconds > 0, "%v to load, then ", exactly(r.LoadingSeconds)) +
+		fmt.Sprintf("%s, %s of it paused; %s items/s, best %s\n",
+			exactly(r.Seconds), exactly(r.PausedSeconds), cli.Pace(r.Rate), cli.Pace(r.BestRate)) + list.Text(r.Generations, 0)
 }
 
 func exactly(s float64) string {
