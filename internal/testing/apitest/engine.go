@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -38,18 +37,7 @@ type Engine struct {
 
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
-	return setupEngine(t, testenv.NATS(t))
-}
-
-// SetupOwnEngine is SetupEngine with a dedicated NATS server.
-func SetupOwnEngine(t *testing.T) (*Engine, *embedded.NATS) {
-	t.Helper()
-	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
-	return setupEngine(t, ns), ns
-}
-
-func setupEngine(t *testing.T, ns testenv.Server) *Engine {
-	t.Helper()
+	ns := testenv.NATS(t)
 	e := SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
 	e.Ns = ns
 	e.Ready()
