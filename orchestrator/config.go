@@ -31,15 +31,11 @@ const (
 	DefaultLeaseTTL          = 4 * time.Second
 	DefaultStreamsInterval   = 500 * time.Millisecond
 	DefaultReconcileInterval = 2 * time.Second
-	DefaultPaceInterval      = time.Second
 	// Poll grows up to four times as long while polls find no work and nothing wakes the node.
 	DefaultPoll         = 500 * time.Millisecond
 	DefaultGrace        = 20 * time.Second
 	DefaultClaimSlices  = 32
-	DefaultRequestBytes = 512 << 10
 	DefaultRecordBatch  = 16
-	DefaultPublishers   = 2
-	DefaultRecorders    = 2
 	DefaultReplyBacklog = 64 << 20
 )
 
@@ -54,15 +50,11 @@ type Config struct {
 	LeaseTTL          time.Duration // life of the leader's lease without renewal
 	StreamsInterval   time.Duration // between checks of the streams, on every node
 	ReconcileInterval time.Duration // between checks of endpoints, consumers and listeners, by the leader
-	PaceInterval      time.Duration // between checks of the pace of endpoints, by the leader
 	Poll              time.Duration // shortest time between polls for work when nothing wakes the node
 	Grace             time.Duration // how long work in progress at a stop may take; the rest is handed back
 
 	ClaimSlices  int // maximum slices of one claim
-	RequestBytes int // target size of a request; never more than the server's max_payload
 	RecordBatch  int // maximum replies of one commit
-	Publishers   int // concurrent builders of requests
-	Recorders    int // concurrent commits
 	ReplyBacklog int // bytes of buffered replies over core NATS
 
 	// Locals are the functions for steps of kind local, by their names in plans. Other nodes do steps of others.
@@ -103,14 +95,10 @@ func (c Config) withDefaults() Config {
 	c.LeaseTTL = cmp.Or(c.LeaseTTL, DefaultLeaseTTL)
 	c.StreamsInterval = cmp.Or(c.StreamsInterval, DefaultStreamsInterval)
 	c.ReconcileInterval = cmp.Or(c.ReconcileInterval, DefaultReconcileInterval)
-	c.PaceInterval = cmp.Or(c.PaceInterval, DefaultPaceInterval)
 	c.Poll = cmp.Or(c.Poll, DefaultPoll)
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.ClaimSlices = cmp.Or(c.ClaimSlices, DefaultClaimSlices)
-	c.RequestBytes = cmp.Or(c.RequestBytes, DefaultRequestBytes)
 	c.RecordBatch = cmp.Or(c.RecordBatch, DefaultRecordBatch)
-	c.Publishers = cmp.Or(c.Publishers, DefaultPublishers)
-	c.Recorders = cmp.Or(c.Recorders, DefaultRecorders)
 	c.ReplyBacklog = cmp.Or(c.ReplyBacklog, DefaultReplyBacklog)
 	c.LocalWorkers = cmp.Or(c.LocalWorkers, runtime.GOMAXPROCS(0))
 	c.LeaderTasks = slices.Clone(c.LeaderTasks)
@@ -122,11 +110,8 @@ func (c Config) validate() error {
 	positive := map[string]bool{
 		"SessionTTL": c.SessionTTL > 0, "Heartbeat": c.Heartbeat > 0, "LeaseTTL": c.LeaseTTL > 0,
 		"StreamsInterval": c.StreamsInterval > 0, "ReconcileInterval": c.ReconcileInterval > 0,
-		"PaceInterval": c.PaceInterval > 0,
-		"Poll":         c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0,
-		"RequestBytes": c.RequestBytes > 0, "RecordBatch": c.RecordBatch > 0, "Publishers": c.Publishers > 0,
-		"Recorders": c.Recorders > 0, "LocalWorkers": c.LocalWorkers > 0,
-		"ReplyBacklog": c.ReplyBacklog > 0,
+		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "ClaimSlices": c.ClaimSlices > 0, "RecordBatch": c.RecordBatch > 0,
+		"LocalWorkers": c.LocalWorkers > 0, "ReplyBacklog": c.ReplyBacklog > 0,
 	}
 	for name, ok := range positive {
 		if !ok {

@@ -57,6 +57,11 @@ type Node struct {
 	runs      *Runs
 }
 
+const (
+	requestBytes = 512 << 10 // target size of a request; never more than the server's max_payload
+	recorders    = 2         // concurrent commits
+)
+
 // New returns a node on a migrated database and a NATS connection. It closes neither.
 func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 	cfg = cfg.withDefaults()
@@ -73,7 +78,7 @@ func New(store *database.DB, nc *nats.Conn, cfg Config) (*Node, error) {
 		cfg: cfg, ready: make(chan struct{}), elections: make(chan struct{}, 1), strangers: make(chan error, 1),
 	}
 	n.core.Settling = n.core.Settling.Counting(cfg.Meter.Settled)
-	n.core.Faults, n.core.Wanted, n.core.Tracer, n.core.Meter = cfg.Faults, cfg.RequestBytes, cfg.Tracer, cfg.Meter
+	n.core.Faults, n.core.Wanted, n.core.Tracer, n.core.Meter = cfg.Faults, requestBytes, cfg.Tracer, cfg.Meter
 	n.core.Name = strings.TrimSpace("node " + cfg.Version + " " + cfg.Host)
 	n.newComponents()
 	tasks := append(n.ownLeaderTasks(), cfg.LeaderTasks...)
@@ -89,20 +94,21 @@ func (n *Node) newComponents() {
 	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
 		Streams: cfg.Streams, Entered: func() { n.wakeOwnTask(taskSweep) }, Try: func() { n.WakeLeaderTask(taskWritable) },
 		Stranger: func(err error) { n.strangers <- err }})
-	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
+	n.database = &rewind{node: k, streams: n.streams, leads: func() bool { return n.lease.Load() != nil },
+		interval: cfg.StreamsInterval, limit: core.Querying()}
 	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
 	n.events = &publisher{node: k, streams: n.streams, fresh: newFreshEvents()}
 	n.watch = &watcher{node: k, events: n.events, come: make(chan struct{}, 1)}
 	n.letters = streams.NewLetters(k, n.consumers, n.watch)
 	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
-		Recorders: cfg.Recorders, Limits: cfg.Limits})
+		Recorders: recorders, Limits: cfg.Limits})
 	n.fetching = fetch.New(k, n.watch, fetch.Config{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
-		Fetchers: cfg.Fetchers, Recorders: cfg.Recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
+		Fetchers: cfg.Fetchers, Recorders: recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
 		Limits: cfg.Limits})
 	n.dispatch = dispatch.New(k, n.fetching, n.consumers, n.streams, n.watch, dispatch.Config{Poll: cfg.Poll,
-		ClaimSlices: cfg.ClaimSlices, Publishers: cfg.Publishers, Locals: n.Locals()})
+		ClaimSlices: cfg.ClaimSlices, Locals: n.Locals()})
 	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
-		Recorders: cfg.Recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
+		Recorders: recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
 	n.runs = &Runs{node: k, loads: start.New(k.Store), events: n.events}
 }
 

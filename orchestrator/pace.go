@@ -28,16 +28,17 @@ const (
 	keepLearned  = 30 * time.Second
 	queueTimeout = 500 * time.Millisecond
 	pruneEvery   = 10 * time.Minute
+	paceInterval = time.Second
 )
 
-// pacing is the leader task that sets the pace of endpoints where it is automatic, every PaceInterval.
+// pacing is the leader task that sets the pace of endpoints where it is automatic, every paceInterval.
 func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	p := newPacer(n, workqueue.Lease{})
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {
 		if lease != p.lease {
 			p = newPacer(n, lease) // an earlier leader may have decided otherwise
 		}
-		return n.cfg.PaceInterval, p.round(ctx)
+		return paceInterval, p.round(ctx)
 	}
 }
 
