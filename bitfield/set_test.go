@@ -13,14 +13,6 @@ var edges = []int{0, 1, 7, 8, 62, 63, 64, 65, 127, 128, 4095, 4096, 4097, 8127, 
 
 func members(s bitfield.Set) []int { return slices.Collect(s.All()) }
 
-func ints(lo, hi int) []int {
-	var out []int
-	for i := lo; i < hi; i++ {
-		out = append(out, i)
-	}
-	return out
-}
-
 func TestPanicsOutsideTheSet(t *testing.T) {
 	t.Parallel()
 	var s bitfield.Set

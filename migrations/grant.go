@@ -125,7 +125,11 @@ func grant(ctx context.Context, tx *sql.Tx, role string) error {
 			return err
 		}
 	}
-	return unbound(ctx, tx, role)
+	why, err := texts(ctx, tx, rolesAbove, role)
+	if err == nil && len(why) > 0 { // what is granted does not restrict the role
+		err = &RoleError{role, why}
+	}
+	return err
 }
 
 // StatsHidden reports whether a role, "" for the current one, sees no details of other roles' transactions.
@@ -189,15 +193,6 @@ SELECT 'it is a member of ' || p.rolname || ', which is above all tables' FROM p
 WHERE p.rolname IN ('pg_write_all_data', 'pg_write_server_files', 'pg_execute_server_program')
     AND pg_has_role($1, p.oid, 'MEMBER')`
 )
-
-// unbound refuses a role that its granted rights do not restrict.
-func unbound(ctx context.Context, tx *sql.Tx, role string) error {
-	why, err := texts(ctx, tx, rolesAbove, role)
-	if err == nil && len(why) > 0 {
-		err = &RoleError{role, why}
-	}
-	return err
-}
 
 type queryer interface {
 	QueryContext(ctx context.Context, query string, args ...any) (*sql.Rows, error)

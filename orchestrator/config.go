@@ -39,11 +39,9 @@ const (
 )
 
 const (
-	paceInterval = time.Second // between checks of the pace of endpoints, by the leader
-	requestBytes = 512 << 10   // target size of a request; never more than the server's max_payload
-	publishers   = 4           // concurrent builders of requests: with two, a distant database delays them
-	recorders    = 2           // concurrent commits
-	replyBacklog = 64 << 20    // bytes of buffered replies over core NATS
+	requestBytes = 512 << 10 // target size of a request; never more than the server's max_payload
+	recorders    = 2         // concurrent commits
+	replyBacklog = 64 << 20  // bytes of buffered replies over core NATS
 )
 
 // Config configures a node. A zero field means its default.

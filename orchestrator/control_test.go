@@ -42,21 +42,14 @@ func TestThresholdHoldsByItself(t *testing.T) {
 	_, err := b.Node.Runs().Resume(t.Context(), wish, nil)
 	_ = testenv.As[*workqueue.StateError](t, err, "resume over the limit")
 	b.Await(t, "no request is in flight", nothingOut)
-	n := b.Number(t, `SELECT sum(bit_count(failed)) FROM work_block WHERE run_id = $1`, id)
-	if n > 2_000 {
+	if n := b.Number(t, `SELECT sum(bit_count(failed)) FROM work_block WHERE run_id = $1`, id); n > 2_000 {
 		t.Errorf("%d of 4,000 items had failed when the run was held at 200", n)
 	}
-	t.Logf("%d items had failed", n)
 	fixed.Store(true)
-	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann", Settings: chunked(500)}
+	again := redo.RerunRequest{Run: id, Select: redo.Selection{Failed: true}, Actor: "ann"}
+	again.Settings.Chunk = &workqueue.Adaptive{Value: 500}
 	testenv.Must(b.Node.Runs().Rerun(t.Context(), again))(t)
 	testenv.Must(b.Node.Runs().Resume(t.Context(), wish, nil))(t)
 	b.Want(t, id, 2, 4_000, 0)
 	b.Check(t)
-}
-
-// chunked sets another chunk.
-func chunked(chunk int) (c control.StepChange) {
-	c.Chunk = &workqueue.Adaptive{Value: chunk}
-	return c
 }

@@ -96,12 +96,6 @@ func (b *bundle) outcomes(t *testing.T, run workqueue.RunID) int {
 	return b.Number(t, `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`, run)
 }
 
-// succeed runs a node that takes over from one that has crashed.
-func (b *bundle) succeed(t *testing.T, l *nodetest.Ledger) {
-	t.Helper()
-	b.StartNodeWith(t, orchestrator.Config{LocalWorkers: 4, Locals: statements(l, nil)})
-}
-
 // A node crashes at each moment that matters, and another comes after it: nothing is lost, nothing is there twice, no
 // item is to blame, and only what was not recorded is redone.
 func TestANodeCrashesAnywhere(t *testing.T) {
@@ -141,7 +135,7 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 				if b.outcomes(t, run) == items*len(steps) {
 					t.Fatal("the run was complete before the crash")
 				}
-				b.succeed(t, l)
+				b.StartNodeWith(t, orchestrator.Config{LocalWorkers: 4, Locals: statements(l, nil)})
 				b.Want(t, run, 1, items, 0)
 				b.WantRight(t, run, items*len(steps))
 				testenv.Same(t, b.Number(t, `SELECT count(*) FROM run_event WHERE kind = 'completed'`), 1,
@@ -149,7 +143,6 @@ func TestANodeCrashesAnywhere(t *testing.T) {
 				b.Check(t)
 				again := b.Number(t, `SELECT count(*) FROM work_slice WHERE cause = 'session'`)
 				extra := l.Extra(items * len(steps))
-				t.Logf("%d slices came again, %d extra executions", again, extra)
 				if m.again && again == 0 {
 					t.Error("nothing of the dead node's came again")
 				}
@@ -248,9 +241,8 @@ func TestNodesCrashBetweenPieces(t *testing.T) {
 		node.Await(t, b.Bundle)
 		kept, recorded := b.Number(t, `SELECT count(*) FROM work_piece`),
 			b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NOT NULL`)
-		t.Logf("at %s: %d pieces were kept, %d results recorded", point, kept, recorded)
 		if kept == 0 || recorded > 0 && point == fault.PiecesKept || b.outcomes(t, run) == items {
-			t.Fatal("the node did not crash in the middle of it")
+			t.Fatalf("at %s, %d pieces were kept and %d results recorded", point, kept, recorded)
 		}
 	}
 	b.StartNode(t)
@@ -312,5 +304,4 @@ func TestAnItemThatCrashesItsNodes(t *testing.T) {
 		t.Errorf("the item failed %d times after %d crashes; want once", failed, deaths)
 	}
 	b.Check(t)
-	t.Logf("it crashed %d nodes", deaths)
 }

@@ -3,16 +3,25 @@ package orchestrator_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"go.uber.org/zap/zaptest/observer"
 
 	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/nodetest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
+	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/database"
+	"github.com/tranchehq/tranche/workqueue/session"
 )
 
 // Without faults every item is executed exactly once, with the run's parameters, by three nodes and two services.
@@ -201,4 +210,54 @@ func TestANodeWhoseConnectionIsClosedEnds(t *testing.T) {
 	testenv.Same(t, b.Number(t, `SELECT count(*) FROM node_session WHERE ended_at IS NULL`), 0, "sessions are open")
 	again := testenv.Must(orchestrator.New(b.Store, nc, nodetest.Config(t)))(t)
 	testenv.Is(t, again.Run(ctx), orchestrator.ErrConnectionClosed, "one on a closed connection ended with")
+}
+
+// PROOF: who may do what, 17. What PostgreSQL quotes in an error is in no log above the level debug.
+func TestErrorsOfPostgreSQLAreNotLogged(t *testing.T) {
+	t.Parallel()
+	err := fmt.Errorf("record: %w", &pgconn.PgError{Severity: "ERROR", Code: "22P02",
+		Message: `invalid input syntax for type uuid: "KEY"`})
+	for level, quoted := range map[zapcore.Level]bool{zap.InfoLevel: false, zap.DebugLevel: true} {
+		core, seen := observer.New(level)
+		zap.New(core).WithOptions(orchestrator.Quiet()).With(zap.NamedError("before", err)).Warn("it failed", zap.Error(err))
+		said := fmt.Sprint(seen.All()[0].ContextMap())
+		testenv.Same(t, strings.Count(said, "KEY"), map[bool]int{true: 2}[quoted], "keys at %s in %s", level, said)
+		testenv.Same(t, strings.Count(said, "22P02"), 2, "codes at %s in %s", level, said)
+	}
+}
+
+// The store gives the lease to one session, and to another when it has expired, was given up, or outranks the first.
+func TestTheStoreKeepsTheLease(t *testing.T) {
+	t.Parallel()
+	pool := testenv.Pool(t)
+	testenv.StopClock(t, pool, time.Now())
+	store := session.New(database.New(pool))
+	var nodes [2]workqueue.SessionID
+	for i := range nodes {
+		var err error
+		nodes[i], err = store.StartSession(t.Context(), session.NodeInfo{Host: "h", PID: 1}, time.Hour)
+		testenv.NoError(t, err)
+	}
+	lead := func(i int, epoch int64, want session.HeldError) {
+		t.Helper()
+		lease, err := store.Lead(t.Context(), nodes[i], time.Minute)
+		held, isHeld := errors.AsType[*session.HeldError](err)
+		if isHeld != (want != session.HeldError{}) || isHeld && *held != want ||
+			!isHeld && (err != nil || lease.Epoch != epoch) {
+			t.Errorf("%d leads: %+v, %v; want epoch %d, %+v", i, lease, err, epoch, want)
+		}
+	}
+	no := session.HeldError{}
+	lead(0, 1, no)
+	lead(1, 0, session.HeldError{Left: time.Minute})
+	testenv.Advance(t, pool, 40*time.Second)
+	lead(0, 1, no) // prolonged
+	testenv.Advance(t, pool, 59*time.Second)
+	lead(1, 0, session.HeldError{Left: time.Second})
+	testenv.Advance(t, pool, time.Second)
+	lead(1, 2, no)
+	testenv.NoError(t, store.Resign(t.Context(), workqueue.Lease{Session: nodes[1], Epoch: 2}))
+	lead(0, 3, no)
+	testenv.NoError(t, store.SetPrecedence(t.Context(), nodes[1], 1))
+	lead(0, 0, session.HeldError{Left: time.Minute, Outranked: true})
 }

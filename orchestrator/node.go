@@ -89,7 +89,8 @@ func (n *Node) newComponents() {
 	n.streams = streams.NewKeeper(k, streams.Config{Interval: cfg.StreamsInterval, Reconcile: cfg.ReconcileInterval,
 		Streams: cfg.Streams, Entered: func() { n.wakeOwnTask(taskSweep) }, Try: func() { n.WakeLeaderTask(taskWritable) },
 		Stranger: func(err error) { n.strangers <- err }})
-	n.database = newRewind(k, n.streams, func() bool { return n.lease.Load() != nil }, cfg.StreamsInterval)
+	n.database = &rewind{node: k, streams: n.streams, leads: func() bool { return n.lease.Load() != nil },
+		interval: cfg.StreamsInterval, limit: core.Querying()}
 	n.consumers = streams.NewConsumers(k, n.streams, cfg.ReconcileInterval)
 	n.events = &publisher{node: k, streams: n.streams, fresh: newFreshEvents()}
 	n.watch = &watcher{node: k, events: n.events, come: make(chan struct{}, 1)}
@@ -100,7 +101,7 @@ func (n *Node) newComponents() {
 		Fetchers: cfg.Fetchers, Recorders: recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: replyBacklog,
 		Limits: cfg.Limits})
 	n.dispatch = dispatch.New(k, n.fetching, n.consumers, n.streams, n.watch, dispatch.Config{Poll: cfg.Poll,
-		ClaimSlices: cfg.ClaimSlices, Publishers: publishers, Locals: n.Locals()})
+		ClaimSlices: cfg.ClaimSlices, Locals: n.Locals()})
 	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
 		Recorders: recorders, ReplyBacklog: replyBacklog, Limits: cfg.Limits})
 	n.runs = &Runs{node: k, loads: start.New(k.Store), events: n.events}

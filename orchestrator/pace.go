@@ -28,9 +28,10 @@ const (
 	keepLearned  = 30 * time.Second
 	queueTimeout = 500 * time.Millisecond
 	pruneEvery   = 10 * time.Minute
+	paceInterval = time.Second
 )
 
-// pacing is the leader task that sets the pace of endpoints where it is automatic.
+// pacing is the leader task that sets the pace of endpoints where it is automatic, every paceInterval.
 func (n *Node) pacing() func(context.Context, workqueue.Lease) (time.Duration, error) {
 	p := newPacer(n, workqueue.Lease{})
 	return func(ctx context.Context, lease workqueue.Lease) (time.Duration, error) {

@@ -28,10 +28,6 @@ type rewind struct {
 	limit    backoff.Timeout // of recalling it
 }
 
-func newRewind(k *core.Core, streams core.Epochs, leads func() bool, interval time.Duration) *rewind {
-	return &rewind{node: k, streams: streams, leads: leads, interval: interval, limit: core.Querying()}
-}
-
 // RecallMark reads the mark from JetStream, possibly of earlier nodes. A wiped stream has none.
 func (w *rewind) RecallMark(ctx context.Context) error {
 	ctx, end := w.limit.Context(ctx)

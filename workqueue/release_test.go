@@ -235,42 +235,33 @@ func TestLostRepliesAreCountedInTheEnd(t *testing.T) {
 	}
 }
 
-func (b *bench) readMark() session.Mark {
-	b.Helper()
-	return testenv.Must(session.New(b.Store).ReadMark(b.Context()))(b)
-}
-
-func (b *bench) raise(known session.Mark) session.Mark {
-	b.Helper()
-	return testenv.Must(session.New(b.Store).RaiseMark(b.Context(), known))(b)
-}
-
 // A mark of another database says nothing of this one; a timeline that has changed says that another server took over.
 func TestMarksOfOtherDatabasesAndTimelines(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	here := b.raise(b.readMark())
+	marks := session.New(b.Store)
+	here := testenv.Must(marks.RaiseMark(t.Context(), testenv.Must(marks.ReadMark(t.Context()))(t)))(t)
 	other := session.Mark{Lineage: uuid.New(), Beat: 1000, Epoch: 9}
 	if here.Behind(other) || here.Later(other) != here {
 		t.Error("a mark of another database counts")
 	}
-	if gap, err := session.New(b.Store).PassGap(t.Context(), other); gap != nil || err != nil {
+	if gap, err := marks.PassGap(t.Context(), other); gap != nil || err != nil {
 		t.Errorf("a gap %+v, %v by a mark of another database", gap, err)
 	}
 	b.Exec(`UPDATE database_mark SET timeline = timeline + 1`)
-	if m := b.raise(here); !m.Moved || m.Beat != here.Beat {
+	if m := testenv.Must(marks.RaiseMark(t.Context(), here))(t); !m.Moved || m.Beat != here.Beat {
 		t.Errorf("another server took over, and the mark is %+v", m)
 	}
-	gap, err := session.New(b.Store).PassGap(t.Context(), here)
+	gap, err := marks.PassGap(t.Context(), here)
 	if err != nil || gap == nil || gap.Lost {
 		t.Errorf("the gap is %+v, %v; want one in which nothing is known to be lost", gap, err)
 	}
 	const harmless = `SELECT count(*) FROM run_event WHERE kind = 'database.rewound' AND NOT (payload->>'lost')::bool`
 	testenv.Same(t, b.Number(harmless), 1, "events report it")
-	if m := b.readMark(); m.Moved {
+	if m := testenv.Must(marks.ReadMark(t.Context()))(t); m.Moved {
 		t.Errorf("after it the mark is %+v", m)
 	}
-	if gap, err := session.New(b.Store).PassGap(t.Context(), here); gap != nil || err != nil {
+	if gap, err := marks.PassGap(t.Context(), here); gap != nil || err != nil {
 		t.Errorf("it is passed again: %+v, %v", gap, err)
 	}
 }

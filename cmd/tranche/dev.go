@@ -123,7 +123,12 @@ func (d *devCommand) start(term *cli.Console, p *parts) (service *embedded.Group
 	output := struct{ io.Writer }{term.Err}
 	cmd.Stdout, cmd.Stderr, cmd.WaitDelay = output, output, 2*serviceStop
 	cmd.Env = os.Environ()
-	if servers := d.serversFor(p); servers != "" {
+	servers := d.NATS
+	if p.private {
+		text, _ := os.ReadFile(p.natsFile()) // without it the service says what it lacks
+		servers = strings.TrimSpace(string(text))
+	}
+	if servers != "" { // else those of the environment
 		cmd.Env = append(cmd.Env, "NATS_URL="+servers)
 	}
 	service, err := embedded.StartGroup(cmd)
@@ -132,15 +137,6 @@ func (d *devCommand) start(term *cli.Console, p *parts) (service *embedded.Group
 		return nil, nil
 	}
 	return service, service.Done()
-}
-
-// serversFor returns the NATS servers of services; empty: those of the environment.
-func (d *devCommand) serversFor(p *parts) string {
-	if !p.private {
-		return d.NATS
-	}
-	text, _ := os.ReadFile(p.natsFile()) // without it the service says what it lacks
-	return strings.TrimSpace(string(text))
 }
 
 // stop ends the service. A signal after the one that ends ctx kills the service first: by default it would end this

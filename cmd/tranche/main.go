@@ -103,7 +103,11 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	chosen, err := parser.Parse(args)
 	if err != nil {
 		text := strings.Replace(err.Error(), `must be one of "",`, "must be one of ", 1) // "" means: not given
-		node := meant(parser, err)
+		// The command that was meant, as far as the line could be parsed.
+		node := parser.Model.Node
+		if bad, ok := errors.AsType[*kong.ParseError](err); ok && bad.Context != nil && bad.Context.Selected() != nil {
+			node = bad.Context.Selected()
+		}
 		return term.Fail(cli.Usage(text + meantFlags(node, err) + "; see: " + node.FullPath() + " --help"))
 	}
 	if err := cli.CheckValues(chosen); err != nil {
@@ -112,14 +116,6 @@ func run(ctx context.Context, args []string, term *cli.Console) int {
 	term.URL, term.CA, term.Timeout, term.JSON, term.Token = line.URL, line.CA, line.Timeout, line.JSON, line.TokenFlags
 	term.Namespace, term.Cert, term.KeyFile = line.Namespace, line.Cert, line.KeyFile
 	return term.Fail(startup.DatabaseRemedy(chosen.Run(term)))
-}
-
-// meant returns the command that was meant, as far as the line could be parsed.
-func meant(app *kong.Kong, err error) *kong.Node {
-	if parse, ok := errors.AsType[*kong.ParseError](err); ok && parse.Context != nil && parse.Context.Selected() != nil {
-		return parse.Context.Selected()
-	}
-	return app.Model.Node
 }
 
 // meantFlags suggests flags for an unknown one, where the parser suggests none.

@@ -105,9 +105,13 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	trouble := &startup.Troubles{}
 	p := &parts{}
 	log = log.WithOptions(startup.Lines(p.later.session), trouble.Watch())
-	end := newEnding(ctx, s.ShutdownTimeout)
+	end := &ending{grace: s.ShutdownTimeout, began: make(chan struct{})}
+	context.AfterFunc(ctx, end.start)
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
-	p.wait = s.startWait(term, p, trouble, s.natsFrom(line))
+	p.wait = &startup.Wait{From: s.natsFrom(line), Now: time.Now, Trouble: trouble,
+		NC: func() *nats.Conn { return p.nc }, Store: func() *database.DB { return p.store }, Say: func(what string) {
+			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
+		}}
 	if err := s.assemble(ctx, p, log); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			term.Note("stopped before it had begun")
@@ -171,13 +175,6 @@ func ignoreHangUp(log *zap.Logger) {
 			log.Info("SIGHUP is ignored: a renewed certificate is read within a minute, other settings at a restart")
 		}
 	}()
-}
-
-func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.Troubles, from string) *startup.Wait {
-	return &startup.Wait{From: from, Now: time.Now, Trouble: trouble, NC: func() *nats.Conn { return p.nc },
-		Store: func() *database.DB { return p.store }, Say: func(what string) {
-			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
-		}}
 }
 
 // work runs the node and the API. The API stops first, since uploads depend on the node's session.
@@ -302,12 +299,6 @@ type ending struct {
 	begin sync.Once
 	began chan struct{} // closed when the stop begins
 	until time.Time     // set before began is closed
-}
-
-func newEnding(ctx context.Context, grace time.Duration) *ending {
-	e := &ending{grace: grace, began: make(chan struct{})}
-	context.AfterFunc(ctx, e.start)
-	return e
 }
 
 func (e *ending) start() {

@@ -86,7 +86,10 @@ func (s *serveCommand) guarded(config api.Config, p *parts) (api.Config, error) 
 	config.SecureCookies, config.TrustedProxies = exposure.Encrypted(), s.TrustedProxies
 	config.TokenMaxAge = s.TokenMaxAge
 	config.FourEyes = s.FourEyes
-	config.Hosts = append(append(config.Hosts, ownHosts(s.Listen)...), s.publicHosts()...)
+	config.Hosts = append(config.Hosts, ownHosts(s.Listen)...)
+	if public, err := s.public(); err == nil { // as browsers call it
+		config.Hosts = append(config.Hosts, public.Hostname())
+	}
 	if !exposure.Auth {
 		return config, nil
 	}
@@ -211,12 +214,4 @@ func (f *oidcFlags) basePath() string {
 		return strings.TrimRight(public.Path, "/")
 	}
 	return ""
-}
-
-// publicHosts returns the name that browsers use, if known.
-func (f *oidcFlags) publicHosts() []string {
-	if public, err := f.public(); err == nil {
-		return []string{public.Hostname()}
-	}
-	return nil
 }

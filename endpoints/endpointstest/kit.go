@@ -107,7 +107,11 @@ func New(t testing.TB, opts ...Option) *Kit {
 	if k.js, err = jetstream.New(k.nc); err != nil {
 		t.Fatalf("endpointstest: %v", err)
 	}
-	k.streams()
+	ctx, cancel := k.own()
+	defer cancel()
+	if _, err := stream.Ensure(ctx, k.js, stream.Config{Memory: true}); err != nil {
+		t.Fatalf("endpointstest: %v", err)
+	}
 	k.inbox = newInbox(k)
 	return k
 }
@@ -128,15 +132,6 @@ func (k *Kit) start(s settings) {
 		k.t.Fatal("endpointstest: the NATS server did not start, or without JetStream")
 	}
 	k.server = ns
-}
-
-func (k *Kit) streams() {
-	k.t.Helper()
-	ctx, cancel := k.own()
-	defer cancel()
-	if _, err := stream.Ensure(ctx, k.js, stream.Config{Memory: true}); err != nil {
-		k.t.Fatalf("endpointstest: %v", err)
-	}
 }
 
 // Conn returns a connection to the server, for callers such as endpoints.Call. It is closed when the test ends.

@@ -36,10 +36,6 @@ func closeBooks(_ context.Context, chunk *endpoints.Chunk[account, statement]) e
 	return nil
 }
 
-func serveBooks(svc *endpoints.Service) error {
-	return endpoints.HandleList(svc, "books", closeBooks)
-}
-
 func TestKill(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t, endpointstest.Timeout(patience))

@@ -144,7 +144,7 @@ func TestResultVerdicts(t *testing.T) {
 func TestDeadLetter(t *testing.T) {
 	t.Parallel()
 	kit := endpointstest.New(t, endpointstest.Timeout(patience))
-	kit.Serve(serveBooks)
+	kit.Serve(func(svc *endpoints.Service) error { return endpoints.HandleList(svc, "books", closeBooks) })
 	single := endpointstest.Meta(func(m *wire.Meta) { m.Mode = wire.ModeSingle })
 	reply := kit.Send("books", single, endpointstest.Item("A", "no account"))
 	letter := kit.DeadLetter()

@@ -216,7 +216,8 @@ type branches struct {
 
 // ServeBranches serves GET /customers/{account}/branch on the listener until ctx ends, and closes the listener.
 func ServeBranches(ctx context.Context, on net.Listener, db *pgxpool.Pool, config BranchesConfig) error {
-	s := &branches{db: db, ledger: NewLedger(db), config: config, limit: newLimit(config.Rate)}
+	s := &branches{db: db, ledger: NewLedger(db), config: config,
+		limit: &limit{rate: config.Rate, tokens: max(1, config.Rate)}}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /customers/{account}/branch", s.branch)
 	mux.HandleFunc("GET /refused", s.refusals)
@@ -346,8 +347,6 @@ type limit struct {
 	tokens float64
 	last   time.Time
 }
-
-func newLimit(rate float64) *limit { return &limit{rate: rate, tokens: max(1, rate)} }
 
 func (l *limit) allow(now time.Time) bool {
 	if l.rate == 0 {

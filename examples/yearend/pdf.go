@@ -160,20 +160,12 @@ func scaleFor(low, high int64) scale {
 	for power := int64(minStep); ; power *= 10 {
 		for _, factor := range []int64{1, 2, 5} {
 			step := factor * power
-			bottom := floorTo(low, step)
+			bottom := low - (low%step+step)%step // a multiple of step, also below zero
 			if bottom+gridLines*step >= high || step > math.MaxInt64/100 {
 				return scale{low: bottom, step: step}
 			}
 		}
 	}
-}
-
-func floorTo(n, step int64) int64 {
-	rest := n % step
-	if rest < 0 {
-		rest += step
-	}
-	return n - rest
 }
 
 func (s sheet) chart(p *Parts, top float64) {
@@ -378,7 +370,7 @@ func (s sheet) footer(st Statement) {
 
 // day formats 2009-05-31 for display and leaves other text unchanged.
 func day(text string) string {
-	t, err := parseDay(text)
+	t, err := time.Parse(time.DateOnly, text)
 	if err != nil {
 		return text
 	}
@@ -442,5 +434,3 @@ func unlessZero(cents int64) string {
 	}
 	return amount(cents)
 }
-
-func parseDay(text string) (time.Time, error) { return time.Parse(time.DateOnly, text) }

@@ -63,10 +63,8 @@ type Store interface {
 
 // Config configures a Gate. A zero field means its default.
 type Config struct {
-	Log         *zap.Logger   // nil: none
-	SessionLife time.Duration // maximum, regardless of use
-	SessionIdle time.Duration // without a request and without an open page
-	Throttle    ThrottleConfig
+	Log      *zap.Logger // nil: none
+	Throttle ThrottleConfig
 	// UnknownBurst and UnknownEvery limit an address's requests with unknown tokens and cookies.
 	UnknownBurst int
 	UnknownEvery time.Duration
@@ -100,11 +98,9 @@ func New(store Store, config Config) (*Gate, error) {
 	if store == nil {
 		return nil, errors.New("access: a store is needed")
 	}
-	if config.SessionLife < 0 || config.SessionIdle < 0 || config.RequestRate < 0 {
-		return nil, errors.New("access: a session's life and idle time, and the rate of requests, must not be negative")
+	if config.RequestRate < 0 {
+		return nil, errors.New("access: the rate of requests must not be negative")
 	}
-	config.SessionLife = cmp.Or(config.SessionLife, DefaultSessionLife)
-	config.SessionIdle = cmp.Or(config.SessionIdle, DefaultSessionIdle)
 	config.Log = cmp.Or(config.Log, zap.NewNop())
 	config.UnknownBurst = cmp.Or(config.UnknownBurst, DefaultUnknownBurst)
 	config.UnknownEvery = cmp.Or(config.UnknownEvery, DefaultUnknownEvery)
@@ -146,7 +142,7 @@ func (g *Gate) Session(ctx context.Context, address netip.Addr, cookie string) (
 	return g.asked(ctx, address, byCookie, HashOf(cookie), wellFormedCookie(cookie), func() (Principal, error) {
 		p, err := g.who(ctx, address, HashOf(cookie), true,
 			func(ctx context.Context, hash [sha256.Size]byte) (identity.Credential, error) {
-				return g.store.SessionCredential(ctx, hash, g.config.SessionIdle)
+				return g.store.SessionCredential(ctx, hash, DefaultSessionIdle)
 			})
 		g.noteUnknown(address, byCookie, err)
 		return p, err
@@ -160,7 +156,10 @@ func (g *Gate) asked(
 	ctx context.Context, address netip.Addr, way string, hash [sha256.Size]byte, wellFormed bool,
 	look func() (Principal, error),
 ) (Principal, error) {
-	if g.isKnown(hash) {
+	g.mu.Lock()
+	_, known := g.known[hash]
+	g.mu.Unlock()
+	if known {
 		return look()
 	}
 	over := g.unknown.begin(address)
@@ -171,19 +170,12 @@ func (g *Gate) asked(
 	if !wellFormed || !g.takeTurn(ctx) {
 		return Principal{}, g.throttled(address, way, over)
 	}
-	defer g.endTurn()
+	defer func() { <-g.turn; <-g.turns }()
 	p, err := look()
 	if refused, ok := errors.AsType[*RefusedError](err); ok && refused.State == "" {
 		return Principal{}, over
 	}
 	return p, err
-}
-
-func (g *Gate) isKnown(hash [sha256.Size]byte) bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	_, known := g.known[hash]
-	return known
 }
 
 func (g *Gate) takeTurn(ctx context.Context) bool {
@@ -202,11 +194,6 @@ func (g *Gate) takeTurn(ctx context.Context) bool {
 	}
 	<-g.turns
 	return false
-}
-
-func (g *Gate) endTurn() {
-	<-g.turn
-	<-g.turns
 }
 
 // noteUnknown counts an invalid credential and records it in the audit log. An expired session is not a guess.

@@ -23,7 +23,7 @@ func (g *Gate) LogIn(ctx context.Context, address netip.Addr, secret string) (co
 	if err != nil {
 		return "", Principal{}, err
 	}
-	return g.begin(ctx, identity.NewWebSession{Token: who.Token, Life: g.config.SessionLife})
+	return g.begin(ctx, identity.NewWebSession{Token: who.Token, Life: DefaultSessionLife})
 }
 
 // TryProvider counts a login started at a provider, or returns a ThrottledError. It costs almost nothing, so there is
@@ -51,7 +51,7 @@ func (g *Gate) RefuseWayBack(address netip.Addr, why error) error {
 // identity; if it cannot be asked again, until ProviderTime.
 func (g *Gate) LogInAs(ctx context.Context, who Identity) (cookie string, p Principal, err error) {
 	n := identity.NewWebSession{User: who.Name, Role: string(who.Role), Subject: who.Subject, Renewal: who.Renewal,
-		Grants: who.Grants, Life: g.config.SessionLife}
+		Grants: who.Grants, Life: DefaultSessionLife}
 	if who.Renewal == nil {
 		n.Life = min(n.Life, identity.ProviderTime)
 	}

@@ -63,7 +63,8 @@ type OIDC struct {
 // NewOIDC validates the settings without contacting the provider.
 func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	issuer, err := url.Parse(config.Issuer)
-	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && (issuer.Scheme != "http" || !isLocal(issuer)) {
+	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && (issuer.Scheme != "http" ||
+		issuer.Hostname() != "localhost" && !net.ParseIP(issuer.Hostname()).IsLoopback()) {
 		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: who can change its answers can log in as anyone",
 			config.Issuer)
 	}
@@ -79,10 +80,6 @@ func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	sealer, err := newSealer(config.ClientSecret)
 	return &OIDC{config: config, client: &http.Client{Timeout: providerTime}, sealer: sealer,
 		used: usedStates{at: map[[sha256.Size]byte]time.Time{}}}, err
-}
-
-func isLocal(u *url.URL) bool {
-	return u.Hostname() == "localhost" || net.ParseIP(u.Hostname()).IsLoopback()
 }
 
 // ProviderError is returned for an invalid or missing answer of the provider.

@@ -80,7 +80,7 @@ func (g *Gate) recheck() {
 	ctx, cancel := context.WithDeadline(context.Background(), until)
 	defer cancel()
 	asked := time.Now()
-	standing, err := g.store.StandingCredentials(ctx, hashes, g.config.SessionIdle)
+	standing, err := g.store.StandingCredentials(ctx, hashes, DefaultSessionIdle)
 	if err != nil {
 		g.log.Warn("whether tokens are still good cannot be found out", zap.Error(err))
 		g.endUnchecked(until)

@@ -142,24 +142,19 @@ func NewReceivers(config Config) (*Receivers, error) {
 	r := &Receivers{conns: config.Connections, sender: sender, programs: config.Programs, public: config.Public,
 		timeout: config.Timeout}
 	r.conns = cmp.Or(r.conns, &connections.Connections{})
-	if r.timeout <= 0 {
-		r.timeout = httpfetch.DefaultTimeout
-	}
+	r.timeout = cmp.Or(max(r.timeout, 0), httpfetch.DefaultTimeout)
 	for name, path := range r.programs {
 		if !ruleNames.MatchString(name) || !filepath.IsAbs(path) {
 			return nil, fmt.Errorf("alerts: program %q is %q; want a name of A-Z a-z 0-9 _ - and an absolute path", name, path)
 		}
 	}
-	return r, checkPublic(r.public)
-}
-
-func checkPublic(text string) error {
-	u, err := url.Parse(text)
-	if text != "" && (err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
+	u, err := url.Parse(r.public)
+	if r.public != "" && (err != nil || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" ||
 		u.Scheme != "https" && u.Scheme != "http") {
-		return fmt.Errorf("alerts: the dashboard's address is %.80q; want a URL like https://tranche.bank.example", text)
+		return nil, fmt.Errorf("alerts: the dashboard's address is %.80q; want a URL like https://tranche.bank.example",
+			r.public)
 	}
-	return nil
+	return r, nil
 }
 
 // BadReceiverError is returned for a receiver that cannot be reached.
@@ -371,15 +366,11 @@ func (p *program) tell(ctx context.Context, r *Receivers, m *Message) httpfetch.
 		return httpfetch.Delivery{Why: "program " + string(*p) + ": it did not end before its timeout",
 			Said: r.sender.Quoted(said.kept)}
 	}
-	return httpfetch.Delivery{Why: "program " + string(*p) + ": " + ending(err), Said: r.sender.Quoted(said.kept)}
-}
-
-// ending describes how a program ended, without its path.
-func ending(err error) string {
+	why := "it cannot be run"
 	if ended, ok := errors.AsType[*exec.ExitError](err); ok {
-		return ended.String()
+		why = ended.String() // without its path
 	}
-	return "it cannot be run"
+	return httpfetch.Delivery{Why: "program " + string(*p) + ": " + why, Said: r.sender.Quoted(said.kept)}
 }
 
 type bounded struct{ kept []byte }

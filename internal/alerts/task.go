@@ -174,7 +174,13 @@ func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Sp
 	if f.report, err = d.cfg.Health(ctx); err != nil || f.report.Blind {
 		return nil, err
 	}
-	if f.labels, err = d.cfg.Store.Labels(ctx, runsOf(f.report)); err != nil {
+	var runs []workqueue.RunID
+	for _, c := range slices.Concat(f.report.Conditions, f.report.Muted) {
+		if id, err := uuid.Parse(c.Subject); err == nil {
+			runs = append(runs, workqueue.RunID(id))
+		}
+	}
+	if f.labels, err = d.cfg.Store.Labels(ctx, runs); err != nil {
 		return nil, err
 	}
 	want := wanted(rules, specs)
@@ -182,15 +188,6 @@ func (d *LeaderTask) gather(ctx context.Context, rules []alert.Rule, specs []*Sp
 		return f, nil
 	}
 	return f, d.gatherRuns(ctx, f, want)
-}
-
-func runsOf(report *health.Report) (runs []workqueue.RunID) {
-	for _, c := range slices.Concat(report.Conditions, report.Muted) {
-		if id, err := uuid.Parse(c.Subject); err == nil {
-			runs = append(runs, workqueue.RunID(id))
-		}
-	}
-	return runs
 }
 
 // wanted returns the run changes that rules report, and since when any of them does.

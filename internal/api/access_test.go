@@ -165,7 +165,6 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 			begun[name+" at "+node] = ended
 		}
 	}
-	before := time.Now()
 	code, text := b.Ask(http.MethodPost, api.Prefix+"/tokens/vic/revoke", nil, "Authorization", "Bearer "+admin.Secret)
 	testenv.MustSame(t, code, http.StatusOK, "revoking: %s", text)
 	const expire = `UPDATE api_token SET expires_at = tranche_now() WHERE name = 'eve'`
@@ -175,11 +174,9 @@ func TestARevokedTokenEndsEverywhere(t *testing.T) {
 		if name == "stays at "+nodes[0] || name == "stays at "+nodes[1] {
 			continue
 		}
-		at, ok := testenv.ReceiveBefore(ended, limit)
-		if !ok {
+		if _, ok := testenv.ReceiveBefore(ended, limit); !ok {
 			t.Fatalf("%s: its stream continues after %s", name, access.RevocationTime)
 		}
-		t.Logf("%s: its stream ended after %s", name, at.Sub(before))
 	}
 	for _, node := range nodes {
 		for name, headers := range ways {

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +18,10 @@ import (
 	"github.com/tranchehq/tranche/internal/api/runs"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
+	scheduling "github.com/tranchehq/tranche/orchestrator/schedule"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/inspect"
+	"github.com/tranchehq/tranche/workqueue/schedule"
 	"github.com/tranchehq/tranche/workqueue/session"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
@@ -178,4 +183,65 @@ func TestRunKeyWithOtherContentIsRefused(t *testing.T) {
 	b.Want(path+"&on_duplicate=skip", "id,a\n1,x\n2,y\n", 409, `on_duplicate (\"error\" then, \"skip\" now)`)
 	b.Want(path+"&chunk=7", "id,a\n1,x\n2,y\n", 409, "the plan's steps.echo.chunk (500 then, 7 now)")
 	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 1, "runs")
+}
+
+// A start that is repeated gives the run that is there, whatever has become of its plan, and of this program.
+func TestARepeatedStartFindsItsRun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Apply(apitest.YearEnd, "")
+	start := func(code int, query string) (out runs.Started) {
+		t.Helper()
+		b.JSON(http.MethodPost, "/runs?"+query, apitest.Three, code, &out)
+		return out
+	}
+	first := start(201, "plan_ref=year-end&max_attempts=9&idempotency_key=a")
+	b.Apply(strings.Replace(apitest.YearEnd, "100", "200", 1), "")
+	again := start(200, "plan_ref=year-end&max_attempts=9&idempotency_key=a")
+	if again.Run != first.Run || again.PlanVersion != 1 {
+		t.Errorf("of a plan with a new version: %+v; want %+v", again, first)
+	}
+	start(409, "plan_ref=year-end@2&max_attempts=9&idempotency_key=a")
+	start(409, "plan_ref=year-end&max_attempts=8&idempotency_key=a")
+
+}
+
+// An occurrence starts one run, with the parameters of its due time, the items of its file, and a key
+// by which the next leader finds it again.
+func TestAnOccurrenceStartsOneRun(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	dir := t.TempDir()
+	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(apitest.Three), 0o600))
+	files := testenv.Must(scheduling.OpenFiles(dir))(t)
+	t.Cleanup(func() { _ = files.Close() })
+	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{Schedules: api.Schedules{Files: files}})
+	const text = "name: often\nevery: 720h\nendpoint: echo\nsettings: {chunk: 2}\nparams: {at: \"{due.unix}\"}\n" +
+		"run_name: \"{schedule} {due}\"\nitems: {file: customers.csv}\n"
+	if code, answer := b.Schedule("/schedules", text); code != 200 || strings.Contains(answer, "warnings") {
+		t.Fatalf("apply: %d %s", code, answer)
+	}
+	lease := testenv.Must(session.New(b.Store).Lead(t.Context(), b.Engine.ID, time.Hour))(t)
+	seen := map[workqueue.RunID]bool{}
+	for range 2 {
+		fire := testenv.Must(schedule.New(b.Store).RunScheduleNow(t.Context(), "often", "ann"))(t)
+		claim, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease,
+			schedule.OccurrenceKey{Schedule: "often", Due: fire.Due, Kind: fire.Kind})
+		if err != nil || !ok {
+			t.Fatal(ok, err)
+		}
+		job := scheduling.Job{Claim: claim, Spec: testenv.Must(scheduling.Parse("often", []byte(text)))(t)}
+		first := testenv.Must(b.Server.Starter().StartOccurrence(t.Context(), job))(t)
+		again := testenv.Must(b.Server.Starter().StartOccurrence(t.Context(), job))(t)
+		if first.Existing || !again.Existing || again.Run != first.Run || seen[first.Run] {
+			t.Errorf("started %+v, and again %+v", first, again)
+		}
+		seen[first.Run] = true
+		run := testenv.Must(inspect.New(b.Store).Run(t.Context(), first.Run))(t)
+		if run.Items != 3 || run.Params["at"] != fmt.Sprint(fire.Due.Unix()) || !strings.HasPrefix(run.Name, "often 20") ||
+			run.Source != "file customers.csv" {
+			t.Errorf("the run of %s is %+v", fire.Due, run)
+		}
+	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM run_step WHERE chunk = 2`), 2, "runs have the settings")
 }

@@ -30,7 +30,11 @@ func ExplanationText(e *client.Explanation, room int) string {
 		t.group(&e.Groups[i], len(e.Steps) > 0)
 	}
 	for i := range e.Steps {
-		t.leftOut(&e.Steps[i])
+		var causes []string
+		for _, l := range e.Steps[i].LeftOut {
+			causes = append(causes, Text("%v because step %v failed", l.Items, l.Because))
+		}
+		t.Field("left out", If(len(causes) > 0, "step %v leaves out %v", e.Steps[i].Name, strings.Join(causes, ", ")))
 	}
 	for _, note := range e.Notes {
 		t.Field("note", EscapeControl(note))
@@ -59,14 +63,6 @@ type Prose struct {
 }
 
 const fieldIndent = 12
-
-func (t *Prose) leftOut(s *client.StepStanding) {
-	var causes []string
-	for _, l := range s.LeftOut {
-		causes = append(causes, Text("%v because step %v failed", l.Items, l.Because))
-	}
-	t.Field("left out", If(len(causes) > 0, "step %v leaves out %v", s.Name, strings.Join(causes, ", ")))
-}
 
 func (t *Prose) group(g *client.MissingGroup, several bool) {
 	t.B.WriteString("\n")

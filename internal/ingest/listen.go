@@ -36,7 +36,12 @@ func (p *Producers) Listen(nc *nats.Conn) (*Responder, error) {
 	return NewResponder(nc, ResponderConfig{
 		Subject: wire.CollectSubject(everyCollector), Queue: queue, Timeout: answerTimeout,
 		MaxRequests: maxMessages, MaxBytes: maxBytes,
-		Answer: p.receive,
+		Answer: func(ctx context.Context, msg *nats.Msg) {
+			if p.wantsAnswer(msg) {
+				done, err := p.addMessage(ctx, msg)
+				p.answer(msg, done, err)
+			}
+		},
 		Refuse: func(msg *nats.Msg) {
 			if p.wantsAnswer(msg) {
 				p.answer(msg, collector.AddedOps{}, &OverloadedError{})
@@ -53,14 +58,6 @@ func (p *Producers) wantsAnswer(msg *nats.Msg) bool {
 	p.log.Warn("operations came without a subject to answer to, and were not added; send them as a request",
 		zap.String("subject", msg.Subject))
 	return false
-}
-
-func (p *Producers) receive(ctx context.Context, msg *nats.Msg) {
-	if !p.wantsAnswer(msg) {
-		return
-	}
-	done, err := p.addMessage(ctx, msg)
-	p.answer(msg, done, err)
 }
 
 func (p *Producers) addMessage(ctx context.Context, msg *nats.Msg) (collector.AddedOps, error) {

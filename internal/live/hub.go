@@ -133,7 +133,7 @@ func (h *hub) leave(names []string) {
 	}
 	h.stop()
 	h.stop = nil
-	h.timer = time.AfterFunc(h.hubs.config.Linger, func() { h.hubs.forget(h) })
+	h.timer = time.AfterFunc(DefaultLinger, func() { h.hubs.forget(h) })
 }
 
 func (h *hub) idle() bool {
@@ -263,7 +263,6 @@ type Config struct {
 	PollInterval   time.Duration // between polls of a running run
 	RestedInterval time.Duration // and of one that ended
 	Settle         time.Duration // a block without changes for that long is sent in full
-	Linger         time.Duration // how long a hub without watchers keeps its state
 	MaxItems       int64         // bytes of state: one per watched item and step
 }
 
@@ -275,7 +274,6 @@ func (c Config) withDefaults() Config {
 	c.PollInterval = cmp.Or(c.PollInterval, DefaultPollInterval)
 	c.RestedInterval = cmp.Or(c.RestedInterval, DefaultRestedInterval)
 	c.Settle = cmp.Or(c.Settle, DefaultSettle)
-	c.Linger = cmp.Or(c.Linger, DefaultLinger)
 	c.MaxItems = cmp.Or(c.MaxItems, DefaultMaxItems)
 	return c
 }

@@ -65,7 +65,9 @@ func poke(kick chan<- struct{}) {
 }
 
 func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
-	marks, err := h.readMarks(ctx)
+	timed, cancel := context.WithTimeout(ctx, lookTimeout)
+	defer cancel()
+	marks, err := h.hubs.source.Marks(timed, h.run)
 	if err != nil {
 		return false, err
 	}
@@ -80,19 +82,13 @@ func (h *hub) lookOnce(ctx context.Context) (moved bool, err error) {
 	return h.conclude(&marks, names, changed, fresh), nil
 }
 
-func (h *hub) readMarks(ctx context.Context) (inspect.RunMarks, error) {
-	ctx, cancel := context.WithTimeout(ctx, lookTimeout)
-	defer cancel()
-	return h.hubs.source.Marks(ctx, h.run)
-}
-
 func (h *hub) due(marks *inspect.RunMarks) (
 	names []string, blocks []workqueue.Block, fresh []*view, changed bool,
 ) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for name, v := range h.views {
-		if v.watchers == 0 && (!v.loaded || time.Since(v.idle) > h.hubs.config.Linger) {
+		if v.watchers == 0 && (!v.loaded || time.Since(v.idle) > DefaultLinger) {
 			delete(h.views, name)
 			continue
 		}

@@ -101,7 +101,13 @@ func (s *system) look(from *Sources, epoch int64) seen {
 		others.Go(func() { now.streams = s.lookAtStreams(ctx, js) })
 		others.Go(func() { now.calls = callsIn(ctx, js) })
 	}
-	others.Go(func() { now.health = s.healthOf(ctx) })
+	others.Go(func() {
+		if judge := s.m.judge.Load(); judge != nil {
+			if report, err := judge.Report(ctx); err == nil { // else it took too long
+				now.health = *report
+			}
+		}
+	})
 	others.Go(func() { now.ends = s.lastEnds(ctx) })
 	var err error
 	if now.db, err = healthstore.New(from.Store).Metrics(ctx); err != nil {
@@ -152,15 +158,6 @@ const (
 	// maxRest limits the time between readings, however slow they are.
 	maxRest = time.Minute
 )
-
-func (s *system) healthOf(ctx context.Context) (found health.Report) {
-	if judge := s.m.judge.Load(); judge != nil {
-		if report, err := judge.Report(ctx); err == nil { // else it took too long
-			found = *report
-		}
-	}
-	return found
-}
 
 func (s *system) lookAtStreams(ctx context.Context, js jetstream.JetStream) (all []streamUse) {
 	list := js.ListStreams(ctx)

@@ -67,11 +67,6 @@ type Pull struct {
 	patience *time.Timer // ends the state after that
 }
 
-func newPull(p *Puller, made time.Time, messages, bytes int) *Pull {
-	return &Pull{puller: p, made: made, asked: amount{messages, bytes}, over: make(chan struct{}),
-		counted: make(chan struct{}), unsubscribed: make(chan struct{})}
-}
-
 func (p *Pull) listen(inbox string) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

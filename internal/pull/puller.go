@@ -102,7 +102,8 @@ func (p *Puller) Open(made time.Time, messages, bytes int) (*Pull, error) {
 	if err != nil {
 		return nil, err
 	}
-	one := newPull(p, made, messages, bytes)
+	one := &Pull{puller: p, made: made, asked: amount{messages, bytes}, over: make(chan struct{}),
+		counted: make(chan struct{}), unsubscribed: make(chan struct{})}
 	inbox := p.nc.NewInbox()
 	if err := one.listen(inbox); err != nil {
 		return nil, fmt.Errorf("listen to a pull: %w", err)

@@ -10,6 +10,11 @@ import (
 	"maps"
 	"net"
 	"net/http"
+	"net/url"
+	"reflect"
+	"strings"
+	"sync"
+	"time"
 )
 
 const maxAnswer = 64 << 20
@@ -123,7 +128,11 @@ func (c *Client) request(p *patience, ask *request) (*http.Request, error) {
 	if body != nil {
 		body = &sending{body, p}
 	}
-	req, err := http.NewRequestWithContext(p.ctx, ask.method, c.base().String()+prefix+ask.target(), body)
+	target := c.base().String() + prefix + ask.path
+	if len(ask.query) > 0 {
+		target += "?" + ask.query.Encode()
+	}
+	req, err := http.NewRequestWithContext(p.ctx, ask.method, target, body)
 	if err != nil {
 		return nil, fmt.Errorf("ask %s: %w", c.base().Redacted(), err)
 	}
@@ -150,4 +159,166 @@ func (c *Client) unanswered(p *patience, err error) error {
 	default:
 		return fmt.Errorf("ask the server: %w", err)
 	}
+}
+
+type request struct {
+	operation, method, path string
+
+	query       url.Values
+	document    any // the body, as JSON
+	contentType string
+	body        io.Reader // the body, unchanged
+}
+
+// add adds a parameter to the query, unless it is zero. A list becomes one value, or one each.
+func (r *request) add(name string, value any, each bool) {
+	v := reflect.ValueOf(value)
+	if v.IsZero() {
+		return
+	}
+	if r.query == nil {
+		r.query = url.Values{}
+	}
+	if v.Kind() == reflect.Pointer {
+		v = v.Elem()
+	}
+	if v.Kind() != reflect.Slice {
+		r.query.Set(name, text(v.Interface()))
+		return
+	}
+	texts := make([]string, 0, v.Len())
+	for i := range v.Len() {
+		texts = append(texts, text(v.Index(i).Interface()))
+	}
+	if each {
+		r.query[name] = texts
+	} else {
+		r.query.Set(name, strings.Join(texts, ","))
+	}
+}
+
+func text(value any) string {
+	if t, ok := value.(time.Time); ok {
+		return t.Format(time.RFC3339Nano)
+	}
+	return fmt.Sprint(value)
+}
+
+func path(format string, names ...any) string {
+	segments := make([]any, 0, len(names))
+	for _, name := range names {
+		segments = append(segments, segment(text(name)))
+	}
+	return fmt.Sprintf(format, segments...)
+}
+
+// segment escapes a name for a path. One of only dots would mean a parent directory.
+func segment(name string) string {
+	if name == "." || name == ".." {
+		return strings.ReplaceAll(name, ".", "%2E")
+	}
+	return url.PathEscape(name)
+}
+
+// How long a server may be silent: longer than the server's own limit, after which it reports that it is slow.
+const (
+	lookWait   = time.Minute
+	changeWait = 3 * time.Minute  // a large run is rerun or cancelled in one transaction
+	uploadWait = 10 * time.Minute // after each part of the items, and after the last
+	doctorWait = 11 * time.Minute
+)
+
+func usualWait(ask *request) time.Duration {
+	switch {
+	case ask.operation == "doctor" || ask.operation == "report-run" || ask.operation == "verify-audit":
+		return doctorWait
+	case ask.operation == "start-run" || ask.operation == "add-items":
+		return uploadWait
+	case ask.method == http.MethodGet:
+		return lookWait
+	default:
+		return changeWait
+	}
+}
+
+// patience ends a request when the server was silent for too long.
+type patience struct {
+	ctx    context.Context //nolint:containedctx // it is the request's, and lives as long
+	outer  context.Context //nolint:containedctx // the caller's
+	cancel context.CancelCauseFunc
+	wait   time.Duration
+	timer  *time.Timer
+
+	mu    sync.Mutex
+	flows bool // the answer streams: the timer stays off
+}
+
+func (c *Client) patience(ctx context.Context, wait time.Duration) *patience {
+	within, cancel := context.WithCancelCause(ctx)
+	p := &patience{ctx: within, outer: ctx, cancel: cancel, wait: wait}
+	p.timer = time.AfterFunc(wait, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if !p.flows {
+			cancel(&NoResponseError{URL: c.base().Redacted(), Wait: wait})
+		}
+	})
+	return p
+}
+
+// pause stops the timer, and again restarts it.
+func (p *patience) pause() { p.timer.Stop() }
+
+func (p *patience) again() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.flows {
+		p.timer.Reset(p.wait)
+	}
+}
+
+// flow stops the timer permanently, unless it has fired.
+func (p *patience) flow() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.flows = true
+	p.timer.Stop()
+}
+
+func (p *patience) end() {
+	p.timer.Stop()
+	p.cancel(nil)
+}
+
+func (p *patience) err() error {
+	if p.outer.Err() != nil {
+		return p.outer.Err()
+	}
+	if p.ctx.Err() != nil {
+		return context.Cause(p.ctx)
+	}
+	return nil
+}
+
+// sending is a body. The timer stops while the caller provides the next bytes: they may come from a slow pipe.
+type sending struct {
+	from io.Reader
+	p    *patience
+}
+
+func (s *sending) Read(b []byte) (int, error) {
+	s.p.pause()
+	defer s.p.again()
+	return s.from.Read(b)
+}
+
+type flowing struct {
+	io.ReadCloser
+
+	p *patience
+}
+
+func (f *flowing) Close() error {
+	defer f.p.end()
+	return f.ReadCloser.Close()
 }

@@ -6,9 +6,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"iter"
 	"mime/multipart"
 	"net/http"
+	"reflect"
 	"strings"
+	"time"
+
+	"github.com/tranchehq/tranche/internal/backoff"
 )
 
 // The parts of a start, in this order.
@@ -85,4 +90,73 @@ type ExportedItem struct {
 	Error       *ItemError      `json:"error,omitempty"`
 
 	Parts map[string]ExportedItem `json:"parts,omitempty"` // by step, without keys, if requested
+}
+
+// Pauses between polls of a run in Wait.
+const (
+	waitFirst = 50 * time.Millisecond
+	waitMost  = 2 * time.Second // doubled up to this
+)
+
+// States of a run.
+const (
+	RunLoading   = "loading"
+	RunRunning   = "running"
+	RunPaused    = "paused"
+	RunCompleted = "completed"
+	RunCancelled = "cancelled"
+)
+
+// Ended reports whether the run is completed or cancelled.
+func (r *RunDocument) Ended() bool { return r.State == RunCompleted || r.State == RunCancelled }
+
+// Wait polls a run until it is completed or cancelled. A paused run is neither: to limit the wait for an operator,
+// pass a context with a deadline.
+func (c *Client) Wait(ctx context.Context, run string, options ...CallOption) (RunDocument, error) {
+	pauses := backoff.Exponential{First: waitFirst, Longest: waitMost}
+	for {
+		found, err := c.GetRun(ctx, run, options...)
+		if err != nil || found.Ended() {
+			return found, err
+		}
+		if err := pauses.Wait(ctx); err != nil {
+			return found, err
+		}
+	}
+}
+
+// all yields the entries of a list up to the first error. It fetches a page after the previous one was yielded.
+func all[T any](page func() (entries []T, more bool, err error)) iter.Seq2[T, error] {
+	return func(yield func(T, error) bool) {
+		for {
+			entries, more, err := page()
+			if err != nil {
+				var none T
+				yield(none, err)
+				return
+			}
+			for _, entry := range entries {
+				if !yield(entry, nil) {
+					return
+				}
+			}
+			if !more {
+				return
+			}
+		}
+	}
+}
+
+// goOn copies the start of the next page into the parameter, and reports whether there is a next page.
+func goOn(next, from any) bool {
+	begin, to := reflect.ValueOf(next), reflect.ValueOf(from).Elem()
+	if begin.IsZero() {
+		return false
+	}
+	if to.Kind() == reflect.Pointer {
+		to.Set(reflect.New(to.Type().Elem()))
+		to = to.Elem()
+	}
+	to.Set(reflect.Indirect(begin).Convert(to.Type()))
+	return true
 }

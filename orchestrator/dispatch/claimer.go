@@ -28,11 +28,14 @@ type Assignment struct {
 // smallItems is the largest number of items of a request in the small lane.
 const smallItems = 256
 
+// builders is how many requests each lane builds concurrently: with two, a distant database delays them.
+const builders = 4
+
 // Run moves work into the stream, or to the node's own work. When ctx ends, the claimer stops and the rest finish.
 func (d *Dispatcher) Run(ctx, draining context.Context) {
 	assigned := core.NewLanes[Assignment](d.cfg.ClaimSlices)
 	published := make(chan publication, MaxPendingPublishes)
-	publishers := assigned.Work(d.cfg.Publishers, func(lane <-chan Assignment) {
+	publishers := assigned.Work(builders, func(lane <-chan Assignment) {
 		d.publishAssigned(draining, lane, published)
 	})
 	var confirmer sync.WaitGroup

@@ -27,7 +27,6 @@ import (
 type Config struct {
 	Poll        time.Duration // shortest time between polls for work when nothing wakes the node
 	ClaimSlices int           // maximum slices of one claim
-	Publishers  int           // concurrent builders of requests
 	Locals      []string      // names of the node's functions for steps of kind local; not nil
 }
 

@@ -158,12 +158,6 @@ func (c *collector) flush() {
 	c.waiting = time.Time{}
 }
 
-func (c *collector) shut() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.done = true
-}
-
 func (c *collector) late() *workqueue.SlotError {
 	return &workqueue.SlotError{Code: core.CodeDeadline, Retry: true,
 		Message: fmt.Sprintf("step %s did not end within %s", c.job.Work.Name, c.limited)}

@@ -15,6 +15,8 @@ import (
 	"github.com/tranchehq/tranche/orchestrator"
 	nodefetch "github.com/tranchehq/tranche/orchestrator/fetch"
 	"github.com/tranchehq/tranche/workqueue"
+	"github.com/tranchehq/tranche/workqueue/control"
+	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/start"
 )
 
@@ -149,4 +151,49 @@ func TestNodeThatLacksASource(t *testing.T) {
 		t.Error("the rest was not requested")
 	}
 	b.Check(t)
+}
+
+// A call goes on no longer than it is of use: when its run is cancelled, or all its items are reset, it ends.
+func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
+	t.Parallel()
+	begun, ended := make(chan string, 10), make(chan error, 10)
+	b := setupLocal(t, map[string]fetch.Fetcher{"slow": fetch.Func(
+		func(ctx context.Context, req *fetch.Request) ([]fetch.Slot, error) {
+			begun <- req.Step
+			<-ctx.Done()
+			ended <- context.Cause(ctx)
+			return nil, ctx.Err()
+		})})
+	req := local("slow")
+	req.Steps[0].Chunk, req.Steps[0].Timeout = 10, 10*time.Minute
+	run := b.Start(t, req, 10)
+	<-begun
+	testenv.Must(b.Node.Runs().Reset(t.Context(), redo.ResetRequest{Run: run, Actor: "test",
+		Select: redo.Selection{All: true}}))(t)
+	wait := func(what string) {
+		t.Helper()
+		select {
+		case err := <-ended:
+			if errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("%s: the call ended with %v", what, err)
+			}
+		case <-time.After(nodetest.Stuck):
+			t.Fatalf("%s: the call goes on", what)
+		}
+	}
+	wait("reset")
+	<-begun // the same items, in another slice
+	testenv.Must(b.Node.Runs().Cancel(t.Context(), control.Control{Run: run, Actor: "test"}))(t)
+	wait("cancel")
+	b.Check(t)
+}
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// bundle is a node, a server and a database for one test.
+type bundle struct{ *nodetest.Bundle }
+
+func setup(t *testing.T) *bundle {
+	t.Helper()
+	return &bundle{nodetest.Setup(t)}
 }

@@ -287,7 +287,9 @@ func (f *Worker) try(ctx context.Context, job *fetchJob) error {
 	if job.leave, err = f.turn(ctx, job); err != nil {
 		return err
 	}
-	f.called(job)
+	f.mu.Lock()
+	job.begun = time.Now() // from now on its slice stays the same
+	f.mu.Unlock()
 	f.run(ctx, job, call, req)
 	return nil
 }

@@ -229,7 +229,9 @@ func waitFor(ctx context.Context, back <-chan callEnd) (end callEnd, came bool) 
 
 // leak counts an abandoned call until it returns. Its results are dropped.
 func (f *Worker) leak(c *collector, back <-chan callEnd) {
-	c.shut()
+	c.mu.Lock()
+	c.done = true
+	c.mu.Unlock()
 	log := f.node.Log.With(zap.String("step", c.job.Work.Name), zap.String("of", c.job.Endpoint),
 		zap.Stringer("run", c.job.Run), zap.Stringer("slice", c.job.ID))
 	n := f.hang(c.job.pool, 1)

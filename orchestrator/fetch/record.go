@@ -206,10 +206,3 @@ func (f *Worker) underWay(session workqueue.SessionID) (long []*fetchJob) {
 	}
 	return long
 }
-
-// called notes that a job's call begins: its slice then stays the same.
-func (f *Worker) called(job *fetchJob) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	job.begun = time.Now()
-}

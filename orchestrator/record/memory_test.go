@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"flag"
 	"fmt"
 	"io"
 	"runtime"
@@ -76,41 +75,20 @@ func TestRepliesThatDecompressWellTakeBoundedMemory(t *testing.T) {
 	}
 }
 
-var (
-	manyLarge = flag.Int("large.items", 110, "items of TestLargeResultsTakeBoundedMemory")
-	manyBytes = flag.Int("large.bytes", 2_000_000, "bytes of each of their results")
-)
-
 // The results of a run are many times what the heap may hold: of the node, the service and the server together, all of
 // which are in this process. They are read again as an export reads them. It runs alone, since it measures the memory
-// of all. For ten thousand PDFs of 2 MB, 20 GB in PostgreSQL:
-//
-//	go test ./orchestrator/record -run TestLargeResultsTakeBoundedMemory -timeout 2h -v -large.items 10000
+// of all.
 func TestLargeResultsTakeBoundedMemory(t *testing.T) {
-	const bound = 192 << 20 // of which garbage is a little, by the limit
+	const items, size, bound = 110, 2_000_000, 192 << 20 // of which garbage is a little, by the limit
 	defer debug.SetMemoryLimit(debug.SetMemoryLimit(bound * 3 / 4))
 	b := setup(t)
-	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(string) int { return *manyBytes })
+	serveBytes(t, testenv.Conn(t, b.NS), "statement", func(string) int { return size })
 	peak := peakHeap(t)
-	begun := time.Now()
 	req := nodetest.Request("statement")
 	req.Steps[0].Chunk, req.Steps[0].Timeout = 20, 10*time.Minute
-	id := b.Start(t, req, *manyLarge)
-	until := time.Now().Add(time.Hour)
-	done := 0
-	for done < *manyLarge && time.Now().Before(until) {
-		done = b.Number(t, `SELECT coalesce(sum(bit_count(done | failed)), 0) FROM work_block WHERE run_id = $1`, id)
-		select {
-		case <-time.After(50 * time.Millisecond):
-		case <-t.Context().Done():
-		}
-	}
-	if done, failed := b.Outcome(t, id, 1); int(done) != *manyLarge {
-		t.Fatalf("done %d, failed %d; want all %d", done, failed, *manyLarge)
-	}
-	recorded := time.Since(begun)
-	want, read := pattern(*manyBytes), 0
-	begun = time.Now()
+	id := b.Start(t, req, items)
+	b.Want(t, id, 1, items, 0)
+	want, read := pattern(size), 0
 	exported := testenv.Must(export.New(b.Store).Open(t.Context(), export.Request{Run: id,
 		States: []workqueue.Outcome{workqueue.OutcomeDone}}))(t)
 	err := exported.Each(t.Context(), func(item *export.Item) error {
@@ -123,16 +101,10 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 		read += same.read
 		return err
 	})
-	if err != nil || read != *manyLarge**manyBytes {
-		t.Errorf("read %d bytes, %v; want %d", read, err, *manyLarge**manyBytes)
+	if err != nil || read != items*size {
+		t.Errorf("read %d bytes, %v; want %d", read, err, items*size)
 	}
-	used := peak()
-	mb := float64(*manyLarge) * float64(*manyBytes) / 1e6
-	t.Logf("%d results of %d bytes: recorded in %s (%.0f MB/s, %.0f a second), read in %s (%.0f MB/s); %d MiB of heap",
-		*manyLarge, *manyBytes, recorded.Round(time.Millisecond), mb/recorded.Seconds(),
-		float64(*manyLarge)/recorded.Seconds(), time.Since(begun).Round(time.Millisecond),
-		mb/time.Since(begun).Seconds(), used>>20)
-	if used > bound {
+	if used := peak(); used > bound {
 		t.Errorf("the heap took %d MiB at its peak; want at most %d", used>>20, bound>>20)
 	}
 	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0,
@@ -155,9 +127,7 @@ func TestItemsOfAnySizeTakeBoundedMemory(t *testing.T) {
 			} else {
 				b.echo(t, size, count)
 			}
-			used := peak()
-			t.Logf("%d items of %d bytes: %d MiB of heap", count, size, used>>20)
-			if used > bound {
+			if used := peak(); used > bound {
 				t.Errorf("%d items of %d bytes took %d MiB at their peak; want at most %d", count, size, used>>20, bound>>20)
 			}
 		})

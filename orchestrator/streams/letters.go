@@ -65,8 +65,13 @@ func (l *Letters) keep(ctx context.Context, letter *deadletter.DeadLetter) error
 func (l *Letters) GivenUp(ctx context.Context, a *settle.Answer, run uuid.UUID) error {
 	timed, cancel := context.WithTimeout(ctx, core.ReadTimeout)
 	defer cancel()
-	letter := givenUpDeadLetter(a, run)
-	return l.keep(timed, &letter)
+	// The request no longer exists; its letter has the id that a node would give it.
+	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
+	return l.keep(timed, &deadletter.DeadLetter{
+		MsgID: wire.DeadMsgID(request), Endpoint: a.Endpoint, Cause: a.Failure.Code, Message: a.Failure.Message,
+		Mode: string(wire.ModeBatch), Run: known[workqueue.RunID](run), Slice: &a.Slice, Root: &a.Slice,
+		Service: a.Service, State: deadletter.LetterReissued, NoBody: true,
+	})
 }
 
 // ReadDeadLetters stores dead letters in PostgreSQL until ctx ends. It rebinds to lost streams and consumers.
@@ -173,17 +178,6 @@ func exhaustedDeadLetter(endpoint string, x exhaustion, msg *jetstream.RawStream
 		letter.Message = "no longer delivered, and never acknowledged"
 	}
 	return letter
-}
-
-// givenUpDeadLetter returns the dead letter of a slice that a service abandoned, with the id that a node would give
-// it. The request no longer exists.
-func givenUpDeadLetter(a *settle.Answer, run uuid.UUID) deadletter.DeadLetter {
-	request := nats.Header{wire.HeaderMsgID: {a.Slice.String()}}
-	return deadletter.DeadLetter{
-		MsgID: wire.DeadMsgID(request), Endpoint: a.Endpoint, Cause: a.Failure.Code, Message: a.Failure.Message,
-		Mode: string(wire.ModeBatch), Run: known[workqueue.RunID](run), Slice: &a.Slice, Root: &a.Slice,
-		Service: a.Service, State: deadletter.LetterReissued, NoBody: true,
-	}
 }
 
 func known[T ~[16]byte](id uuid.UUID) *T {

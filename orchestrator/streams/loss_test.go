@@ -79,7 +79,7 @@ func TestRunSurvivesTheLossOfStreams(t *testing.T) {
 // Consumers that someone paused or filtered, and streams that someone limited, are fixed without an operator.
 func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
 	t.Parallel()
-	b := setup(t)
+	b := &bundle{nodetest.Setup(t)}
 	js := nodetest.JetStream(t, testenv.Conn(t, b.NS))
 	b.Serve(t, "echo", nodetest.Echo)
 	b.Outcome(t, b.Start(t, nodetest.Request("echo"), 10), 1)

@@ -67,13 +67,6 @@ func spied(config string) string {
 	return strings.Replace(config, "users: [", "users: [ "+spy, 1)
 }
 
-// oneAccount is what permissions can say without accounts.
-func oneAccount(t *testing.T) string {
-	t.Helper()
-	config := testenv.Must(os.ReadFile("testdata/one_account.conf"))(t)
-	return withPasswords(string(config))
-}
-
 func attacking(t *testing.T, g *guarded, role string) *attacker {
 	t.Helper()
 	nodetest.WantReady(t, g.Node)
@@ -157,10 +150,6 @@ func (a *attacker) utter(subject string, header nats.Header, body []byte) {
 	msg := &nats.Msg{Subject: note, Header: header, Data: body}
 	testenv.Must(nodetest.JetStream(a.t, a.nc).PublishMsg(a.t.Context(), msg))(a.t)
 	a.ask("$JS.API.DIRECT.GET.TRANCHE_FLOW."+note, subject, nil)
-}
-
-func uttering(subject string) func(*attacker) {
-	return func(a *attacker) { a.utter(subject, nil, []byte(marked)) }
 }
 
 // asking is an attack by the answer to a question.
@@ -308,8 +297,8 @@ func attacks() []attack {
 	for _, subject := range []string{"tranche.event.run.completed", "tranche.dead.statement", "tranche.reply.statement",
 		"tranche.stage.statement.1.0.statement", "tranche.call.web.token.statement", "tranche.flow.statement.x.0",
 		"tranche.direct.statement", "tranche.tracker.open", "tranche.collect.c"} {
-		all = append(all, attack{name: "forge " + subject, role: "accounts", do: uttering(subject),
-			harmed: came(subject, marked)})
+		all = append(all, attack{name: "forge " + subject, role: "accounts", harmed: came(subject, marked),
+			do: func(a *attacker) { a.utter(subject, nil, []byte(marked)) }})
 	}
 	for role, subject := range map[string]string{"accounts": "tranche.reply.accounts", "web": "tranche.work.accounts",
 		"statement": "tranche.flow.statement.x.9"} {
@@ -363,7 +352,8 @@ func (each attack) succeeds(a *attacker) bool {
 // Permissions alone let a service, a caller and a viewer do harm by reply subjects.
 func TestAttacksSucceedWithinOneAccount(t *testing.T) {
 	t.Parallel()
-	g := setupGuarded(t, spied(oneAccount(t)))
+	config := testenv.Must(os.ReadFile("testdata/one_account.conf"))(t) // what permissions can say without accounts
+	g := setupGuarded(t, spied(withPasswords(string(config))))
 	for _, each := range attacks() {
 		if each.noReply {
 			continue

@@ -164,7 +164,11 @@ func handleStatement(svc *endpoints.Service) error {
 // conn connects a user as docs/security.md says.
 func (g *guarded) conn(t *testing.T, user string) *nats.Conn {
 	t.Helper()
-	nc := g.server.Conn(t, user, "secret", g.inbox(user))
+	inbox := ""
+	if g.shared {
+		inbox = "_INBOX_" + user
+	}
+	nc := g.server.Conn(t, user, "secret", inbox)
 	nc.SetErrorHandler(func(_ *nats.Conn, _ *nats.Subscription, err error) {
 		g.mu.Lock()
 		defer g.mu.Unlock()
@@ -173,14 +177,6 @@ func (g *guarded) conn(t *testing.T, user string) *nats.Conn {
 		}
 	})
 	return nc
-}
-
-// inbox is where a user is answered: within one account each has a place of its own.
-func (g *guarded) inbox(user string) string {
-	if g.shared {
-		return "_INBOX_" + user
-	}
-	return ""
 }
 
 func (g *guarded) serveGuarded(t *testing.T, name string, handle func(*endpoints.Service) error) {

@@ -191,3 +191,8 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 		t.Errorf("the stream holds %d messages in %d bytes", info.State.Msgs, info.Config.MaxBytes)
 	}
 }
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// bundle is a node, a server and a database for one test.
+type bundle struct{ *nodetest.Bundle }

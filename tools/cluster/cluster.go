@@ -90,7 +90,12 @@ func (c *cluster) startServers(ctx context.Context) error {
 	c.story.Chapter("Three NATS servers, with an account for each service; PostgreSQL with a synchronous standby")
 	began := time.Now()
 	c.configureNATS(ctx)
-	c.startNATS(ctx)
+	for _, s := range c.nats {
+		demokit.Stop(c.startServer(ctx, s))
+	}
+	for _, s := range c.nats {
+		demokit.Stop(s.awaitHealthy(ctx))
+	}
 	c.story.Fact("three NATS servers", time.Since(began), 0)
 	began = time.Now()
 	demokit.Stop(c.startPostgres(ctx))

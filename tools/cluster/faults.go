@@ -25,7 +25,9 @@ func (c *cluster) duringRun(ctx context.Context, what string, act func(context.C
 		return fmt.Errorf("before %s: %w", what, err)
 	}
 	done, _ := c.progress.now()
-	c.progress.mark()
+	c.progress.mu.Lock()
+	c.progress.longest = 0
+	c.progress.mu.Unlock()
 	if err := demokit.Try(func() { demokit.Stop(act(ctx)) }); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
@@ -200,12 +202,6 @@ func (p *progress) saw(count int64) {
 		p.longest = max(p.longest, now.Sub(p.at))
 	}
 	p.count, p.at = count, now
-}
-
-func (p *progress) mark() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.longest = 0
 }
 
 func (p *progress) now() (count int64, longest time.Duration) {

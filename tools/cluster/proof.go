@@ -25,7 +25,6 @@ type recorded struct {
 // proof is the content of a service's ledgers: the answers by receipt.
 type proof struct {
 	answers map[string]recorded
-	torn    int // lines that a killed service did not finish
 }
 
 func (c *cluster) readLedgers(service string) (*proof, error) {
@@ -42,11 +41,9 @@ func (c *cluster) readLedgers(service string) (*proof, error) {
 		for line := range strings.Lines(string(text)) {
 			var n recorded
 			var receipt string
-			if _, err := fmt.Sscanf(line, "%s %d %s\n", &n.key, &n.interest, &receipt); err != nil {
-				p.torn++
-				continue
-			}
-			p.answers[receipt] = n
+			if _, err := fmt.Sscanf(line, "%s %d %s\n", &n.key, &n.interest, &receipt); err == nil {
+				p.answers[receipt] = n
+			} // else a killed service did not finish it
 		}
 	}
 	return p, nil

@@ -41,15 +41,6 @@ func (c *cluster) configureNATS(ctx context.Context) {
 	}
 }
 
-func (c *cluster) startNATS(ctx context.Context) {
-	for _, s := range c.nats {
-		demokit.Stop(c.startServer(ctx, s))
-	}
-	for _, s := range c.nats {
-		demokit.Stop(s.awaitHealthy(ctx))
-	}
-}
-
 // startServer starts a server without waiting until it is ready.
 func (c *cluster) startServer(ctx context.Context, s *natsServer) (err error) {
 	cmd := exec.Command(c.settings.nats, "-c", s.config) //nolint:noctx // it outlives the start

@@ -92,14 +92,12 @@ func (n *node) refused(ctx context.Context, r *request) {
 	const expected = "a failure bad_request that is not retryable, with Tranche-Final: 0"
 	a := n.answered(ctx, r)
 	f := a.failure()
-	if f == nil || f.Code != wire.CodeBadRequest || a.final() != 0 || f.Retry && a.inBody() {
+	inBody := len(a.messages) > 0 && len(a.messages[0].data) > 0 // where it can say that it is permanent
+	if f == nil || f.Code != wire.CodeBadRequest || a.final() != 0 || f.Retry && inBody {
 		fail(expected, "%s", a)
 	}
 	n.expectSettled(ctx, r, ackRemove)
 }
-
-// inBody reports whether the failure is in a body, which can say that it is permanent.
-func (a *answer) inBody() bool { return len(a.messages) > 0 && len(a.messages[0].data) > 0 }
 
 func checkBadHeaders(ctx context.Context, n *node) {
 	for _, bad := range [][2]string{

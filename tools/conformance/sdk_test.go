@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
@@ -108,7 +109,7 @@ func TestSDKPassesOnAServerOfOthers(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NATS(t)
 	nc := testenv.Conn(t, ns)
-	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: jetStream(t, nc)}
+	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: testenv.Must(jetstream.New(nc))(t)}
 	testenv.NoError(t, n.makeStreams(t.Context()))
 	svc := testenv.Must(start(serveSDK)(ns.URL()))(t)
 	defer svc.Stop(stopTimeout)

@@ -3,15 +3,19 @@ package conformance
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -152,16 +156,11 @@ func TestTheSmallestServiceDoesWhatItMust(t *testing.T) {
 	}
 }
 
-func jetStream(t *testing.T, nc *nats.Conn) jetstream.JetStream {
-	t.Helper()
-	return testenv.Must(jetstream.New(nc))(t)
-}
-
 func TestRunRefusesAServerInUse(t *testing.T) {
 	t.Parallel()
 	ns := testenv.NATS(t)
 	nc := testenv.Conn(t, ns)
-	js := jetStream(t, nc)
+	js := testenv.Must(jetstream.New(nc))(t)
 	n := &node{config: Config{Endpoint: endpoint, lasting: patiently}, nc: nc, js: js}
 	config := Config{Endpoint: endpoint, URL: ns.URL()}
 	refused := func(why string) {
@@ -209,4 +208,179 @@ func patiently(ctx context.Context, limit time.Duration) (context.Context, conte
 		cancel()
 	}()
 	return ctx, cancel
+}
+
+func TestAServiceWithoutTheSDKPasses(t *testing.T) {
+	t.Parallel()
+	expect(t, suite(t, Config{service: broken("")}), nil, nil)
+}
+
+// TestFlawsAreFound breaks one thing at a time: the checks that are meant for it fail, and no others.
+func TestFlawsAreFound(t *testing.T) {
+	t.Parallel()
+	meant := map[string][]string{
+		"acknowledges before it replies":                {"stored-first"},
+		"does not wait for JetStream to have the reply": {"stored-first"},
+		"never acknowledges":                            {"acknowledged", "deliveries", "lane-true"},
+		"leaves out Tranche-Final":                      {"final"},
+		"counts items and not slots":                    {"missing"},
+		"counts the slots of the last message only":     {"big", "partial"},
+		"derives message ids from the slice":            {"message-ids"},
+		"forgets a header":                              {"headers"},
+		"drops the trace":                               {"traceparent"},
+		"writes a member twice":                         {"readable"},
+		"drops other versions":                          {"version"},
+		"hands versions back at once":                   {"version"},
+		"keeps bad headers":                             {"bad-headers", "reply-to-refused"},
+		"drops unreadable bodies without a word":        {"bad-body", "zstd-bomb"},
+		"takes a redelivery for done":                   {"deliveries", "redelivered"},
+		"tries indefinitely":                            {"deliveries"},
+		"ignores Tranche-Reply-To":                      {"reply-to-call", "reply-to-refused", "reply-to-stage"},
+		"replies on any subject":                        {"reply-to-refused"},
+		"refuses unknown members":                       {"unknown"},
+		"takes parameters in front only":                {"params"},
+		"numbers the items itself":                      {"ordinals"},
+		"knows ASCII only":                              {"keys"},
+		"does not decompress":                           {"zstd", "zstd-frames"},
+		"reads one frame":                               {"zstd-frames"},
+		"decompresses without end":                      {"zstd-bomb"},
+		"is not listed":                                 {"discovery", "lane"},
+		"takes null for no result":                      {"results", "parts"},
+		"ignores references":                            {"part-refs"},
+		"never says retry":                              {"error-slots"},
+		"says failures in the body only":                {"fail-chunk"},
+		"lets the last answer count":                    {"twice"},
+		"sends both answers":                            {"twice"},
+		"sends everything at the end":                   {"partial"},
+		"writes the base64 of URLs":                     {"binary"},
+		"never splits":                                  {"big"},
+		"has its own code for what is too large":        {"pieces", "too-large"},
+		"sends pieces of which the hash is another one": {"pieces"},
+		"sends no heartbeats":                           {"in-progress"},
+		"does not look for the streams again":           {"streams-recreated", "lane", "lane-true"},
+		"goes by sequences alone":                       {"stale-acks"},
+		"says in words how long it took":                {"took"},
+		"ends in the middle of work":                    {"drain"},
+		"has no lane for calls":                         {"lane"},
+		"says that it has a lane and reads none":        {"lane", "lane-true"},
+		"has calls wait behind chunks":                  {"lane"},
+		"does not listen after the end of a pull":       {"late"},
+	}
+	for f, report := range reports(t, meant) {
+		t.Run(f, func(t *testing.T) {
+			t.Parallel()
+			expect(t, report, meant[f], nil)
+		})
+	}
+}
+
+// atOnce is how many suites run side by side. They wait more than they work.
+const atOnce = 5
+
+// reports runs the suite against each flaw. The slow checks run only where they are meant: what they say of a good
+// service, other tests show.
+func reports(t *testing.T, meant map[string][]string) map[string]*Report {
+	t.Helper()
+	var mu sync.Mutex
+	found := map[string]*Report{}
+	group, ctx := errgroup.WithContext(t.Context())
+	group.SetLimit(atOnce)
+	for f, want := range meant {
+		group.Go(func() error {
+			report, err := Run(ctx, Config{Endpoint: endpoint, service: broken(f), lasting: patiently,
+				Only: slices.Concat(fast(), want)})
+			mu.Lock()
+			defer mu.Unlock()
+			found[f] = report
+			return err
+		})
+	}
+	testenv.NoError(t, group.Wait())
+	return found
+}
+
+const endpoint = "under-test"
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// inProcess is a service that is a function, with a connection of its own.
+type inProcess struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error // set before done is closed
+}
+
+func start(serve func(context.Context, *nats.Conn) error) starter {
+	return func(url string) (service, error) {
+		nc, err := nats.Connect(url, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond),
+			nats.Timeout(time.Minute))
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		p := &inProcess{cancel: cancel, done: make(chan struct{})}
+		go func() {
+			defer close(p.done)
+			defer nc.Close()
+			p.err = serve(ctx, nc)
+		}()
+		return p, nil
+	}
+}
+
+func (p *inProcess) Terminate()              { p.cancel() }
+func (p *inProcess) Stop(time.Duration) bool { p.cancel(); <-p.done; return true }
+func (p *inProcess) Done() <-chan struct{}   { return p.done }
+func (p *inProcess) failure() error          { return p.err }
+func (p *inProcess) output() string          { return "" }
+
+// suite runs the checks and returns what came of them.
+func suite(t *testing.T, config Config) *Report {
+	t.Helper()
+	if config.Endpoint == "" {
+		config.Endpoint = endpoint
+	}
+	config.lasting = patiently
+	return testenv.Must(Run(t.Context(), config))(t)
+}
+
+// expect fails the test unless just these checks failed, and just those others were left out.
+func expect(t *testing.T, report *Report, failed, leftOut []string) {
+	t.Helper()
+	var gotFailed, gotLeftOut []string
+	var text strings.Builder
+	for _, r := range report.Results {
+		switch r.Outcome {
+		case Failed:
+			gotFailed = append(gotFailed, r.Check)
+			fmt.Fprintf(&text, "\n%s: expected %s; got %s", r.Check, r.Expected, r.Got)
+		case LeftOut:
+			gotLeftOut = append(gotLeftOut, r.Check)
+		case Passed:
+		}
+	}
+	slices.Sort(failed)
+	slices.Sort(leftOut)
+	slices.Sort(gotFailed)
+	slices.Sort(gotLeftOut)
+	testenv.SameList(t, gotFailed, failed, "failed%s\nthe service wrote: %s", text.String(), report.Output)
+	testenv.SameList(t, gotLeftOut, leftOut, "left out")
+}
+
+func needing(what need) []string {
+	var names []string
+	for _, c := range Checks() {
+		if c.needs&what != 0 {
+			names = append(names, c.Name)
+		}
+	}
+	return names
+}
+
+func fast() []string {
+	slow := []string{
+		"zstd-bomb", "big", "too-large", "stored-first", "in-progress", "delivered-twice", "consumer", "streams-recreated",
+		"stale-acks", "drain", "late",
+	}
+	return slices.DeleteFunc(Names(), func(name string) bool { return slices.Contains(slow, name) })
 }

@@ -174,7 +174,9 @@ func testLingers(t *testing.T, program string) {
 			if at == nil {
 				t.Fatalf("no dashboard is named:\n%s", text.String())
 			}
-			expectPage(t, at[1])
+			if code, page := testenv.Get(t, at[1]); code != http.StatusOK || !strings.HasPrefix(page, "<!doctype html>") {
+				t.Errorf("%s answers %d, %s", at[1], code, page)
+			}
 			testenv.Must(typed.Write([]byte("\n")))(t)
 		}
 	}
@@ -182,11 +184,4 @@ func testLingers(t *testing.T, program string) {
 	testenv.Has(t, text.String(), "UPDATE customer SET branch = 991 WHERE account = ",
 		"it is not said how to break an account")
 	expectNothingLeft(t, text.String(), dir)
-}
-
-func expectPage(t *testing.T, url string) {
-	t.Helper()
-	if code, text := testenv.Get(t, url); code != http.StatusOK || !strings.HasPrefix(text, "<!doctype html>") {
-		t.Errorf("%s answers %d, %s", url, code, text)
-	}
 }

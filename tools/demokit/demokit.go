@@ -46,7 +46,8 @@ type Story struct {
 }
 
 func New(out io.Writer, color bool) *Story {
-	return &Story{out: out, color: color, live: isTerminal(out)}
+	file, ok := out.(*os.File)
+	return &Story{out: out, color: color, live: ok && term.IsTerminal(int(file.Fd()))}
 }
 
 // Err returns the first write error.
@@ -214,11 +215,6 @@ func (s *Story) During(fn func() error) error {
 			s.write(fmt.Sprintf("\r\x1b[K%d s", seconds))
 		}
 	}
-}
-
-func isTerminal(w io.Writer) bool {
-	file, ok := w.(*os.File)
-	return ok && term.IsTerminal(int(file.Fd()))
 }
 
 // Grouped formats a number with separators: 1,234,567.

@@ -17,27 +17,20 @@ import (
 	"github.com/tranchehq/tranche/internal/backoff"
 )
 
-// LiarConfig configures a Liar, which lies about each chunk's first attempt.
-type LiarConfig struct {
-	Endpoint string
-	Lie      Lie
-}
-
-// Liar answers requests without the SDK, one at a time.
+// Liar answers requests without the SDK, one at a time, and lies about each chunk's first attempt.
 type Liar struct {
-	cfg    LiarConfig
-	ledger *Ledger
-	js     jetstream.JetStream
+	Ledger *Ledger // a lie counts as a fault of the same name
+
+	endpoint string
+	lies     Lie
+	js       jetstream.JetStream
 }
 
 // NewLiar returns a liar on a connection that the caller owns.
-func NewLiar(nc *nats.Conn, cfg LiarConfig) (*Liar, error) {
+func NewLiar(nc *nats.Conn, endpoint string, lies Lie) (*Liar, error) {
 	js, err := jetstream.New(nc)
-	return &Liar{cfg: cfg, ledger: &Ledger{}, js: js}, err
+	return &Liar{&Ledger{}, endpoint, lies, js}, err
 }
-
-// Ledger returns the liar's ledger. A lie counts as a fault of the same name.
-func (l *Liar) Ledger() *Ledger { return l.ledger }
 
 const (
 	liarFetch = 16
@@ -47,7 +40,7 @@ const (
 // Run answers until ctx ends. It waits until nodes have created the endpoint's consumer.
 func (l *Liar) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
-		consumer, err := l.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(l.cfg.Endpoint))
+		consumer, err := l.js.Consumer(ctx, wire.StreamWork, wire.ConsumerName(l.endpoint))
 		if err != nil {
 			_ = backoff.Sleep(ctx, liarWait)
 			continue
@@ -72,16 +65,16 @@ func (l *Liar) answer(ctx context.Context, msg jetstream.Msg) error {
 		return fmt.Errorf("faultyservice: read a request: %w", err)
 	}
 	q := &question{request, msg.Headers()}
-	messages := q.right(l.cfg.Endpoint)
+	messages := q.right(l.endpoint)
 	fault := FaultNone
 	if q.Attempt == 1 {
-		messages, fault = q.lie(l.cfg.Lie, l.cfg.Endpoint), Fault(l.cfg.Lie)
+		messages, fault = q.lie(l.lies, l.endpoint), Fault(l.lies)
 	}
 	var ordinals []int
 	for _, item := range q.Items {
 		ordinals = append(ordinals, item.Ordinal)
 	}
-	l.ledger.add(entryOf(&q.Meta, ordinals, fault))
+	l.Ledger.add(entryOf(&q.Meta, ordinals, fault))
 	for _, m := range messages {
 		if _, err := l.js.PublishMsg(ctx, m); err != nil && ctx.Err() == nil {
 			return fmt.Errorf("faultyservice: answer slice %s: %w", q.Slice, err)
@@ -109,14 +102,6 @@ const (
 	LieTruncated Lie = "truncated"  // a truncated body
 	LieBoth      Lie = "both"       // a slot with both a result and an error
 )
-
-func Lies() []Lie {
-	return []Lie{LieForeign, LieOthers, LieMissing, LieEmpty, LieCountHigh, LieCountLow, LieDoubled, LieTwice, LieRun,
-		LieSlice, LieEndpoint, LieGarbage, LieTruncated, LieBoth}
-}
-
-// OtherEndpoint is the endpoint under which LieEndpoint answers.
-const OtherEndpoint = "another"
 
 // foreignBy is the offset of LieForeign's ordinals: in another block, if there is one.
 const foreignBy = 100_000
@@ -192,7 +177,7 @@ func (q *question) lie(lie Lie, endpoint string) []*nats.Msg {
 	case LieSlice:
 		only.Header.Set(wire.HeaderSlice, uuid.NewString())
 	case LieEndpoint:
-		only.Subject = wire.ReplySubject(OtherEndpoint)
+		only.Subject = wire.ReplySubject("another")
 	case LieGarbage:
 		only.Data = bytes.Repeat([]byte{0xff, '{', 0}, 50)
 	case LieTruncated:

@@ -2,7 +2,6 @@ package faultyservice
 
 import (
 	"context"
-	"math/bits"
 	"strings"
 	"testing"
 	"time"
@@ -35,11 +34,6 @@ func setup(t *testing.T) *world {
 	t.Helper()
 	w := &world{t, nodetest.ServersOnly(t)}
 	w.Node = w.StartNodeWith(t, orchestrator.Config{Poll: 100 * time.Millisecond})
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Log(w.situation())
-		}
-	})
 	return w
 }
 
@@ -102,21 +96,6 @@ func (w *world) text(sql string, args ...any) (s string) {
 
 func (w *world) until(what string, met func() bool) { w.Helper(); nodetest.Until(w.T, what, met) }
 
-// situation says where the items of all runs are.
-func (w *world) situation() string {
-	return w.text(`SELECT concat_ws(E'\n',
-		(SELECT string_agg(format('run %s %s, hold %s', id, state, hold), E'\n') FROM batchrun),
-		(SELECT string_agg(format('block %s: ready %s done %s failed %s of %s', block, bit_count(ready), bit_count(done),
-		   bit_count(failed), size), E'\n') FROM work_block),
-		(SELECT string_agg(format('%s slices %s %s of %s items', n, state, cause, items), E'\n')
-		   FROM (SELECT count(*) AS n, state, cause, sum(bit_count(remaining)) AS items FROM work_slice
-		         GROUP BY state, cause) s),
-		(SELECT string_agg(format('%s: breaker %s %s, in flight %s, rate %s, chunk %s, cap %s', endpoint, breaker,
-		   breaker_reason, in_flight, rate, chunk, chunk_cap), E'\n') FROM endpoint_pace),
-		(SELECT string_agg(format('%s %s: %s -> %s: %s', endpoint, what, before, after, reason), E'\n' ORDER BY id)
-		   FROM endpoint_change))`)
-}
-
 // completed waits until a run has completed its first generation, and returns its counts.
 func (w *world) completed(run workqueue.RunID) (done, failed int) {
 	w.Helper()
@@ -137,12 +116,6 @@ func (w *world) wantSound(run workqueue.RunID, ledger *Ledger, done, failed int)
 	testenv.Same(w, w.number(`SELECT count(*) FROM run_event WHERE run_id = $1 AND kind = 'completed'`, run), 1,
 		"events of its completion")
 	testenv.Same(w, len(ledger.Times(uuid.UUID(run), 1)), done+failed, "items were executed")
-	w.wantAsked(ledger)
-}
-
-// wantAsked checks that each chunk of the ledger is what its slice was asked for.
-func (w *world) wantAsked(ledger *Ledger) {
-	w.Helper()
 	var slices []uuid.UUID
 	var ordinals []int
 	for _, e := range ledger.Entries() {
@@ -169,6 +142,3 @@ func (w *world) extra(run workqueue.RunID) int {
 	w.Helper()
 	return w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND cause <> 'ready'`, run)
 }
-
-// perPoison is how many slices more one poison item may cost in chunks of n: two for each halving, and its attempts.
-func perPoison(n, attempts int) int { return 2*bits.Len(uint(n-1)) + attempts }

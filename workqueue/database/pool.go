@@ -79,7 +79,11 @@ func OpenLike(ctx context.Context, like *pgxpool.Config, cfg PoolConfig) (store 
 			pools = append(pools, pool)
 		}
 		if err == nil && (i < 2 || cfg.Serving) { // else they connect on demand: a command needs none
-			err = pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { return ping(ctx, conn) })
+			err = pool.AcquireFunc(ctx, func(conn *pgxpool.Conn) error { // it may accept connections and not answer
+				ctx, cancel := context.WithTimeout(ctx, firstAnswer)
+				defer cancel()
+				return conn.Ping(ctx)
+			})
 		}
 		if err != nil {
 			release()
@@ -145,13 +149,6 @@ func (c PoolConfig) settings() map[string]string {
 		// Statements rely on seeing what others committed while they waited.
 		"default_transaction_isolation": "read committed",
 	}
-}
-
-// ping lets [Open] detect a server that accepts connections and does not answer.
-func ping(ctx context.Context, conn *pgxpool.Conn) error {
-	ctx, cancel := context.WithTimeout(ctx, firstAnswer)
-	defer cancel()
-	return conn.Ping(ctx)
 }
 
 func setUnlessGiven(params map[string]string, name, value string) {

@@ -11,7 +11,6 @@ import (
 	"github.com/tranchehq/tranche/workqueue/redo"
 	"github.com/tranchehq/tranche/workqueue/report"
 	"github.com/tranchehq/tranche/workqueue/settle"
-	"github.com/tranchehq/tranche/workqueue/start"
 )
 
 func (b *bench) planes(run workqueue.RunID, step string, layer inspect.Layer) []byte {
@@ -23,20 +22,15 @@ func (b *bench) planes(run workqueue.RunID, step string, layer inspect.Layer) []
 	return p.Bytes
 }
 
-// twoSteps is a run whose second step sees the parts of the first.
-func twoSteps(chunk int) start.LoadRequest {
-	req := storetest.Chunked(chunk)
-	second := req.Steps[0]
-	second.Name, second.Needs, second.Inputs = "second", []int{0}, []int{0}
-	req.Steps = append(req.Steps, second)
-	return req
-}
-
 // An item of each sort, at each step and over all.
 func TestPlanesShowWhereItemsAre(t *testing.T) {
 	t.Parallel()
 	b := setup(t)
-	run := b.Load(twoSteps(2), 10)
+	req := storetest.Chunked(2)
+	second := req.Steps[0]
+	second.Name, second.Needs, second.Inputs = "second", []int{0}, []int{0}
+	req.Steps = append(req.Steps, second)
+	run := b.Load(req, 10)
 	b.Record(storetest.Whole(b.One(run)))                                                   // 0, 1
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "bad", Message: "m"}))  // 2, 3 fail
 	b.Record(storetest.Faulty(b.One(run), workqueue.SlotError{Code: "later", Retry: true})) // 4, 5 wait

@@ -149,7 +149,11 @@ func (s *settlement) advance(batch *pgx.Batch) {
 				continue
 			}
 			if stops && s.hasFailed(gate, bit) {
-				moved.halt(l)
+				var low *workqueue.Ordinal
+				if l.next != nil {
+					low = &l.next.Item
+				}
+				moved.Set(l.Lane, nil, low, &l.Item) // [Store.EndStopped] ends its waiting items
 				continue
 			}
 			moved.Follow(l)
@@ -193,15 +197,6 @@ func (m *LaneMoves) Follow(l *LaneRow) {
 	}
 	m.Set(l.Lane, &l.next.Item, nil, nil)
 	m.Release(l.next)
-}
-
-// halt stops a lane; [Store.EndStopped] ends its waiting items.
-func (m *LaneMoves) halt(l *LaneRow) {
-	var low *workqueue.Ordinal
-	if l.next != nil {
-		low = &l.next.Item
-	}
-	m.Set(l.Lane, nil, low, &l.Item)
 }
 
 // Release makes an item ready.

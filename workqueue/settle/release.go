@@ -39,7 +39,11 @@ func (s Store) release(ctx context.Context, tx pgx.Tx, statement string, args []
 		default:
 			set.pass(h, h.Remaining, cause, e)
 		}
-		set.released(h.Endpoint, cause)
+		if of := set.of(h.Endpoint); cause == workqueue.CauseDeadline || cause == workqueue.CauseSilence {
+			of.Expired++
+		} else {
+			of.Lost++
+		}
 		set.end(h, "expired", "", &e)
 	}
 	if err := set.apply(ctx, tx); err != nil {

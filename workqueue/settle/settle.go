@@ -345,11 +345,3 @@ func (s *settlement) answered(endpoint string, why *workqueue.SlotError) {
 		s.of(endpoint).Refused++
 	}
 }
-
-func (s *settlement) released(endpoint string, cause workqueue.Cause) {
-	if cause == workqueue.CauseDeadline || cause == workqueue.CauseSilence {
-		s.of(endpoint).Expired++
-	} else {
-		s.of(endpoint).Lost++
-	}
-}

@@ -127,9 +127,12 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 	if err := tracker.Open(ctx, tx, uuid.UUID(l.run), "run"); err != nil {
 		return out, err
 	}
-	limit, err := limitWhileOpen(req.MaxFailed)
+	limit, err := workqueue.FailedLimit(req.MaxFailed, 0)
 	if err != nil {
 		return out, err
+	}
+	if strings.HasSuffix(req.MaxFailed, "%") {
+		limit = nil // until it is known of how many
 	}
 	err = tx.QueryRow(ctx, openRun, l.run, req.SealWithin, string(req.OnOverdue), string(req.OnDuplicate), limit,
 		l.content()).Scan(&out.SealDeadline)
@@ -148,15 +151,6 @@ func (req *OpenRequest) open(ctx context.Context, tx pgx.Tx, l *loader) (Opened,
 	}
 	return out, ledger.AddEvent(ctx, tx, l.run, 1, workqueue.EventStarted,
 		map[string]any{"plan": req.Plan, "items": 0, "open": true, "seal_deadline": out.SealDeadline})
-}
-
-// limitWhileOpen is the limit of failed items of a run that still takes items: nil for a percentage.
-func limitWhileOpen(maxFailed string) (*int64, error) {
-	limit, err := workqueue.FailedLimit(maxFailed, 0)
-	if strings.HasSuffix(maxFailed, "%") {
-		limit = nil
-	}
-	return limit, err
 }
 
 const openedByKey = `

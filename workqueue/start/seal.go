@@ -57,7 +57,11 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := makeBlocks(ctx, tx, l.run, 0, sizes, l.sizes, ready, held); err != nil {
 		return err
 	}
-	if err := l.sealTracker(ctx, tx, sizes); err != nil {
+	tracked := &pgx.Batch{}
+	if err := tracker.QueueSealed(tracked, uuid.UUID(l.run), "run", sizes); err != nil {
+		return err
+	}
+	if err := pg.Join(ctx, tx, tracked); err != nil {
 		return err
 	}
 	batch := &pgx.Batch{}
@@ -120,14 +124,6 @@ func (l *loader) refuseOutdated(ctx context.Context, tx pgx.Tx) error {
 			"were erased", Op: "continue", Fix: "nothing was started; start again"}
 	}
 	return nil
-}
-
-func (l *loader) sealTracker(ctx context.Context, tx pgx.Tx, sizes []int) error {
-	batch := &pgx.Batch{}
-	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
-		return err
-	}
-	return pg.Join(ctx, tx, batch)
 }
 
 // makeFailFast starts the fail-fast limits of the steps that are not optional.

@@ -165,7 +165,8 @@ func (c *continuation) gather(ctx context.Context) (items int, err error) {
 	f := c.flow
 	g := &gathering{store: &f.Store, turns: &f.turns, id: c.id, from: c.from,
 		limits: f.Server.Host.Limits, crash: f.step}
-	replies, err := g.take(ctx, partName(c.origin.ID), c.reply, c.msg)
+	name := fmt.Sprintf("p%d-%s", c.origin.ID.Sequence, strconv.FormatInt(c.origin.ID.Stored, 36)) // the same each time
+	replies, err := g.take(ctx, name, c.reply, c.msg)
 	c.parts = g.parts
 	if err != nil {
 		return 0, err

@@ -191,11 +191,14 @@ func (q *Questioner) open(asked *asked) *wire.SlotError {
 
 func (q *Questioner) meta(asked *asked) wire.Meta {
 	w, m := q.Work, q.Work.Job.Request.Meta
-	next := w.Stage + 1
+	next, label := w.Stage+1, asked.name
+	if label == asked.endpoint {
+		label = ""
+	}
 	return wire.Meta{Run: m.Run, Slice: q.Flow.Slice(len(q.Made)), Step: m.Step, Attempt: m.Attempt,
 		Generation: m.Generation,
 		Mode:       m.Mode, Root: m.Root, Origin: m.Origin, Deliveries: m.Deliveries,
-		Stack:   m.Stack.PushAs(w.Flow.Server.Name, next, asked.label()),
+		Stack:   m.Stack.PushAs(w.Flow.Server.Name, next, label),
 		ReplyTo: wire.Return{Asker: w.Flow.Server.Name, Callee: asked.endpoint, Stage: next, Request: len(q.Made)}}
 }
 
@@ -215,13 +218,6 @@ func (q *Questioner) tooLarge(asked *asked, item *Item, size int) {
 		fmt.Sprintf("the question to %s takes %d bytes, which does not fit "+
 			"a message; raise the NATS server's max_payload (16 MiB count) or ask with where the data is",
 			asked.name, size), false))
-}
-
-func (a *asked) label() string {
-	if a.name == a.endpoint {
-		return ""
-	}
-	return a.name
 }
 
 func asks(questions []question) string {

@@ -7,13 +7,11 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/go-json-experiment/json"
 	"github.com/nats-io/nats.go"
 
-	"github.com/tranchehq/tranche/endpoints/internal/serve"
 	"github.com/tranchehq/tranche/endpoints/wire"
 	"github.com/tranchehq/tranche/internal/backoff"
 )
@@ -72,7 +70,9 @@ func (g *gathering) take(ctx context.Context, name string, reply StageReply, msg
 		whole, err := g.note(ctx, part, msg)
 		switch {
 		case errors.Is(err, errOtherWriter):
-			if err := backoff.Sleep(ctx, conflictPause(conflict)); err != nil {
+			// Random, so that competing instances spread out.
+			pause := time.Millisecond + rand.N(time.Millisecond<<min(conflict, longestConflict))
+			if err := backoff.Sleep(ctx, pause); err != nil {
 				return nil, err
 			}
 		case err != nil:
@@ -111,11 +111,6 @@ func (g *gathering) note(ctx context.Context, part gatherPart, msg *nats.Msg) (*
 		return nil, err
 	}
 	return head, nil
-}
-
-// conflictPause is random, so that competing instances spread out, and grows with the number of conflicts.
-func conflictPause(conflict int) time.Duration {
-	return time.Millisecond + rand.N(time.Millisecond<<min(conflict, longestConflict))
 }
 
 // part describes a message, without unrequested and duplicate slots.
@@ -289,9 +284,4 @@ func (g *gathering) parked(ctx context.Context, name string) (*nats.Msg, error) 
 			return nil, err
 		}
 	}
-}
-
-// partName names a reply message, identically for each delivery.
-func partName(id serve.RequestID) string {
-	return "p" + strconv.FormatUint(id.Sequence, 10) + "-" + strconv.FormatInt(id.Stored, 36)
 }

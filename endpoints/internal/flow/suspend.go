@@ -9,7 +9,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
@@ -139,7 +138,9 @@ func (w *Work) send(ctx context.Context, body []byte, questions []question) erro
 	header[wire.HeaderFlowAsks] = []string{asks(questions)}
 	w.Job.Answers.SetBegun(header)
 	f.step("before state")
-	if err := f.writeState(ctx, id, header, body); err != nil {
+	timed, cancel := context.WithTimeout(ctx, f.Timeout)
+	defer cancel()
+	if err := f.Store.write(timed, id, header, body); err != nil {
 		return fmt.Errorf("suspend chunk %s of flow %s: %w", id, f.Server.Name, err)
 	}
 	f.step("state stored")
@@ -162,12 +163,6 @@ func (w *Work) send(ctx context.Context, body []byte, questions []question) erro
 
 // stateTimeout is how long to wait for stream capacity for a state.
 const stateTimeout = 5 * time.Second
-
-func (f *Flow) writeState(ctx context.Context, id wire.FlowID, header nats.Header, body []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, f.Timeout)
-	defer cancel()
-	return f.Store.write(ctx, id, header, body)
-}
 
 // publishers bounds the requests of one stage being published concurrently.
 const publishers = 8

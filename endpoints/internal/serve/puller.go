@@ -203,7 +203,11 @@ func (p *Puller) take(scope Scope, jobs *sync.WaitGroup, msg jetstream.Msg, made
 	p.Watchdog.came.Add(1)
 	// Held here, not in the job, so that the next fetch counts it.
 	if id, isNew := p.hold(Delivery{msg, made, sizeOf(msg)}); isNew {
-		jobs.Go(func() { p.handle(scope, id, msg) })
+		jobs.Go(func() {
+			items, took := 0, time.Duration(0)
+			defer func() { p.Room.drop(id, items, took) }()
+			items, took = p.Deal(scope, id, msg)
+		})
 	}
 }
 
@@ -249,12 +253,6 @@ func (p *Puller) hold(d Delivery) (id RequestID, isNew bool) {
 	}
 	id = RequestID{meta.Sequence.Stream, meta.Timestamp.UnixNano()}
 	return id, p.Room.hold(id, d)
-}
-
-func (p *Puller) handle(scope Scope, id RequestID, msg jetstream.Msg) {
-	items, took := 0, time.Duration(0)
-	defer func() { p.Room.drop(id, items, took) }()
-	items, took = p.Deal(scope, id, msg)
 }
 
 var errNoConsumer = errors.New("the consumer does not exist or does not answer")

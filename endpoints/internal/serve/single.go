@@ -208,11 +208,6 @@ type origin interface {
 // SuspectFrom is the delivery from which a request is a suspect: it may have killed the processes that had it.
 const SuspectFrom = 3
 
-// suspicious reports whether a request is a suspect, or part of one that failed as such.
-func (j *Job) suspicious() bool {
-	return j.Origin.Delivered() >= SuspectFrom || j.Request.Deliveries < wire.DefaultDeliveries
-}
-
 // Isolate waits until the job may run: see Suspects. It requires a slot. end must be called after the handler
 // returns. end is nil, and the job must not run, if stopping was closed first (begun is false), or if a suspect has
 // started alone MaxBegun times without finishing (failure is set).
@@ -220,7 +215,8 @@ func (j *Job) Isolate(ctx context.Context, stopping <-chan struct{}) (end func()
 	if j.Host == nil { // without a host
 		return func() {}, nil, true
 	}
-	if !j.suspicious() {
+	// It is no suspect, nor part of one that failed as such.
+	if j.Origin.Delivered() < SuspectFrom && j.Request.Deliveries >= wire.DefaultDeliveries {
 		stay, ok := j.Host.Suspects.Enter(j.Request.Root, false, stopping)
 		if !ok {
 			return nil, nil, false

@@ -43,14 +43,7 @@ type Slots struct {
 	resized []func()         // called without mu after each resize
 }
 
-func usualReserve(size int) int {
-	if size >= 4 {
-		return 1
-	}
-	return 0
-}
-
-// NewSlots returns size slots and reserve extra ones for calls; negative means usualReserve.
+// NewSlots returns size slots and reserve extra ones for calls; negative means the usual reserve, by the size.
 func NewSlots(size, reserve int) *Slots {
 	s := &Slots{reserve: reserve}
 	s.size.Store(int64(size))
@@ -216,7 +209,10 @@ func (s *Slots) Kept() int {
 	if s.reserve >= 0 {
 		return s.reserve
 	}
-	return usualReserve(s.Len())
+	if s.Len() >= 4 {
+		return 1
+	}
+	return 0
 }
 
 // OnResize registers f to be called after each resize. f must not block.

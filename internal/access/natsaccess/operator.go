@@ -51,7 +51,10 @@ func (s *System) WriteOperator(dir string) ([]string, error) {
 	}
 	accounts := append([]*Account{{Name: systemAccount}}, s.Accounts...)
 	for _, a := range accounts {
-		if err := o.know(a.Name); err != nil {
+		if o.pairs[a.Name], err = o.keys.pair(a.Name, nkeys.PrefixByteAccount); err != nil {
+			return nil, err
+		}
+		if o.public[a.Name], err = o.pairs[a.Name].PublicKey(); err != nil {
 			return nil, err
 		}
 	}
@@ -142,14 +145,6 @@ func Revoke(dir, user string) error {
 		return err
 	}
 	return os.Remove(file)
-}
-
-func (o *operator) know(name string) (err error) {
-	if o.pairs[name], err = o.keys.pair(name, nkeys.PrefixByteAccount); err != nil {
-		return err
-	}
-	o.public[name], err = o.pairs[name].PublicKey()
-	return err
 }
 
 // operator returns the operator's JWT, which never changes: a running server accepts no other.

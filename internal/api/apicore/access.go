@@ -91,7 +91,10 @@ func (s *Core) authorized(w http.ResponseWriter, r *http.Request) {
 			defer done()
 			allow := timed.body.refuse(ctx)
 			defer allow()
-			r, user = madeBy(ctx, r, who), who.Name
+			r, user = r.WithContext(ctx), who.Name
+			r.Header = r.Header.Clone()
+			r.Header.Set(ActorHeader, user)
+			r.Header.Del("Authorization") // not needed further on
 			timed.role, timed.known = who.Role, true
 		} else {
 			r.Header.Del(ActorHeader)
@@ -174,14 +177,6 @@ func saidIn(r *http.Request) func(name string) []string {
 func isTrue(value string) bool {
 	is, err := strconv.ParseBool(value)
 	return err == nil && is
-}
-
-func madeBy(ctx context.Context, r *http.Request, who *access.Principal) *http.Request {
-	r = r.WithContext(ctx)
-	r.Header = r.Header.Clone()
-	r.Header.Set(ActorHeader, who.Name)
-	r.Header.Del("Authorization") // not needed further on
-	return r
 }
 
 // RequestHeader has the ID of a request, for the audit log: the caller's, or one that the server makes.

@@ -1,10 +1,16 @@
 package runs_test
 
 import (
+	"context"
 	"crypto/sha256"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
@@ -98,4 +104,45 @@ func TestCodesOfARunAreSet(t *testing.T) {
 	set(422, "a b", `{"no_retry_codes":["a b"]}`)
 	codes := `SELECT count(*) FROM run_step WHERE retry_codes = '{}' AND no_retry_codes = '{B}'`
 	testenv.Same(t, b.Number(codes), 1, "the step has these codes")
+}
+
+func TestOpeningIsRefused(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	for body, want := range map[string]string{
+		``:                                      "the body is empty",
+		`[]`:                                    "a JSON object",
+		`{"endpoint":"e"} {}`:                   "after top-level value",
+		`{"endpoint":"e","x":1}`:                `unknown member \"x\"`,
+		`{"name":"e"}`:                          "either an endpoint or a plan",
+		`{"endpoint":"e","seal_within":"soon"}`: "seal_within",
+		`{"endpoint":"e","seal_within":"-1h"}`:  "seal_within",
+		`{"endpoint":"e","on_overdue":"shrug"}`: "on overdue",
+		`{"endpoint":"e","canary":5}`:           "canary",
+		`{"endpoint":"e","key":"id"}`:           "key",
+		`{"endpoint":"e","sql":"SELECT 1","sql_source":"x"}`: "sql",
+	} {
+		b.Want("/runs/open", body, 422, want)
+	}
+	testenv.Same(t, b.Number(`SELECT count(*) FROM batchrun`), 0, "runs were opened")
+}
+
+// The commands in docs/api.md do what the page says.
+func TestTheCommandsOfThePage(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Start("name=pause-me")
+	page := testenv.Must(os.ReadFile(filepath.Join("..", "..", "..", "docs", "api.md")))(t)
+	blocks := regexp.MustCompile("(?s)```sh\n(.*?)```").FindAllStringSubmatch(string(page), -1)
+	if len(blocks) < 5 {
+		t.Fatalf("the page has only %d blocks of commands", len(blocks))
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
+	defer cancel()
+	for _, block := range blocks {
+		run := exec.CommandContext(ctx, "sh", "-e", "-c", block[1])
+		run.Env = append(os.Environ(), "TRANCHE="+b.URL, "NO_PROXY=*")
+		out, err := run.CombinedOutput()
+		testenv.Same(t, err, nil, "of\n%s%s\ninstall curl if it is missing", block[1], out)
+	}
 }

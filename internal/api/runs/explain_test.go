@@ -11,6 +11,8 @@ import (
 
 	"github.com/tranchehq/tranche/endpoints"
 	"github.com/tranchehq/tranche/endpoints/wire"
+	"github.com/tranchehq/tranche/internal/api"
+	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/apitest"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/workqueue"
@@ -147,7 +149,10 @@ func TestExplainAFlowWithoutQuestions(t *testing.T) {
 
 func TestExplainWithoutNATS(t *testing.T) {
 	t.Parallel()
-	e, ns := apitest.SetupOwnEngine(t)
+	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
+	e := apitest.SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
+	e.Ns = ns
+	e.Ready()
 	sent := e.Load("count", 100, nil)
 	e.Until(sent, "sent", health.NoListeners)
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

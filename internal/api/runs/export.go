@@ -416,10 +416,6 @@ type csvExport struct {
 	raw     bool // cells are not defused
 }
 
-func newCSVExport(out *bufio.Writer, table *exportTable, raw bool) *csvExport {
-	return &csvExport{out: out, table: table, raw: raw}
-}
-
 func (e *csvExport) begin() error {
 	if e.started {
 		return nil

@@ -32,11 +32,6 @@ func exportedItems() []*export.Item {
 	}
 }
 
-func exportAll(t *testing.T, format func(*bufio.Writer) exportWriter) []byte {
-	t.Helper()
-	return exportItems(t, exportedItems(), format)
-}
-
 func exportItems(t *testing.T, items []*export.Item, format func(*bufio.Writer) exportWriter) []byte {
 	t.Helper()
 	var text bytes.Buffer
@@ -61,12 +56,12 @@ func TestExportLines(t *testing.T) {
 		format func(*bufio.Writer) exportWriter
 		want   string
 	}{
-		"one column": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, codes, false) },
+		"one column": {func(w *bufio.Writer) exportWriter { return &csvExport{out: w, table: codes} },
 			"error_code\n\"\"\n\"\"\n\"\"\nBAD\n\"\"\n"},
-		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, plain, false) },
+		"csv": {func(w *bufio.Writer) exportWriter { return &csvExport{out: w, table: plain} },
 			"key,state,result,error_code,error_message,accepted\n'=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
 				"C,done,'-x,,,\nD,failed,,BAD,\"'@no;\",true\nE,missing,,,,\n"},
-		"raw": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, plain, true) },
+		"raw": {func(w *bufio.Writer) exportWriter { return &csvExport{out: w, table: plain, raw: true} },
 			"key,state,result,error_code,error_message,accepted\n=1+1,done,\"{\"\"a\"\":1}\",,,\nB,done,AAE=,,,\n" +
 				"C,done,-x,,,\nD,failed,,BAD,\"@no;\",true\nE,missing,,,,\n"},
 		"ndjson": {func(w *bufio.Writer) exportWriter { return newObjectExport(w, lines, nil) },
@@ -77,7 +72,7 @@ func TestExportLines(t *testing.T) {
 {"ordinal":4,"key":"E","state":"missing"}
 `},
 	} {
-		testenv.Same(t, string(exportAll(t, c.format)), c.want, "%s", name)
+		testenv.Same(t, string(exportItems(t, exportedItems(), c.format)), c.want, "%s", name)
 	}
 }
 
@@ -96,7 +91,7 @@ func TestExportToParquet(t *testing.T) {
 		Accepted     bool    `parquet:"accepted"`
 	}
 	table := &exportTable{columns: columnsIn(inParquet, false)}
-	file := exportAll(t, func(w *bufio.Writer) exportWriter { return newParquetTable(w, table) })
+	file := exportItems(t, exportedItems(), func(w *bufio.Writer) exportWriter { return newParquetTable(w, table) })
 	rows := testenv.Must(parquet.Read[parquetRow](bytes.NewReader(file), int64(len(file))))(t)
 	testenv.MustSame(t, len(rows), 5, "rows")
 	text := func(s string) *string { return &s }
@@ -208,7 +203,7 @@ func TestAColumnIsOneRow(t *testing.T) {
 	}{
 		"ndjson": {inLines, func(w *bufio.Writer, t *exportTable) exportWriter { return newObjectExport(w, t, nil) },
 			`"moon":"over k"`},
-		"csv": {inTables, func(w *bufio.Writer, t *exportTable) exportWriter { return newCSVExport(w, t, false) },
+		"csv": {inTables, func(w *bufio.Writer, t *exportTable) exportWriter { return &csvExport{out: w, table: t} },
 			",over k\n"},
 		"parquet": {inParquet, func(w *bufio.Writer, t *exportTable) exportWriter { return newParquetTable(w, t) }, "moon"},
 	} {

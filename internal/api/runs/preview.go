@@ -170,7 +170,11 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 		if len(out.Rows) < maxPreviewRows {
 			out.Rows = append(out.Rows, start.PreviewRow{Line: item.Line, Key: item.Key,
 				Payload: slices.Clone(item.Payload)})
-			out.Columns = addColumns(out.Columns, item.Payload)
+			for _, name := range intake.FieldNames(item.Payload) {
+				if len(out.Columns) < maxColumns && !slices.Contains(out.Columns, name) {
+					out.Columns = append(out.Columns, name)
+				}
+			}
 		}
 	}
 	if twins.items > 1 {
@@ -178,16 +182,11 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 	}
 	out.Schema = guess.Schema()
 	out.Warnings = append(out.Warnings, rows.Notes()...)
-	out.nameKey(rows.Key(), key)
-	return out, nil
-}
-
-func (p *Preview) nameKey(found, wanted string) {
-	p.KeyColumn = found
-	if wanted == "" && p.KeyColumn != "key" && p.KeyColumn != "id" {
-		p.Warnings = append(p.Warnings, fmt.Sprintf("keys are taken from the first column, %q, as there is no column "+
-			"called key or id", apicore.Echo(p.KeyColumn)))
+	if out.KeyColumn = rows.Key(); key == "" && out.KeyColumn != "key" && out.KeyColumn != "id" {
+		out.Warnings = append(out.Warnings, fmt.Sprintf("keys are taken from the first column, %q, as there is no column "+
+			"called key or id", apicore.Echo(out.KeyColumn)))
 	}
+	return out, nil
 }
 
 type duplicateFinder struct {
@@ -207,15 +206,6 @@ func (t *duplicateFinder) add(item *row.Item) (twice bool) {
 func (t *duplicateFinder) warning(item *row.Item, unit string) string {
 	return fmt.Sprintf("%s %d: key %q is on %s %d already; a start refuses that unless told to skip or to "+
 		"allow duplicates", unit, item.Line, apicore.Echo(item.Key), unit, t.first[item.Key])
-}
-
-func addColumns(columns []string, object []byte) []string {
-	for _, name := range intake.FieldNames(object) {
-		if len(columns) < maxColumns && !slices.Contains(columns, name) {
-			columns = append(columns, name)
-		}
-	}
-	return columns
 }
 
 func explainCut(err error) error {
@@ -314,7 +304,8 @@ func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 		}
 		if !tried.Existing { // not for an existing run
 			step.Chunk, step.Requests = tried.Steps[i].Chunk, tried.Steps[i].Requests
-			if oneByOne(spec) {
+			var settings gather.HTTP
+			if spec.Kind == workqueue.KindHTTP && json.Unmarshal(spec.Config, &settings) == nil && !settings.WholeChunk {
 				step.Requests = tried.Items
 			}
 		}
@@ -328,11 +319,6 @@ func (s *Starts) drySteps(ctx context.Context, specs []workqueue.StepSpec, tried
 		steps[i] = step
 	}
 	return steps, nil
-}
-
-func oneByOne(spec *workqueue.StepSpec) bool {
-	var settings gather.HTTP
-	return spec.Kind == workqueue.KindHTTP && json.Unmarshal(spec.Config, &settings) == nil && !settings.WholeChunk
 }
 
 func (s *Starts) answerDryRun(w http.ResponseWriter, r *http.Request, in *startInput) {

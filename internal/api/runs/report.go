@@ -221,7 +221,9 @@ func sendResult(w http.ResponseWriter, r *http.Request, key string, found *expor
 	h := w.Header()
 	h.Set("Content-Type", kind)
 	if kind == mimeBinary && found.ContentType != "" {
-		h.Set("Tranche-Content-Type", printable(found.ContentType))
+		printable := slices.DeleteFunc([]byte(apicore.Echo(found.ContentType)),
+			func(c byte) bool { return c < ' ' || c > '~' })
+		h.Set("Tranche-Content-Type", string(printable))
 	}
 	name := map[string]string{"filename": fileName(key) + extension}
 	h.Set("Content-Disposition", mime.FormatMediaType("attachment", name))
@@ -241,11 +243,6 @@ func fileName(key string) string {
 		return '_'
 	}, key)
 	return name[:min(len(name), most)]
-}
-
-func printable(text string) string {
-	clean := slices.DeleteFunc([]byte(apicore.Echo(text)), func(c byte) bool { return c < ' ' || c > '~' })
-	return string(clean)
 }
 
 type groupsInput struct {

@@ -258,9 +258,9 @@ func settingsOf(r *http.Request, in *startInput) (RunSettings, io.Reader, error)
 	}
 	parts := multipart.NewReader(r.Body, params["boundary"])
 	var settings RunSettings
-	part, err := namedPart(parts, PartRun)
-	if err != nil {
-		return settings, nil, err
+	part, err := parts.NextPart()
+	if err != nil || part.FormName() != PartRun {
+		return settings, nil, missingPart(PartRun)
 	}
 	if err := apicore.ReadJSON(part, maxSettings, "part run", &settings); err != nil {
 		return settings, nil, err
@@ -296,14 +296,6 @@ func (o onlyItems) Read(p []byte) (int, error) {
 	default:
 		return n, next
 	}
-}
-
-func namedPart(parts *multipart.Reader, name string) (io.Reader, error) {
-	part, err := parts.NextPart()
-	if err != nil || part.FormName() != name {
-		return nil, missingPart(name)
-	}
-	return part, nil
 }
 
 func missingPart(name string) error {

@@ -101,7 +101,7 @@ func TestFlatExport(t *testing.T) {
 		format func(*bufio.Writer) exportWriter
 		want   string
 	}{
-		"csv": {func(w *bufio.Writer) exportWriter { return newCSVExport(w, flatTable(), false) },
+		"csv": {func(w *bufio.Writer) exportWriter { return &csvExport{out: w, table: flatTable()} },
 			"tranche.key,name,result.n,balance,tranche.state,tranche.error_code,tranche.error_message,tranche.accepted," +
 				"result.n_,tranche.result\n" +
 				"+49,'=Ann,\"[1,2]\",12.50,done,,,,x,\nb,,,7,failed,NO,none,,,\nc,,,,done,,,,,[1]\n"},
@@ -130,7 +130,7 @@ func TestFieldsThatComeLater(t *testing.T) {
 	t.Parallel()
 	table := flatTable()
 	table.payload = map[string]bool{"name": true}
-	out := newCSVExport(bufio.NewWriter(io.Discard), table, false)
+	out := &csvExport{out: bufio.NewWriter(io.Discard), table: table}
 	testenv.Says(t, out.line(flatItems()[0]), "export again", "the error")
 	testenv.Says(t, table.choose([]string{"balance", "nope"}), `"nope"`, "the error")
 	testenv.Says(t, table.choose([]string{"name", "balance", "name"}), `"name" appears twice`, "the error")

@@ -43,7 +43,8 @@ func (d *demoStory) Run(ctx context.Context, term *cli.Console) error {
 	began := time.Now()
 	err := demo.Run(ctx, demo.Config{
 		Accounts: d.Accounts, PDFs: int(d.PDFs), Dir: d.Dir, Keep: d.Keep, Enter: d.person(term), Out: out,
-		Color: !term.JSON && d.colored(term),
+		Color: !term.JSON && (d.Color == "always" ||
+			d.Color == "auto" && os.Getenv("NO_COLOR") == "" && cli.IsTerminalOut(term)),
 	})
 	if err == nil && term.JSON {
 		err = term.Document(map[string]any{"equal": true, "seconds": time.Since(began).Seconds()})
@@ -56,10 +57,6 @@ func (d *demoStory) person(term *cli.Console) io.Reader {
 		return nil
 	}
 	return os.Stdin
-}
-
-func (d *demoStory) colored(term *cli.Console) bool {
-	return d.Color == "always" || d.Color == "auto" && os.Getenv("NO_COLOR") == "" && cli.IsTerminalOut(term)
 }
 
 type amount int

@@ -327,16 +327,14 @@ func (e *endpointsSet) warnIfUnknown(term *cli.Console, list []client.Endpoint) 
 func (e *endpointsSet) told(set *client.EndpointSetting) string {
 	concurrency := cmp.Or(cli.If(set.Concurrency > 0, "%v concurrent chunks in each instance", set.Concurrency),
 		"concurrency is left to its services")
+	namespaces := cmp.Or(cli.If(len(set.Namespaces) > 0, "namespaces %v", strings.Join(set.Namespaces, ", ")),
+		"all namespaces")
 	return cli.Join("; ", cli.If(e.Concurrency != nil, "%v, within seconds", concurrency),
 		cli.If(e.MaxInFlight != nil, "%v", budgetText(set.MaxInFlight)), cli.If(e.Rate != nil, "%v", rateLimitText(set.Rate)),
 		cli.If(e.RequestRate != nil, "%v", requestRateText(set.RequestRate)),
-		cli.If(len(e.Namespaces) > 0, "it may be used by %v", namespacesText(set.Namespaces)),
+		cli.If(len(e.Namespaces) > 0, "it may be used by %v", namespaces),
 		cli.If(e.ChunkCap != "", "requests may be of any size again"), cli.If(e.Breaker != "",
 			"its breaker stays closed for 10 minutes: items that fail use up their attempts"))
-}
-
-func namespacesText(names []string) string {
-	return cmp.Or(cli.If(len(names) > 0, "namespaces %v", strings.Join(names, ", ")), "all namespaces")
 }
 
 func budgetText(n int) string {

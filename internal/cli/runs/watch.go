@@ -46,7 +46,11 @@ func watch(ctx context.Context, term *cli.Console, cl *client.Client, ref string
 	case err != nil:
 		return err
 	}
-	return conclude(term, run)
+	err = cli.Say(term, conclusion)(run, nil)
+	if run.State == "cancelled" {
+		return cli.FailIf(true, cli.ExitCancelled, err)
+	}
+	return cli.FailIf(run.Failed > 0, cli.ExitFailed, err)
 }
 
 // follow polls the run and shows it until it ends, or waits for a decision and stays is false.
@@ -85,14 +89,6 @@ func follow(ctx context.Context, cl *client.Client, run *client.RunDocument, pro
 func passing(err error) bool {
 	var problem *client.ProblemError
 	return !errors.As(err, &problem) || problem.Status >= 500
-}
-
-func conclude(term *cli.Console, run client.RunDocument) error {
-	err := cli.Say(term, conclusion)(run, nil)
-	if run.State == "cancelled" {
-		return cli.FailIf(true, cli.ExitCancelled, err)
-	}
-	return cli.FailIf(run.Failed > 0, cli.ExitFailed, err)
 }
 
 func conclusion(run *client.RunDocument) string {

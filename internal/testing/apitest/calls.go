@@ -78,9 +78,7 @@ func (b *Bench) JSON(method, path, body string, status int, out any, header ...s
 	b.Helper()
 	header = append([]string{"Content-Type", ContentTypeOf(body), apicore.ActorHeader, "ann"}, header...)
 	code, text := b.Ask(method, api.Prefix+path, strings.NewReader(body), header...)
-	if code != status {
-		b.Fatalf("%s %s: %d %s; want %d", method, path, code, text, status)
-	}
+	testenv.MustSame(b, code, status, "%s %s: %s", method, path, text)
 	if out != nil {
 		if err := json.Unmarshal(text, out); err != nil {
 			b.Fatalf("%s %s: %v in %s", method, path, err, text)
@@ -151,13 +149,9 @@ func (b *Bench) Says(status int, path, body string, parts ...string) {
 func (b *Bench) wants(path, body string, status int, parts []string, header ...string) []byte {
 	b.Helper()
 	code, text := b.Ask(http.MethodPost, api.Prefix+path, strings.NewReader(body), header...)
-	if code != status {
-		b.Errorf("POST %s: %d %s; want %d", path, code, text, status)
-	}
+	testenv.Same(b, code, status, "POST %s: %s", path, text)
 	for _, part := range parts {
-		if !strings.Contains(string(text), part) {
-			b.Errorf("POST %s: %s; want %s in it", path, text, part)
-		}
+		testenv.Has(b, string(text), part, "POST %s", path)
 	}
 	return text
 }

@@ -20,7 +20,6 @@ import (
 	"github.com/tranchehq/tranche/endpoints/stream"
 	"github.com/tranchehq/tranche/internal/api"
 	"github.com/tranchehq/tranche/internal/buildinfo"
-	"github.com/tranchehq/tranche/internal/embedded"
 	"github.com/tranchehq/tranche/internal/testing/testenv"
 	"github.com/tranchehq/tranche/orchestrator"
 	"github.com/tranchehq/tranche/workqueue"
@@ -38,18 +37,7 @@ type Engine struct {
 
 func SetupEngine(t *testing.T) *Engine {
 	t.Helper()
-	return setupEngine(t, testenv.NATS(t))
-}
-
-// SetupOwnEngine is SetupEngine with a dedicated NATS server.
-func SetupOwnEngine(t *testing.T) (*Engine, *embedded.NATS) {
-	t.Helper()
-	ns := testenv.OwnNATS(t, embedded.NATSConfig{})
-	return setupEngine(t, ns), ns
-}
-
-func setupEngine(t *testing.T, ns testenv.Server) *Engine {
-	t.Helper()
+	ns := testenv.NATS(t)
 	e := SetupEngineOn(t, testenv.Conn(t, ns), api.Config{})
 	e.Ns = ns
 	e.Ready()
@@ -170,9 +158,7 @@ func (e *Engine) AnswersAll(groups []health.MissingGroup, missing int64) {
 			e.Errorf("the group says that it does not know: %+v", *g)
 		}
 	}
-	if sum != missing {
-		e.Errorf("the groups have %d items and %d are missing", sum, missing)
-	}
+	testenv.Same(e, sum, missing, "items of the groups")
 }
 
 // Until explains a run until a group has the reason and contains the texts, and returns it. What services report may
@@ -188,7 +174,6 @@ func (e *Engine) Until(
 			text := fmt.Sprintln(g.Who, g.Why, g.Next, g.Advice)
 			silent := func(want string) bool { return !strings.Contains(text, want) }
 			if g.Reason == reason && g.State == state && !slices.ContainsFunc(says, silent) {
-				e.Logf("%s\n%s: %s\n%s\n%s", last.Summary, g.Owner, g.Who, g.Why, g.Next)
 				return g
 			}
 		}

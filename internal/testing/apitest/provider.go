@@ -70,7 +70,10 @@ func NewProvider(t *testing.T) *Provider {
 		p.say(w, http.StatusOK, claims)
 	})
 	p.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if p.isAway() {
+		p.Mu.Lock()
+		away := p.away
+		p.Mu.Unlock()
+		if away {
 			w.WriteHeader(http.StatusBadGateway)
 			return
 		}
@@ -94,18 +97,10 @@ func (p *Provider) GoAway(away bool) {
 	p.away = away
 }
 
-func (p *Provider) isAway() bool {
-	p.Mu.Lock()
-	defer p.Mu.Unlock()
-	return p.away
-}
-
 func (p *Provider) say(w http.ResponseWriter, code int, doc any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(code)
-	if err := json.NewEncoder(w).Encode(doc); err != nil {
-		p.Error(err)
-	}
+	testenv.Same(p, json.NewEncoder(w).Encode(doc), nil, "write the answer")
 }
 
 // agree consents at the page of a login, and returns the code.
@@ -188,9 +183,7 @@ func (p *Provider) Signed(key *rsa.PrivateKey, header, claims map[string]any) st
 	text := p.Unsigned(header, claims)
 	sum := sha256.Sum256([]byte(text))
 	signature, err := rsa.SignPKCS1v15(rand.Reader, key, crypto.SHA256, sum[:])
-	if err != nil {
-		p.Error(err)
-	}
+	testenv.Same(p, err, nil, "sign")
 	return text + "." + Encoded(signature)
 }
 
@@ -198,9 +191,7 @@ func (p *Provider) Unsigned(header, claims map[string]any) string {
 	var parts [2]string
 	for i, part := range []any{header, claims} {
 		text, err := json.Marshal(part)
-		if err != nil {
-			p.Error(err)
-		}
+		testenv.Same(p, err, nil, "write a part")
 		parts[i] = Encoded(text)
 	}
 	return parts[0] + "." + parts[1]

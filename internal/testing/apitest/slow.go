@@ -83,10 +83,8 @@ func (b *Bench) Trickle(path, header, body string, piece int, pause time.Duratio
 	}()
 	defer close(answered)
 	testenv.NoError(b, conn.SetReadDeadline(time.Now().Add(longest)))
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // it waits for the connection's end
-	if err != nil {
-		b.Fatalf("%s: no one answers: %v", path, err)
-	}
+	//nolint:bodyclose // it waits for the connection's end
+	answer := testenv.Must(http.ReadResponse(bufio.NewReader(conn), nil))(b)
 	var read json.RawMessage
 	if err := json.NewDecoder(answer.Body).Decode(&read); err != nil { // the rest comes later
 		b.Errorf("%s: the answer %d ends early after %q: %v", path, answer.StatusCode, read, err)
@@ -130,22 +128,13 @@ func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, se
 		req := testenv.Must(http.NewRequestWithContext(b.Context(), method, at+api.Prefix+path, body))(b)
 		req.Header.Set("Authorization", "Bearer "+secret)
 		req.Header.Set("Content-Type", kind)
-		answer, err := transport.RoundTrip(req)
-		if err != nil {
-			b.Fatalf("%s by %s: %v", path, name, err)
-		}
+		answer := testenv.Must(transport.RoundTrip(req))(b)
 		defer func() { _ = answer.Body.Close() }()
-		if answer.ProtoMajor != major {
-			b.Errorf("%s by %s came by %s", path, name, answer.Proto)
-		}
+		testenv.Same(b, answer.ProtoMajor, major, "%s by %s: the version of HTTP", path, name)
 		if answer.Header.Get("Strict-Transport-Security") == "" {
 			b.Errorf("%s by %s may be asked without TLS the next time", path, name)
 		}
-		text, err := io.ReadAll(answer.Body)
-		if err != nil {
-			b.Errorf("%s by %s: %v", path, name, err)
-		}
-		return answer.StatusCode, string(text)
+		return answer.StatusCode, string(testenv.Must(io.ReadAll(answer.Body))(b))
 	}
 	run := "of-" + strings.NewReplacer("/", "-", ".", "-").Replace(name)
 	items := strings.NewReader(Three)
@@ -183,10 +172,7 @@ func (b *Bench) Unread(path, secret string) net.Conn {
 func (b *Bench) Answered(conn net.Conn) *Head {
 	b.Helper()
 	testenv.NoError(b, conn.SetReadDeadline(time.Now().Add(longest)))
-	answer, err := http.ReadResponse(bufio.NewReader(conn), nil) //nolint:bodyclose // that would read all of it
-	if err != nil {
-		b.Fatalf("no one answers: %v", err)
-	}
+	answer := testenv.Must(http.ReadResponse(bufio.NewReader(conn), nil))(b) //nolint:bodyclose // that would read all
 	return &Head{answer.StatusCode, answer.Header}
 }
 
@@ -197,15 +183,15 @@ func carried(b *Bench, req *http.Request) (*http.Response, error) {
 		if err != nil || !b.Gated || answer.StatusCode != http.StatusServiceUnavailable || time.Now().After(deadline) {
 			return answer, err
 		}
-		text, err := io.ReadAll(answer.Body)
+		read, err := io.ReadAll(answer.Body)
 		_ = answer.Body.Close() // it has been read
 		if err != nil {
 			return nil, err
 		}
-		answer.Body = io.NopCloser(bytes.NewReader(text))
-		next := req.Clone(req.Context())
+		answer.Body = io.NopCloser(bytes.NewReader(read))
+		next, text := req.Clone(req.Context()), string(read)
 		switch {
-		case !unlearnt(string(text)):
+		case !strings.Contains(text, "PostgreSQL does not answer") && !strings.Contains(text, "the request was interrupted"):
 			return answer, nil
 		case req.GetBody != nil:
 			if next.Body, err = req.GetBody(); err != nil {
@@ -219,19 +205,12 @@ func carried(b *Bench, req *http.Request) (*http.Response, error) {
 	}
 }
 
-// unlearnt reports whether an answer means that authentication timed out.
-func unlearnt(text string) bool {
-	return strings.Contains(text, "PostgreSQL does not answer") || strings.Contains(text, "the request was interrupted")
-}
-
 // Looked returns the answer of /health, once PostgreSQL answers within its time limit.
 func Looked(b *Bench) (text []byte) {
 	b.Helper()
 	Eventually(b.T, "PostgreSQL answers", func() bool {
 		code, answer := b.Ask(http.MethodGet, api.Prefix+"/health", nil)
-		if code != http.StatusOK {
-			b.Fatalf("%d %s", code, answer)
-		}
+		testenv.MustSame(b, code, http.StatusOK, "%s", answer)
 		text = answer
 		return !strings.Contains(string(text), `"kind":"`+string(store.Database)+`"`)
 	})

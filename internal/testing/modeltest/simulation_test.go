@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -375,4 +376,18 @@ func (s *simulation) at(step workqueue.Step, o workqueue.Ordinal) *told {
 		s.told[a] = &told{fatal: map[string]bool{}, faults: map[workqueue.SliceID]bool{}}
 	}
 	return s.told[a]
+}
+
+func TestMain(m *testing.M) { testenv.Main(m) }
+
+// elsewhere is a second endpoint.
+const elsewhere = "elsewhere"
+
+// bench has, in addition to what all tests of the store have, what those of this package need.
+type bench struct {
+	*storetest.Bench
+	fuse *fuse     // of the store's connections; nil outside of the simulation
+	past sync.Once // makes the place for a copy of the database
+	// countLeft is a statement that counts rows of a run, in all tables.
+	countLeft string
 }

@@ -181,9 +181,7 @@ func Request(endpoint string) start.LoadRequest {
 func (b *Bundle) Start(t *testing.T, req start.LoadRequest, n int) workqueue.RunID {
 	t.Helper()
 	loaded := testenv.Must(b.Node.Runs().Start(t.Context(), req, Items(n)))(t)
-	if loaded.Items != int64(n) {
-		t.Fatalf("loaded %d items of %d", loaded.Items, n)
-	}
+	testenv.MustSame(t, loaded.Items, int64(n), "items")
 	return loaded.Run
 }
 

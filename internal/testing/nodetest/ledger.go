@@ -104,9 +104,7 @@ func (l *Ledger) counts(run workqueue.RunID, generation int) map[int]int {
 func (l *Ledger) WantOnce(t *testing.T, run workqueue.RunID, items int) {
 	t.Helper()
 	counts := l.counts(run, 1)
-	if len(counts) != items {
-		t.Errorf("%d items were executed of %d", len(counts), items)
-	}
+	testenv.Same(t, len(counts), items, "executed items")
 	for item, n := range counts {
 		if n != 1 {
 			t.Errorf("item %d was executed %d times without a fault", item, n)
@@ -118,9 +116,7 @@ func (l *Ledger) WantOnce(t *testing.T, run workqueue.RunID, items int) {
 // wantBounded checks that every item was executed, and each execution belongs to a slice with its item (I5).
 func (b *Bundle) wantBounded(t *testing.T, l *Ledger, run workqueue.RunID, items int) {
 	t.Helper()
-	if n := len(l.counts(run, 1)); n != items {
-		t.Errorf("%d items were executed of %d", n, items)
-	}
+	testenv.Same(t, len(l.counts(run, 1)), items, "executed items")
 	var slices []workqueue.SliceID
 	var ordinals, times []int
 	l.mu.Lock()
@@ -135,9 +131,7 @@ func (b *Bundle) wantBounded(t *testing.T, l *Ledger, run workqueue.RunID, items
 		LEFT JOIN work_slice s ON s.id = u.slice AND s.block = u.ordinal / 8192`, slices, ordinals, times).
 		Scan(&stray, &often)
 	testenv.NoError(t, err)
-	if stray > 0 {
-		t.Errorf("%d executions were of items that no such slice held", stray)
-	}
+	testenv.Same(t, stray, 0, "executions of items that no such slice held")
 	if limit := 3; often > limit { // JetStream redelivers a request whose acknowledgement is lost
 		t.Errorf("an item was executed %d times for one slice", often)
 	}
@@ -146,14 +140,8 @@ func (b *Bundle) wantBounded(t *testing.T, l *Ledger, run workqueue.RunID, items
 // WantRight checks that each item of a run has its own result.
 func (b *Bundle) WantRight(t *testing.T, run workqueue.RunID, items int) {
 	t.Helper()
-	var right int
-	err := b.Pool.QueryRow(context.Background(), `
-		SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
-		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run).Scan(&right)
-	testenv.NoError(t, err)
-	if right != items {
-		t.Errorf("%d items of %d have the right result", right, items)
-	}
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM work_result p JOIN work_queue q USING (run_id, ordinal)
+		WHERE run_id = $1 AND convert_from(p.result, 'utf8')::json->>'of' = q.item_key`, run), items, "right results")
 }
 
 // WantSound waits for a run to complete, and checks everything known from outside.

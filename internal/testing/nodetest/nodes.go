@@ -66,15 +66,10 @@ func (b *Bundle) Join(t *testing.T, store *database.DB, nc *nats.Conn, cfg orche
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- node.Run(ctx) }()
-	var stopped bool
-	m := &Member{Node: node, Leave: cancel, Stop: func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
+	m := &Member{Node: node, Leave: cancel, Stop: sync.OnceValue(func() error {
 		cancel()
 		return <-ended
-	}}
+	})}
 	t.Cleanup(func() { _ = m.Stop() })
 	WantReady(t, node)
 	return m
@@ -111,9 +106,7 @@ func (b *Bundle) Buried(t *testing.T, n int) []deadletter.DeadLetter {
 	t.Helper()
 	Until(t, "the letters are buried", func() bool { return len(b.Letters(t)) >= n })
 	all := b.Letters(t)
-	if len(all) != n {
-		t.Fatalf("%d letters are buried; want %d", len(all), n)
-	}
+	testenv.MustSame(t, len(all), n, "buried letters")
 	return all
 }
 
@@ -171,10 +164,11 @@ func (b *Bundle) Through(t *testing.T, idle time.Duration) (*database.DB, *teste
 type Doomed struct {
 	*orchestrator.Node // once started
 
+	Crash func()
+
 	store   *database.DB
 	nc      *nats.Conn
 	ctx     context.Context // ends with the crash
-	crash   func()
 	crashed chan struct{}
 }
 
@@ -186,7 +180,7 @@ func (b *Bundle) Doom(t *testing.T) *Doomed {
 	d.nc, toNATS = testenv.DialThrough(t, b.NS)
 	ctx, cancel := context.WithCancel(context.Background())
 	d.ctx = ctx
-	d.crash = sync.OnceFunc(func() {
+	d.Crash = sync.OnceFunc(func() {
 		toDatabase.Cut()
 		toNATS.Cut()
 		cancel()
@@ -201,18 +195,16 @@ func (d *Doomed) Start(t *testing.T, point string, n int, cfg orchestrator.Confi
 	own := Config(t)
 	own.Grace, own.ClaimSlices, own.RecordBatch, own.LocalWorkers = 10*time.Millisecond, 4, 2, 4
 	own.Locals, own.LeaseTTL = cfg.Locals, cfg.LeaseTTL
-	own.Faults = fault.At(point, n, d.crash)
+	own.Faults = fault.At(point, n, d.Crash)
 	d.Node = testenv.Must(orchestrator.New(d.store, d.nc, own))(t)
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		_ = d.Run(d.ctx) // its session cannot be ended any more
 	}()
-	t.Cleanup(func() { d.crash(); <-ended })
+	t.Cleanup(func() { d.Crash(); <-ended })
 	WantReady(t, d.Node)
 }
-
-func (d *Doomed) Crash() { d.crash() }
 
 func (d *Doomed) Dead() bool { return d.ctx.Err() != nil }
 

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"testing"
 	"time"
@@ -80,9 +79,7 @@ func (b *Bench) Stretch(table, column string, since time.Time, least time.Durati
 	n := b.Number(fmt.Sprintf(`WITH put AS (UPDATE %s SET %[2]s = %[2]s + interval '1 hour' WHERE %[2]s >= $1
 		RETURNING 1) SELECT count(*) FROM put`, pgx.Identifier{table}.Sanitize(), pgx.Identifier{column}.Sanitize()),
 		since.Add(least))
-	if n != 1 {
-		b.Errorf("%s is %s after what set it, or more, in %d rows of %s; want 1", column, least, n, table)
-	}
+	testenv.Same(b, n, 1, "rows of %s in which %s is %s after what set it, or more", table, column, least)
 }
 
 // Exec runs a statement as the superuser.
@@ -146,9 +143,7 @@ func (b *Bench) LoadKeys(req start.LoadRequest, all ...string) workqueue.RunID {
 	b.Helper()
 	req.Session = b.Session
 	loaded := testenv.Must(start.New(b.Store).Load(b.Context(), req, Keys(all...)))(b)
-	if loaded.Items != int64(len(all)) {
-		b.Fatalf("loaded %d items of %d", loaded.Items, len(all))
-	}
+	testenv.MustSame(b, loaded.Items, int64(len(all)), "items")
 	return loaded.Run
 }
 
@@ -164,9 +159,7 @@ func (b *Bench) ClaimRequest(run workqueue.RunID, most int) dispatch.ClaimReques
 func (b *Bench) One(run workqueue.RunID) workqueue.Slice {
 	b.Helper()
 	claimed := b.Claim(run, 1)
-	if len(claimed) != 1 {
-		b.Fatalf("claimed %d slices, want 1: %s", len(claimed), b.Dump(run))
-	}
+	testenv.MustSame(b, len(claimed), 1, "claimed slices")
 	return claimed[0]
 }
 
@@ -271,9 +264,7 @@ func (b *Bench) Completions(run workqueue.RunID) []int {
 
 func (b *Bench) WantCompletions(run workqueue.RunID, want ...int) {
 	b.Helper()
-	if got := b.Completions(run); !slices.Equal(got, want) {
-		b.Errorf("completion events of generations %v; want %v", got, want)
-	}
+	testenv.SameList(b, b.Completions(run), want, "generations with completion events")
 }
 
 func (b *Bench) Dump(run workqueue.RunID) (text string) {

@@ -2,9 +2,7 @@ package storetest
 
 import (
 	"encoding/json"
-	"errors"
 	"io"
-	"strings"
 	"testing"
 	"time"
 
@@ -55,14 +53,9 @@ func (b *Bench) Events(run workqueue.RunID) []string {
 // WantRefused wants a StateError with all these texts.
 func (b *Bench) WantRefused(err error, parts ...string) {
 	b.Helper()
-	if _, ok := errors.AsType[*workqueue.StateError](err); !ok {
-		b.Errorf("%v; want a StateError", err)
-		return
-	}
+	refused := testenv.As[*workqueue.StateError](b, err, "the refusal")
 	for _, part := range parts {
-		if !strings.Contains(err.Error(), part) {
-			b.Errorf("the refusal %q does not say %q", err, part)
-		}
+		testenv.Has(b, refused.Error(), part, "the refusal")
 	}
 }
 
@@ -96,9 +89,7 @@ func (b *Bench) Correct(run workqueue.RunID, payload string, keys ...string) red
 func (b *Bench) WantSaid(err error, parts ...string) {
 	b.Helper()
 	for _, part := range parts {
-		if err == nil || !strings.Contains(err.Error(), part) {
-			b.Errorf("got %v; want it to say %s", err, part)
-		}
+		testenv.Says(b, err, part, "the error")
 	}
 }
 
@@ -143,15 +134,13 @@ func (b *Bench) Ended(n int, ago time.Duration) workqueue.RunID {
 	return run
 }
 
-// Hourly is the rule of the tests' schedules: whole hours.
-func Hourly(_ json.RawMessage, after time.Time) (*time.Time, error) {
-	return new(after.UTC().Truncate(time.Hour).Add(time.Hour)), nil
-}
-
 func (b *Bench) ApplySchedule(name, spec string) workqueue.AppliedDocument {
 	b.Helper()
 	applied, err := schedule.New(b.Store).ApplySchedule(b.Context(), schedule.Text{
-		Document: workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: spec}, Zone: "UTC", Next: Hourly,
+		Document: workqueue.Document{Name: name, Spec: json.RawMessage(spec), Source: spec}, Zone: "UTC",
+		Next: func(_ json.RawMessage, after time.Time) (*time.Time, error) {
+			return new(after.UTC().Truncate(time.Hour).Add(time.Hour)), nil
+		},
 	}, "ann")
 	testenv.NoError(b, err)
 	return applied

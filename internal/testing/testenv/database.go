@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"net/url"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -17,7 +16,6 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 
 	"github.com/tranchehq/tranche/internal/embedded"
-	"github.com/tranchehq/tranche/migrations"
 )
 
 const (
@@ -64,9 +62,7 @@ func database(t testing.TB, template string) string {
 	name, url, err := shared.clone(t.Context(), template)
 	NoError(t, err)
 	t.Cleanup(func() {
-		if err := shared.drop(context.Background(), name); err != nil {
-			t.Errorf("drop the test's database: %v", err)
-		}
+		Same(t, shared.drop(context.Background(), name), nil, "drop the test's database")
 	})
 	return url
 }
@@ -74,10 +70,7 @@ func database(t testing.TB, template string) string {
 // Connect returns a pool on the database at url, closed when the test ends.
 func Connect(t testing.TB, url string) *pgxpool.Pool {
 	t.Helper()
-	pool, err := connect(url, nil)
-	if err != nil {
-		t.Fatalf("connect to the test's database: %v", err)
-	}
+	pool := Must(connect(url, nil))(t)
 	t.Cleanup(pool.Close)
 	return pool
 }
@@ -155,20 +148,16 @@ func StopClock(t testing.TB, pool *pgxpool.Pool, at time.Time) {
 	moveClock(t, pool, stopClock, at)
 }
 
-// undefined returns the error codes of a missing schema and a missing table.
-func undefined() []string { return []string{"3F000", "42P01"} }
-
 func moveClock(t testing.TB, pool *pgxpool.Pool, move string, to any) {
 	t.Helper()
 	_, err := pool.Exec(t.Context(), move, to)
-	if said, is := errors.AsType[*pgconn.PgError](err); is && slices.Contains(undefined(), said.Code) { // the first move
+	said, is := errors.AsType[*pgconn.PgError](err)
+	if is && (said.Code == "3F000" || said.Code == "42P01") { // the first move: no such schema, or no such table
 		if _, err = pool.Exec(t.Context(), clockIs); err == nil {
 			_, err = pool.Exec(t.Context(), move, to)
 		}
 	}
-	if err != nil {
-		t.Fatalf("move the clock of the test's database: %v", err)
-	}
+	NoError(t, err)
 }
 
 // Serving returns the URL of a [Database] for a role with only the rights of `tranche migrate --grant`.
@@ -187,13 +176,9 @@ func Role(t testing.TB, database, attributes string) (name, at string) {
 		ctx := context.Background()
 		_, dropped := admin.Exec(ctx, "DROP OWNED BY "+name+" CASCADE")
 		_, gone := admin.Exec(ctx, "DROP ROLE "+name)
-		if err := errors.Join(dropped, gone, admin.Close(ctx)); err != nil {
-			t.Errorf("drop role %s: %v", name, err)
-		}
+		Same(t, errors.Join(dropped, gone, admin.Close(ctx)), nil, "drop role %s", name)
 	})
-	if _, err := admin.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN PASSWORD '"+name+"' "+attributes); err != nil {
-		t.Fatalf("create role %s: %v", name, err)
-	}
+	Must(admin.Exec(t.Context(), "CREATE ROLE "+name+" LOGIN PASSWORD '"+name+"' "+attributes))(t)
 	return name, Must(as(database, name))(t)
 }
 
@@ -209,13 +194,6 @@ func as(database, role string) (string, error) {
 
 // servingRole has only the rights of `tranche migrate --grant`.
 const servingRole = "tranche_serving"
-
-// grantServing makes the role that serves. PostgreSQL 14 also lets every role create tables.
-func grantServing(ctx context.Context, database string) error {
-	err := execute(ctx, database, `REVOKE CREATE ON SCHEMA public FROM PUBLIC;
-		CREATE ROLE `+servingRole+` LOGIN PASSWORD '`+servingRole+`'`)
-	return errors.Join(err, migrations.Grant(ctx, database, servingRole))
-}
 
 func execute(ctx context.Context, database, sql string) error {
 	admin, err := pgx.Connect(ctx, database)

@@ -107,11 +107,7 @@ func Pool(t testing.TB) *pgxpool.Pool {
 func Pools(t testing.TB) (admin, serving *pgxpool.Pool) {
 	t.Helper()
 	l := Must(shared.lease(t.Context()))(t)
-	t.Cleanup(func() {
-		if err := shared.giveBack(l, !t.Failed()); err != nil {
-			t.Errorf("give the test's database back: %v", err)
-		}
-	})
+	t.Cleanup(func() { Same(t, shared.giveBack(l, !t.Failed()), nil, "give the test's database back") })
 	return l.admin, l.serving
 }
 

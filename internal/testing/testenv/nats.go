@@ -37,9 +37,7 @@ func NATS(t testing.TB) *Account {
 	t.Helper()
 	account := Must(sharedNATS.account())(t)
 	t.Cleanup(func() {
-		if err := errors.Join(account.DisableJetStream(), os.RemoveAll(sharedNATS.store(account))); err != nil {
-			t.Errorf("test environment: %v", err)
-		}
+		Same(t, errors.Join(account.DisableJetStream(), os.RemoveAll(sharedNATS.store(account))), nil, "clear the account")
 	})
 	return &Account{account, sharedNATS.server}
 }
@@ -117,9 +115,7 @@ func OwnNATS(t testing.TB, config embedded.NATSConfig) *embedded.NATS {
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), stopTimeout)
 		defer cancel()
-		if err := ns.Stop(ctx); err != nil {
-			t.Errorf("test environment: %v", err)
-		}
+		Same(t, ns.Stop(ctx), nil, "stop NATS")
 	})
 	return ns
 }
@@ -161,10 +157,7 @@ func Dial(t testing.TB, url string, options ...nats.Option) *nats.Conn {
 		nats.ReconnectJitter(0, 0), nats.Timeout(stopTimeout),
 		nats.ErrorHandler(func(*nats.Conn, *nats.Subscription, error) {}), // otherwise it prints them
 	}, options...)
-	nc, err := nats.Connect(url, options...)
-	if err != nil {
-		t.Fatalf("connect to NATS at %s: %v", url, err)
-	}
+	nc := Must(nats.Connect(url, options...))(t)
 	t.Cleanup(nc.Close)
 	return nc
 }
@@ -175,9 +168,7 @@ func Dir(t testing.TB) string {
 	t.Helper()
 	dir := Must(clusterDir())(t)
 	t.Cleanup(func() {
-		if err := os.RemoveAll(dir); err != nil {
-			t.Errorf("test environment: %v", err)
-		}
+		Same(t, os.RemoveAll(dir), nil, "clear the server's directory")
 	})
 	return dir
 }
@@ -220,19 +211,14 @@ func NATSByConfig(t testing.TB, config string) *GuardedNATS {
 // Reload reloads another configuration, as on a SIGHUP.
 func (g *GuardedNATS) Reload(t testing.TB, config string) {
 	t.Helper()
-	if err := g.server.ReloadOptions(g.options(t, config)); err != nil {
-		t.Fatalf("test environment: reload NATS: %v", err)
-	}
+	NoError(t, g.server.ReloadOptions(g.options(t, config)))
 }
 
 func (g *GuardedNATS) options(t testing.TB, config string) *server.Options {
 	t.Helper()
 	file := filepath.Join(g.dir, "nats.conf")
 	NoError(t, os.WriteFile(file, []byte(config), 0o600))
-	opts, err := server.ProcessConfigFile(file)
-	if err != nil {
-		t.Fatalf("test environment: the NATS configuration: %v", err)
-	}
+	opts := Must(server.ProcessConfigFile(file))(t)
 	opts.Host, opts.Port, opts.StoreDir = "127.0.0.1", g.port, filepath.Join(g.dir, "store")
 	opts.NoSigs, opts.NoLog = true, true
 	patience := stopTimeout.Seconds()

@@ -43,10 +43,7 @@ const (
 // NewProxy forwards to target, a host:port or the path of a unix socket, until the test ends.
 func NewProxy(t testing.TB, target string) *Proxy {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("start proxy to %s: %v", target, err)
-	}
+	listener := Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	p := &Proxy{
 		listener: listener, ctx: ctx, cancel: cancel, target: target,

@@ -23,9 +23,11 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"time"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/trace"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -51,20 +53,15 @@ const (
 	KeyErrors     = attribute.Key("tranche.errors") // error slots
 )
 
-// reason is the code of an error. Its message may quote items; it is in the run.
-func reason(err error) string {
-	if slot, ok := errors.AsType[*wire.SlotError](err); ok {
-		return slot.Code
-	}
-	return "the handler failed"
-}
-
 // Spans returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers.
 func Spans(provider trace.TracerProvider) endpoints.Wrapper {
 	tracer := provider.Tracer(Name)
 	return func(ctx context.Context, w *endpoints.Work, next func(context.Context) error) error {
-		header := w.Header()
-		ctx, span := tracer.Start(Extract(ctx, wire.TraceOfHeader(header)), spanName(w),
+		name := w.Endpoint()
+		if w.Stage() > 0 {
+			name = fmt.Sprintf("%s stage %d", name, w.Stage())
+		}
+		ctx, span := tracer.Start(Extract(ctx, wire.TraceOfHeader(w.Header())), name,
 			trace.WithSpanKind(trace.SpanKindConsumer))
 		defer span.End() // also when next panics
 		if span.IsRecording() {
@@ -78,18 +75,15 @@ func Spans(provider trace.TracerProvider) endpoints.Wrapper {
 		if span.IsRecording() {
 			span.SetAttributes(KeyErrors.Int(w.Errors()))
 			if err != nil {
-				span.SetStatus(codes.Error, reason(err))
+				code := "the handler failed" // the message may quote items; it is in the run
+				if slot, ok := errors.AsType[*wire.SlotError](err); ok {
+					code = slot.Code
+				}
+				span.SetStatus(codes.Error, code)
 			}
 		}
 		return err
 	}
-}
-
-func spanName(w *endpoints.Work) string {
-	if w.Stage() > 0 {
-		return fmt.Sprintf("%s stage %d", w.Endpoint(), w.Stage())
-	}
-	return w.Endpoint()
 }
 
 func attributes(w *endpoints.Work) []attribute.KeyValue {
@@ -153,4 +147,44 @@ func Extract(ctx context.Context, t wire.Trace) context.Context {
 		config.TraceState = state
 	}
 	return trace.ContextWithRemoteSpanContext(ctx, trace.NewSpanContext(config))
+}
+
+// Names of the instruments and an attribute.
+const (
+	Requests = "tranche.service.request.duration" // histogram, seconds: a chunk or flow stage in the handler
+	Items    = "tranche.service.items"            // counter: items handled
+
+	// KeyOutcome is done, failed (an error slot) or open (left out, or moved to a later stage).
+	KeyOutcome = attribute.Key("tranche.outcome")
+)
+
+// Metrics returns a wrapper for endpoints.Config.Wrap; put it first to include other wrappers. It returns an error if
+// the provider rejects the instruments.
+func Metrics(provider metric.MeterProvider) (endpoints.Wrapper, error) {
+	meter := provider.Meter(Name)
+	took, err := meter.Float64Histogram(Requests, metric.WithUnit("s"),
+		metric.WithDescription("Time of a request in the handler"),
+		metric.WithExplicitBucketBoundaries(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300))
+	if err != nil {
+		return nil, err
+	}
+	items, err := meter.Int64Counter(Items, metric.WithUnit("{item}"),
+		metric.WithDescription("Handled items, by outcome"))
+	if err != nil {
+		return nil, err
+	}
+	return func(ctx context.Context, w *endpoints.Work, next func(context.Context) error) error {
+		began, all, errorsBefore := time.Now(), len(w.Items()), w.Errors()
+		defer func() { // also when next panics
+			of := KeyEndpoint.String(w.Endpoint())
+			took.Record(ctx, time.Since(began).Seconds(), metric.WithAttributes(of))
+			failed, open := w.Errors()-errorsBefore, len(w.Items())
+			for outcome, n := range map[string]int{"failed": failed, "open": open, "done": all - failed - open} {
+				if n > 0 {
+					items.Add(ctx, int64(n), metric.WithAttributes(of, KeyOutcome.String(outcome)))
+				}
+			}
+		}()
+		return next(ctx)
+	}, nil
 }
