@@ -96,11 +96,11 @@ func TestDoctorChecksCollectors(t *testing.T) {
 	}
 	for _, way := range []struct{ says, breaks, fixes string }{
 		{
-			"count what is not there", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
+			"count what does not exist", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
 			`UPDATE collector_key SET parked = parked - 1 WHERE key = 'a'`,
 		},
 		{
-			"count what is not there", `UPDATE collector_op SET key = 'c' WHERE op_id = '4'`,
+			"count what does not exist", `UPDATE collector_op SET key = 'c' WHERE op_id = '4'`,
 			`UPDATE collector_op SET key = 'b' WHERE op_id = '4'`,
 		},
 		{
