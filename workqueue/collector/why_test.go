@@ -87,9 +87,9 @@ func TestDoctorChecksCollectors(t *testing.T) {
 		t.Fatalf("it found %v in what is whole", report.Violations)
 	}
 	for _, way := range []struct{ says, breaks, fixes string }{
-		{"count what is not there", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
+		{"count what does not exist", `UPDATE collector_key SET parked = parked + 1 WHERE key = 'a'`,
 			`UPDATE collector_key SET parked = parked - 1 WHERE key = 'a'`},
-		{"count what is not there", `UPDATE collector_op SET key = 'c' WHERE op_id = '4'`,
+		{"count what does not exist", `UPDATE collector_op SET key = 'c' WHERE op_id = '4'`,
 			`UPDATE collector_op SET key = 'b' WHERE op_id = '4'`},
 		{"without an operation", `INSERT INTO collector_key (collector, key_version, key, untried)
 				SELECT id, 1, 'd', 0 FROM collector`, `DELETE FROM collector_key WHERE key = 'd'`},
