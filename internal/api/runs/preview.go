@@ -168,8 +168,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			out.Warnings = append(out.Warnings, twins.warning(&item, unit))
 		}
 		if len(out.Rows) < maxPreviewRows {
-			out.Rows = append(out.Rows, start.PreviewRow{Line: item.Line, Key: item.Key,
-				Payload: slices.Clone(item.Payload)})
+			out.Rows = append(out.Rows, start.PreviewRow{Line: item.Line, Key: item.Key, Payload: slices.Clone(item.Payload)})
 			out.Columns = addColumns(out.Columns, item.Payload)
 		}
 	}

@@ -43,8 +43,7 @@ func TestALargeWorkbookIsInAFile(t *testing.T) {
 	}
 	room := intake.NewRoom(3*excelize.StreamChunkSize/2, nil)
 	for range 2 { // what the first took is given back
-		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: columnsIn(inTables, false)}, dir,
-			room)
+		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: columnsIn(inTables, false)}, dir, room)
 		testenv.NoError(t, err)
 		item := export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
 		for range excelize.StreamChunkSize / len(item.Key) {
