@@ -26,9 +26,7 @@ func TestPullsByHand(t *testing.T) {
 	testenv.NoError(t, err)
 	inbox := nc.NewInbox()
 	sub := testenv.Must(nc.SubscribeSync(inbox))(t)
-	next := func() *nats.Msg {
-		return testenv.Must(sub.NextMsg(patience))(t)
-	}
+	next := func() *nats.Msg { return testenv.Must(sub.NextMsg(patience))(t) }
 	body := []byte(`{"batch":2,"expires":1000000000,"max_bytes":2000000}`)
 	testenv.NoError(t, nc.PublishRequest("$JS.API.CONSUMER.MSG.NEXT.TRANCHE_WORK.accounts", inbox, body))
 	if work := next(); work.Subject != "tranche.work.accounts" || !strings.HasPrefix(work.Reply, "$JS.ACK.") {
