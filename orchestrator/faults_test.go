@@ -144,8 +144,7 @@ func TestRunSurvivesPartitions(t *testing.T) {
 			session := cut.Session() // not the first one, perhaps, on a slow machine
 			if tc.database != nil {
 				nodetest.Until(t, "the session is over", func() bool {
-					return b.Number(t, `SELECT count(*) FROM node_session WHERE id = $1 AND expires_at <= tranche_now()`,
-						session) == 1
+					return b.Number(t, `SELECT count(*) FROM node_session WHERE id = $1 AND expires_at <= tranche_now()`, session) == 1
 				})
 			}
 			b.Outcome(t, run, 1)

@@ -246,9 +246,7 @@ func TestDoctorChecksTrackers(t *testing.T) {
 		}))
 		return id
 	}
-	diagnose := func() doctor.Report {
-		return testenv.Must(doctor.New(b.Store).Doctor(ctx))(t)
-	}
+	diagnose := func() doctor.Report { return testenv.Must(doctor.New(b.Store).Doctor(ctx))(t) }
 	ways := map[string]string{
 		"groups that the batch":     `UPDATE tracker_batch SET groups = groups + 1 WHERE id = $1`,
 		"groups with pending items": `UPDATE tracker_batch SET open_groups = 1 WHERE id = $1`,

@@ -93,8 +93,7 @@ func TestAPodOfTheChartIsProbedAndCalled(t *testing.T) {
 	} {
 		testenv.Same(t, ask(api, "/api/v1/runs", host), want, "a call for %s is answered", host)
 	}
-	testenv.Same(t, ask(api, "/metrics", pod), http.StatusUnauthorized,
-		"metrics of the API without a token are answered")
+	testenv.Same(t, ask(api, "/metrics", pod), http.StatusUnauthorized, "metrics of the API without a token are answered")
 	testenv.Must(s.End(t))(t)
 }
 

@@ -344,8 +344,7 @@ func TestServeNamesAFullDisk(t *testing.T) {
 		return code == 503 && strings.Contains(text, "PostgreSQL's disk is full")
 	})
 	b := &bench{T: t, url: where}
-	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), cli.ExitUnreachable,
-		"disk is full")
+	b.want(b.pipe(people, "run", "start", "--endpoint", "echo", "--items", "-"), cli.ExitUnreachable, "disk is full")
 	testenv.Must(pool.Exec(t.Context(), `DROP TRIGGER full_disk ON node_session`))(t)
 	eventually(t, "it continues by itself", func() bool { code, _ := readyz(t, where); return code == 200 })
 	if took, err := s.End(t); err != nil || took > soon {

@@ -124,8 +124,7 @@ func TestLoginsAreThrottled(t *testing.T) {
 	testenv.Same(t, try("[2001:db8::1]:80", secret).StatusCode, http.StatusOK, "the login from a third address")
 	testenv.Same(t, try("2001:db8::2", secret).StatusCode, http.StatusTooManyRequests, "the sixth login in all")
 	// Whoever connects without a proxy is not believed.
-	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{proxies}},
-		access.Config{Throttle: limits})
+	b.LockedWith(api.Config{TrustedProxies: []netip.Prefix{proxies}}, access.Config{Throttle: limits})
 	for i := range 4 {
 		code := try(fmt.Sprintf("192.0.2.%d", i), access.NewSecret()).StatusCode
 		testenv.Same(t, (code == http.StatusTooManyRequests), (i == 3),

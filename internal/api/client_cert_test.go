@@ -83,8 +83,7 @@ func TestClientCertificates(t *testing.T) {
 		api.Config{Access: gate, Certificates: clients, SecureCookies: true,
 			TrustedProxies: []netip.Prefix{netip.MustParsePrefix("127.0.0.2/32")}}))(t)
 	listener := testenv.Must(api.Listen(t.Context(), "127.0.0.1:0",
-		api.Exposure{Auth: true, TLSCert: caFile, TLSKey: caKey,
-			ClientCA: clients.Pool}))(t)
+		api.Exposure{Auth: true, TLSCert: caFile, TLSKey: caKey, ClientCA: clients.Pool}))(t)
 	testenv.Keep(t, t.Errorf, "the server", func(ctx context.Context) error {
 		return server.Serve(ctx, listener, time.Minute)
 	})

@@ -127,8 +127,7 @@ func (s *collectorRoutes) getCollector(ctx context.Context, name string) (collec
 func (s *collectorRoutes) whoIsAway(ctx context.Context, endpoint string) []collector.CollectorReason {
 	if !s.NC.IsConnected() {
 		return []collector.CollectorReason{{Code: "nats_unreachable",
-			Text: "this node cannot reach NATS; it reconnects " +
-				"automatically as soon as NATS answers"}}
+			Text: "this node cannot reach NATS; it reconnects automatically as soon as NATS answers"}}
 	}
 	listeners, err := wire.Discover(ctx, s.NC, apicore.ListenWait)
 	if err != nil || slices.ContainsFunc(listeners, func(l wire.Listener) bool { return l.Endpoint == endpoint }) {

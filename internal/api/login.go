@@ -294,8 +294,7 @@ func (s *adminRoutes) endOIDC(w http.ResponseWriter, r *http.Request) {
 func (s *adminRoutes) vouched(r *http.Request, login *access.Attempt) (access.Identity, error) {
 	query := r.URL.Query()
 	if says := query.Get("error"); says != "" {
-		return access.Identity{}, &access.DeniedError{Why: "the identity provider says " +
-			apicore.Echo(says)}
+		return access.Identity{}, &access.DeniedError{Why: "the identity provider says " + apicore.Echo(says)}
 	}
 	return s.config.OIDC.Finish(r.Context(), login, query.Get("code"))
 }

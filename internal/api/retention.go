@@ -73,8 +73,7 @@ leaves the lists first; its rows are then deleted in small pieces.`
 )
 
 func (s *adminRoutes) registerRetention(api huma.API) {
-	apicore.Register(s.Core, api, apicore.Get("show-retention", "/retention", "How long data is kept"),
-		s.showRetention)
+	apicore.Register(s.Core, api, apicore.Get("show-retention", "/retention", "How long data is kept"), s.showRetention)
 	apicore.Register(s.Core, api, apicore.Previewed(apicore.FourEyes("retention", apicore.ByAdmin(huma.Operation{
 		OperationID: "set-retention", Method: http.MethodPut, Path: "/retention/{kind}",
 		Summary: "Set the limits of a kind", Description: setRetentionText,
@@ -173,8 +172,7 @@ func (r *RetentionSettings) limits() (l retention.Limits, err error) {
 		return l, apicore.BadInput(`there is no limit, and everything would be kept permanently; give age, max_count or ` +
 			`max_bytes, or "keep_all": true if that is what is meant`)
 	case r.KeepAll && !l.None():
-		return l, apicore.BadInput("keep_all is true, but a limit is given (" + l.String() +
-			"); leave one of them out")
+		return l, apicore.BadInput("keep_all is true, but a limit is given (" + l.String() + "); leave one of them out")
 	}
 	return l, nil
 }

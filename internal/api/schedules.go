@@ -423,8 +423,7 @@ func (s *scheduleRoutes) checkScheduleItems(
 		_, err = s.config.Connections.Source(items.SQL.Source)
 	}
 	if err != nil {
-		return []string{fmt.Sprintf("items: the run of %s would fail: %s",
-			due.UTC().Format(time.RFC3339), err)}, nil
+		return []string{fmt.Sprintf("items: the run of %s would fail: %s", due.UTC().Format(time.RFC3339), err)}, nil
 	}
 	return nil, nil
 }

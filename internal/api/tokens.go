@@ -195,8 +195,7 @@ func pinToken(db *database.DB) func(context.Context, *rotateTokenInput) (any, er
 func (s *adminRoutes) rotateToken(ctx context.Context, in *rotateTokenInput) (CreatedToken, error) {
 	overlap, err := time.ParseDuration(cmp.Or(in.Body.Overlap, DefaultOverlap.String()))
 	if err != nil {
-		err = apicore.BadInput("overlap is " + strconv.Quote(apicore.Echo(in.Body.Overlap)) +
-			"; write it like 24h")
+		err = apicore.BadInput("overlap is " + strconv.Quote(apicore.Echo(in.Body.Overlap)) + "; write it like 24h")
 	}
 	if err := cmp.Or(err, CheckOverlap(overlap)); err != nil {
 		return CreatedToken{}, err

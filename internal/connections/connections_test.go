@@ -141,9 +141,7 @@ func TestShortSecretsAreWords(t *testing.T) {
 func TestSecretsAreReadAgain(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "token")
-	write := func(text string) {
-		testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-	}
+	write := func(text string) { testenv.NoError(t, os.WriteFile(path, []byte(text), 0o600)) }
 	write("first-one")
 	c := testenv.Must(Parse(path, []byte("secrets: {t: {file: token, hosts: [x.example]}}")))(t)
 	s := c.Secrets["t"]

@@ -64,9 +64,7 @@ func dataDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "tranche-emb-") //nolint:usetesting // its path is too long for a socket
 	noError(t, err)
-	t.Cleanup(func() {
-		same(t, os.RemoveAll(dir), nil, "the end of the directory")
-	})
+	t.Cleanup(func() { same(t, os.RemoveAll(dir), nil, "the end of the directory") })
 	noError(t, os.Chmod(dir, 0o711))
 	return dir
 }

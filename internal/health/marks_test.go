@@ -102,8 +102,7 @@ func TestWhatIsPutAsideComesBack(t *testing.T) {
 
 	// A breaker that only a collector uses informs; with a run it is worse.
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 10}.WithDefaults()
-	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
-		"test"))(t)
+	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec}, "test"))(t)
 	w.exec(`UPDATE endpoint_pace SET breaker = 'open', breaker_reason = 'down', breaker_since = tranche_now(),
 		probe_at = tranche_now() + interval '1 hour' WHERE endpoint = 'bills'`)
 	w.says(store.Muted, store.BreakerOpen, "bills", 0)

@@ -103,8 +103,7 @@ func TestHeldRunsWantADecision(t *testing.T) {
 	w.goes(store.RunOverLimit, over.String())
 
 	idle := w.start(request("nowhere"), 1)
-	testenv.Must(w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann",
-		Reason: "lunch"}))(t)
+	testenv.Must(w.node.Runs().Pause(t.Context(), control.Control{Run: idle, Actor: "Ann", Reason: "lunch"}))(t)
 	w.appears(store.RunHeld, idle.String(), store.Info, "Paused by Ann", "lunch", "tranche run resume")
 }
 
@@ -130,8 +129,7 @@ func TestFailFastLimitsAndGatesWantADecision(t *testing.T) {
 		"--step send --dry-run")
 
 	testenv.Must(w.node.Runs().Resume(t.Context(), control.Control{Run: bad, Actor: "ann"}, nil))(t)
-	testenv.Must(w.node.Runs().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann",
-		Step: "send"}))(t)
+	testenv.Must(w.node.Runs().Approve(t.Context(), control.Control{Run: waiting, Actor: "ann", Step: "send"}))(t)
 	w.goes(store.RunFailFast, bad.String())
 	w.goes(store.RunGate, waiting.String())
 }

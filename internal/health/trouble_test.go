@@ -63,8 +63,7 @@ func TestFlushesThatHang(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	spec := collector.CollectorSpec{Endpoint: "bills", MinSize: 1, Timeout: collector.Span(time.Hour)}.WithDefaults()
-	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec},
-		"test"))(t)
+	testenv.Must(collector.New(w.store).ApplyCollector(t.Context(), collector.Text{Name: "c", Spec: spec}, "test"))(t)
 	ops := []collector.Op{{ID: "1", Key: "k7", Payload: []byte("1")}}
 	_, _, err := collector.New(w.store).AddOps(t.Context(), "c", 0, [][]collector.Op{ops})
 	testenv.NoError(t, err)

@@ -136,8 +136,7 @@ func TestRequestsThatNobodySeesTo(t *testing.T) {
 	session := w.session()
 	loaded := w.load(session, 10)
 	id := w.claim(session, loaded, 1)[0].ID
-	testenv.Must(settle.New(w.store).MarkSent(t.Context(),
-		[]workqueue.Sent{{ID: id, StreamSeq: 1, StreamsEpoch: 1}}))(t)
+	testenv.Must(settle.New(w.store).MarkSent(t.Context(), []workqueue.Sent{{ID: id, StreamSeq: 1, StreamsEpoch: 1}}))(t)
 	run := loaded.String()
 	w.exec(`UPDATE work_slice SET deadline = tranche_now() - interval '20 seconds'`)
 	w.appears(store.StaleSlices, run, store.Warning, "1 request past the deadline", "10 items")

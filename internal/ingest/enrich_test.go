@@ -53,9 +53,7 @@ func withSource(t *testing.T) (*bench, *counted) {
 	from := &counted{from: sqlfetch.New(conns)}
 	t.Cleanup(from.from.Close)
 	b := setup(t)
-	b.source = func(sql string) {
-		testenv.Must(source.Exec(t.Context(), sql))(t)
-	}
+	b.source = func(sql string) { testenv.Must(source.Exec(t.Context(), sql))(t) }
 	nc := testenv.Conn(t, testenv.NATS(t))
 	locals := map[string]fetch.Fetcher{
 		"double": fetch.Typed(func(_ context.Context, in change, item *fetch.Item) (change, error) {

@@ -22,9 +22,7 @@ func (b *bench) listen() *nats.Conn {
 	b.Helper()
 	server := testenv.NATS(b.T)
 	listener := testenv.Must(b.it.Listen(testenv.Conn(b.T, server)))(b)
-	b.Cleanup(func() {
-		testenv.NoError(b, listener.Close(context.Background()))
-	})
+	b.Cleanup(func() { testenv.NoError(b, listener.Close(context.Background())) })
 	return testenv.Conn(b.T, server)
 }
 

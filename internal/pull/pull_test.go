@@ -35,8 +35,7 @@ type played struct {
 func play(t *testing.T) *played {
 	t.Helper()
 	ns := testenv.NATS(t)
-	p := &played{t: t, nc: testenv.Conn(t, ns), asked: make(chan *nats.Msg, 16),
-		told: make(chan struct{}, 1)}
+	p := &played{t: t, nc: testenv.Conn(t, ns), asked: make(chan *nats.Msg, 16), told: make(chan struct{}, 1)}
 	testenv.Must(p.nc.ChanSubscribe("played.CONSUMER.MSG.NEXT.S.C", p.asked))(t)
 	testenv.NoError(t, p.nc.Flush())
 	js := testenv.Must(jetstream.NewWithAPIPrefix(testenv.Conn(t, ns), "played"))(t)

@@ -251,8 +251,7 @@ func killedAtCommit(t *testing.T, binary string, commits bool) {
 // wantEnd checks the outcomes of items, that each was executed once, and those that failed twice, and the invariants.
 func (o *office) wantEnd(run workqueue.RunID, items, bad int) {
 	o.Helper()
-	testenv.Same(o, o.number(`SELECT failed FROM batchrun WHERE id = $1 AND done + failed = items`, run), bad,
-		"failed")
+	testenv.Same(o, o.number(`SELECT failed FROM batchrun WHERE id = $1 AND done + failed = items`, run), bad, "failed")
 	for generation, want := range map[int]int{1: items, 2: bad} {
 		seen := o.ledger.Times(uuid.UUID(run), generation)
 		testenv.Same(o, len(seen), want, "items were executed in generation %d", generation)

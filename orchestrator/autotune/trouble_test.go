@@ -29,8 +29,7 @@ func TestAControllerComesBackAfterAnOutage(t *testing.T) {
 // The wanted time of a request is kept, whatever is faster.
 func TestAChunkStaysWithinItsTime(t *testing.T) {
 	t.Parallel()
-	m := serviceModel{instances: 2, concurrency: 4,
-		took: func(n, _, _ int) float64 { return 0.5 + 0.01*float64(n) }}
+	m := serviceModel{instances: 2, concurrency: 4, took: func(n, _, _ int) float64 { return 0.5 + 0.01*float64(n) }}
 	c := New(Settings{Chunk: 500}, nil)
 	s := newSimulation(m, c.Settings(), 1)
 	s.chunkAuto, s.chunkTime = true, 2*time.Second

@@ -85,9 +85,7 @@ func TestStartsInATransaction(t *testing.T) {
 // A run is started and looked at by the API of a program, whose node does the work.
 func TestNodeWithItsAPI(t *testing.T) {
 	t.Parallel()
-	greet := func(_ context.Context, item *fetch.Item) (fetch.Part, error) {
-		return fetch.JSON("hello " + item.Key)
-	}
+	greet := func(_ context.Context, item *fetch.Item) (fetch.Part, error) { return fetch.JSON("hello " + item.Key) }
 	pool, nc := testenv.Pool(t), testenv.Conn(t, testenv.NATS(t))
 	config := embed.Config{
 		Version: "test",

@@ -107,8 +107,7 @@ func TestLargeResultsTakeBoundedMemory(t *testing.T) {
 	if used := peak(); used > bound {
 		t.Errorf("the heap took %d MiB at its peak; want at most %d", used>>20, bound>>20)
 	}
-	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0,
-		"results are left open")
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0, "results are left open")
 	b.Check(t)
 }
 

@@ -94,8 +94,7 @@ func TestResultsOfAnySize(t *testing.T) {
 			t.Errorf("%s of %d bytes: large is %v", key, size, found.Large.Valid)
 		}
 	}
-	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0,
-		"results are left open")
+	testenv.Same(t, b.Number(t, `SELECT count(*) FROM large_result WHERE recorded_at IS NULL`), 0, "results are left open")
 	b.Check(t)
 }
 

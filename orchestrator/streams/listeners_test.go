@@ -49,8 +49,7 @@ func TestConsumersOfListedServicesAreMade(t *testing.T) {
 	made := func(what string) {
 		t.Helper()
 		nodetest.Until(t, what, func() bool {
-			return b.has(t, wire.StreamWork, "plain") && b.has(t, wire.StreamWork, "flow") &&
-				b.has(t, wire.StreamStage, "flow")
+			return b.has(t, wire.StreamWork, "plain") && b.has(t, wire.StreamWork, "flow") && b.has(t, wire.StreamStage, "flow")
 		})
 	}
 	made("the consumers are made")

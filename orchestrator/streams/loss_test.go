@@ -89,8 +89,7 @@ func TestTamperedStreamsAndConsumersAreMended(t *testing.T) {
 			return err
 		},
 		"paused endpoint": func() error {
-			_, err := js.PauseConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("echo"),
-				time.Now().Add(time.Hour))
+			_, err := js.PauseConsumer(t.Context(), wire.StreamWork, wire.ConsumerName("echo"), time.Now().Add(time.Hour))
 			return err
 		},
 		"limited work stream": func() error {

@@ -178,8 +178,7 @@ func TestASettingThatWouldLoseEvents(t *testing.T) {
 	b := setupStreams(t)
 	b.join(stream.Config{EventMaxBytes: 8 << 20})
 	for range 4 {
-		testenv.Must(b.js.Publish(t.Context(), wire.EventSubject("test"),
-			make([]byte, 512<<10)))(t)
+		testenv.Must(b.js.Publish(t.Context(), wire.EventSubject("test"), make([]byte, 512<<10)))(t)
 	}
 	room := int64(1 << 20)
 	b.change(session.StreamChanges{EventBytes: &room})

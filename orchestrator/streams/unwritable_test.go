@@ -22,8 +22,7 @@ func TestAReplicatedStreamIsReplacedLater(t *testing.T) { //nolint:tparallel // 
 	nc := testenv.Dial(t, testenv.NATSCluster(t).URLs()[0])
 	js, err := jetstream.New(nc, jetstream.WithDefaultTimeout(time.Minute))
 	testenv.NoError(t, err)
-	streams := NewKeeper(core.New(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)),
-		Config{Try: func() {}})
+	streams := NewKeeper(core.New(database.New(testenv.Pool(t)), nc, js, zaptest.NewLogger(t)), Config{Try: func() {}})
 	for _, tc := range []struct {
 		replicas int
 		since    time.Duration

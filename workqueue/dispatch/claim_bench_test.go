@@ -23,9 +23,7 @@ func BenchmarkClaim(b *testing.B) {
 			store := database.New(pool)
 			session, err := session.New(store).StartSession(b.Context(), session.NodeInfo{Host: "bench"}, time.Hour)
 			testenv.NoError(b, err)
-			fill := func(sql string, args ...any) {
-				testenv.Must(pool.Exec(b.Context(), sql, args...))(b)
-			}
+			fill := func(sql string, args ...any) { testenv.Must(pool.Exec(b.Context(), sql, args...))(b) }
 			add := func(blocks int) workqueue.RunID {
 				run := workqueue.NewRunID()
 				fill(`INSERT INTO batchrun (id, plan, spec, state, items) VALUES ($1, 'p', '{}', 'running', 8192 * $2::int)`,

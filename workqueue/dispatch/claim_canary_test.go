@@ -59,9 +59,7 @@ func TestCanaryIsBounded(t *testing.T) {
 	req := storetest.Chunked(4)
 	req.Steps[0].InFlight = 10
 	run := b.Load(req, 400)
-	answer := func(all ...workqueue.Slice) {
-		b.Record(storetest.Wholes(all)...)
-	}
+	answer := func(all ...workqueue.Slice) { b.Record(storetest.Wholes(all)...) }
 	claim := func(what string, n, of int) (to []workqueue.Slice) {
 		t.Helper()
 		to, others := b.diverted(run, storetest.Plenty)

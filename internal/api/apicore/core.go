@@ -398,8 +398,7 @@ func CheckIfWas(body any, values map[string]string) error {
 	}
 	for name := range values {
 		if _, ok := sets[name]; !ok && err == nil {
-			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; use only settings that it sets",
-				Echo(name)))
+			err = BadInput(fmt.Sprintf("if_was: the request does not set %q; use only settings that it sets", Echo(name)))
 		}
 	}
 	return err

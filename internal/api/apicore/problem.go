@@ -372,8 +372,7 @@ func CheckText(field, value string, most int) error {
 	case !utf8.ValidString(value):
 		return BadInput(fmt.Sprintf("%s is not valid UTF-8: %q%s", field, Echo(value), fix))
 	case strings.IndexByte(value, 0) >= 0:
-		return BadInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, Echo(value),
-			fix))
+		return BadInput(fmt.Sprintf("%s holds a NUL, which PostgreSQL cannot store: %q%s", field, Echo(value), fix))
 	case len(value) > most:
 		return BadInput(fmt.Sprintf("%s has %d bytes, and at most %d are allowed; shorten it", field, len(value), most))
 	default:

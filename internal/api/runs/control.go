@@ -59,8 +59,7 @@ func (s changes) registerControl(api huma.API) {
 	}
 	s.registerGates(api)
 	s.registerAll(api, "approve", "Approve every run whose canary waits", s.config.Engine.Approve)
-	apicore.Register(s.Core, api, apicore.Post("resume-run", "/runs/{run}/resume",
-		"Resume a run", ""), s.resume)
+	apicore.Register(s.Core, api, apicore.Post("resume-run", "/runs/{run}/resume", "Resume a run", ""), s.resume)
 	s.registerAll(api, "resume", "Resume every paused run",
 		func(ctx context.Context, c controlstore.Control) (controlstore.Controlled, error) {
 			return s.config.Engine.Resume(ctx, c, nil)

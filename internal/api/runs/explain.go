@@ -127,8 +127,7 @@ func (s *Routes) tellResting(groups []health.MissingGroup, alone bool, at time.T
 		if g.Reason != health.ReasonNext || !until.After(at) {
 			continue
 		}
-		g.Why += "; the service asked this node to wait (Retry-After) until " +
-			until.UTC().Format("2006-01-02 15:04:05 UTC")
+		g.Why += "; the service asked this node to wait (Retry-After) until " + until.UTC().Format("2006-01-02 15:04:05 UTC")
 		if alone {
 			g.Reason, g.Owner = health.ReasonThrottled, health.OwnerTimer
 			g.Who, g.When = "the pause for an overloaded service", &until

@@ -90,8 +90,7 @@ func (s exports) registerExport(api huma.API) {
 			Payload: slices.Contains(in.With, "payload"), Parts: slices.Contains(in.With, "parts"), Select: in.Selection()},
 			in.Format, in.Raw, shape)
 	})
-	failures := apicore.ScansRunIf("all",
-		apicore.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
+	failures := apicore.ScansRunIf("all", apicore.Get("list-errors", "/runs/{run}/errors", "Failures, in groups or each"))
 	failures.Responses = apicore.Answers("Groups; with all=true the lines of an export of the failed items.",
 		"application/json", apicore.SchemaOf[ErrorGroups](api))
 	apicore.RegisterAnswer(s.Core, api, failures, s.listErrors)
@@ -100,8 +99,7 @@ func (s exports) registerExport(api huma.API) {
 func (s exports) listErrors(ctx context.Context, in *errorsInput) (*huma.StreamResponse, error) {
 	if in.All {
 		failed := []workqueue.Outcome{workqueue.OutcomeFailed}
-		return s.exportStream(ctx, export.Request{Run: in.ID, States: failed}, formatNDJSON, false,
-			exportShape{})
+		return s.exportStream(ctx, export.Request{Run: in.ID, States: failed}, formatNDJSON, false, exportShape{})
 	}
 	found, err := inspect.New(s.Store).Errors(ctx, in.ID)
 	if err != nil {

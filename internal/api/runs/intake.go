@@ -209,8 +209,7 @@ func (f *ItemSource) validateCarried() error {
 	}
 	for _, s := range f.FromStates {
 		if !slices.Contains([]string{"failed", "missing", "cancelled"}, s) {
-			return apicore.BadInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled",
-				apicore.Echo(s)))
+			return apicore.BadInput(fmt.Sprintf("from_state is %q; it must be failed, missing or cancelled", apicore.Echo(s)))
 		}
 	}
 	return nil

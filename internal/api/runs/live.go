@@ -77,8 +77,7 @@ func (s *Routes) registerEvents(api huma.API) {
 		apicore.Described(api, live.EventDelta, "What has changed, with planes=true.", live.Delta{}),
 		apicore.Described(api, live.EventResync, "Read the planes again: not all that was missed is known.", empty),
 		apicore.Described(api, live.EventDatabase, "PostgreSQL does not answer, or does again.", live.Database{}),
-		apicore.Described(api, live.EventEnd, "The run ended and every event was sent. A rerun sends further events.",
-			empty))
+		apicore.Described(api, live.EventEnd, "The run ended and every event was sent. A rerun sends further events.", empty))
 	apicore.RegisterAnswer(s.Core, api, op, s.watchRun)
 }
 

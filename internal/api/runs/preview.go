@@ -168,8 +168,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			out.Warnings = append(out.Warnings, twins.warning(&item, unit))
 		}
 		if len(out.Rows) < maxPreviewRows {
-			out.Rows = append(out.Rows, start.PreviewRow{Line: item.Line, Key: item.Key,
-				Payload: slices.Clone(item.Payload)})
+			out.Rows = append(out.Rows, start.PreviewRow{Line: item.Line, Key: item.Key, Payload: slices.Clone(item.Payload)})
 			for _, name := range intake.FieldNames(item.Payload) {
 				if len(out.Columns) < maxColumns && !slices.Contains(out.Columns, name) {
 					out.Columns = append(out.Columns, name)

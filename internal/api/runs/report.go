@@ -48,8 +48,7 @@ func (s exports) registerReport(api huma.API) {
 	report.Description = "Its counts add up to the number of items. Digests read every item and result; they are " +
 		"defined in docs/reports.md. With against, the run is compared with an earlier one, key by key."
 	apicore.RegisterWithin(s.Core, api, report, reportTimeout, s.reportRun)
-	compare := apicore.ScansRun(apicore.Get("compare-runs", "/runs/{run}/comparison",
-		"Compare two runs, key by key"))
+	compare := apicore.ScansRun(apicore.Get("compare-runs", "/runs/{run}/comparison", "Compare two runs, key by key"))
 	compare.Description = "A stream in the order of the keys, in constant memory. One that does not end properly is not " +
 		"whole."
 	compare.Responses = apicore.Answers("A line of JSON for each key.", apicore.MimeNDJSON,
@@ -266,8 +265,7 @@ func (s *Routes) registerGroups(api huma.API) {
 		"and the rest together. The first query of a field reads the payloads of all items; later ones do not. Of runs " +
 		"of more than 16,777,216 items, and by fields or lanes of more than 65,535 different values, there are no groups."
 	apicore.Register(s.Core, api, op, s.getGroups)
-	op = apicore.ReadsMany(apicore.Get("get-groups-map", "/runs/{run}/groups/map",
-		"The group of each item, as bytes"))
+	op = apicore.ReadsMany(apicore.Get("get-groups-map", "/runs/{run}/groups/map", "The group of each item, as bytes"))
 	op.Description = "One byte for each item, in the order of their ordinals, as of /runs/{run}/planes: the place of " +
 		"its value in the groups of /runs/{run}/groups, from 0, and 50 for the rest."
 	op.Responses = planesResponses()

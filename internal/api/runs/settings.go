@@ -86,8 +86,7 @@ func (in *StartQuery) settings(query url.Values) (RunSettings, error) {
 			return settings, apicore.BadInput(fmt.Sprintf("param %q is not name=value", apicore.Echo(p)))
 		}
 		if _, twice := settings.Params[name]; twice {
-			return settings, apicore.BadInput(fmt.Sprintf("param: %q is given twice; give it once",
-				apicore.Echo(name)))
+			return settings, apicore.BadInput(fmt.Sprintf("param: %q is given twice; give it once", apicore.Echo(name)))
 		}
 		settings.Params[name] = value
 	}
@@ -286,8 +285,7 @@ func (set *RunSettings) Validate() error {
 	case intake.Recognize, intake.CSV, intake.NDJSON, intake.Parquet:
 		return cmp.Or(BadSetting(set.Overrides.Validate()), start.CheckParams(set.Params))
 	default:
-		return apicore.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet",
-			apicore.Echo(set.Format)))
+		return apicore.BadInput(fmt.Sprintf("format is %q; it must be csv, ndjson or parquet", apicore.Echo(set.Format)))
 	}
 }
 

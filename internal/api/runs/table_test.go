@@ -38,13 +38,10 @@ func flatItems() []*export.Item {
 func TestALargeWorkbookIsInAFile(t *testing.T) {
 	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "spool")
-	files := func() []string {
-		return testenv.Must(filepath.Glob(filepath.Join(dir, "*")))(t)
-	}
+	files := func() []string { return testenv.Must(filepath.Glob(filepath.Join(dir, "*")))(t) }
 	room := intake.NewRoom(3*excelize.StreamChunkSize/2, nil)
 	for range 2 { // what the first took is given back
-		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: columnsIn(inTables, false)}, dir,
-			room)
+		e, err := newXLSXExport(bufio.NewWriter(io.Discard), &exportTable{columns: columnsIn(inTables, false)}, dir, room)
 		testenv.NoError(t, err)
 		item := export.Item{Key: strings.Repeat("k", 32_000), State: workqueue.OutcomeMissing}
 		for range excelize.StreamChunkSize / len(item.Key) {

@@ -79,8 +79,7 @@ func TestExportOfFiles(t *testing.T) {
 	if err != nil || out.files != 3 || out.kept != 1 || out.bytes != 4+8+2 {
 		t.Errorf("%+v, %v", out, err)
 	}
-	testenv.Same(t, read("A.pdf")+"|"+read("a.json")+"|"+read("=..%2Fb.bin"), "%PDF|{\"n\": 1}|\x00\x01",
-		"the files")
+	testenv.Same(t, read("A.pdf")+"|"+read("a.json")+"|"+read("=..%2Fb.bin"), "%PDF|{\"n\": 1}|\x00\x01", "the files")
 	testenv.Same(t, string(testenv.Must(os.ReadFile(outside))(t)), "mine", "what lies outside became")
 	index := read("index.ndjson")
 	for _, want := range []string{

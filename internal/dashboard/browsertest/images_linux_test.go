@@ -89,8 +89,7 @@ func (s *stack) yearEnd() workqueue.RunID {
 		return strconv.Itoa(i), fmt.Sprintf(`{"name":"Person %d"}`, i)
 	})
 	ctl := control.New(s.Store)
-	testenv.Must(ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann",
-		Reason: "the bank closes its books"}))(s)
+	testenv.Must(ctl.Pause(s.Context(), control.Control{Run: run, Actor: "ann", Reason: "the bank closes its books"}))(s)
 	s.keep(svc.Run)
 	testenv.NoError(s, ctl.Note(s.Context(), run, "Branch 40 moves tonight: its accounts may fail, and are run again.",
 		"bob"))

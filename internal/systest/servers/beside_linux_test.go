@@ -171,8 +171,7 @@ func (c *caller) begin() {
 	spec := collector.CollectorSpec{Endpoint: "statement", MinSize: 2, MaxAge: collector.Span(time.Hour),
 		Dedupe: collector.DefaultDedupe}
 	_, err = collector.New(c.store).ApplyCollector(c.Context(),
-		collector.Text{Name: "statement", Spec: spec.WithDefaults(),
-			Source: "statement"}, "ann")
+		collector.Text{Name: "statement", Spec: spec.WithDefaults(), Source: "statement"}, "ann")
 	c.must(err)
 	c.collect("op1")                                                              // which waits for another one
 	const source = "endpoint: e\nitems: {file: f.csv}\nevery: 1h\nmisfire: all\n" // all: also when an hour ends meanwhile

@@ -258,8 +258,7 @@ func (s *storm) operators() {
 		return err
 	})
 	s.keep("rerun", 14, func(ctx context.Context, r *rand.Rand) error {
-		req := redo.RerunRequest{Run: s.joint(r), Select: redo.Selection{Failed: true}, Actor: "ann",
-			DryRun: r.IntN(3) == 0}
+		req := redo.RerunRequest{Run: s.joint(r), Select: redo.Selection{Failed: true}, Actor: "ann", DryRun: r.IntN(3) == 0}
 		if r.IntN(3) == 0 {
 			_, err := redo.New(s.Store).Rerun(ctx, req)
 			return err
