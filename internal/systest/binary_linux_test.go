@@ -138,12 +138,7 @@ func (o *office) begun(s *server, args ...string) (said func() reply) {
 
 func (o *office) must(s *server, args ...string) {
 	o.Helper()
-	o.mustWith(s, "", args...)
-}
-
-func (o *office) mustWith(s *server, stdin string, args ...string) {
-	o.Helper()
-	must(o, o.binary, stdin, append([]string{"--url", s.url}, args...)...)
+	must(o, o.binary, "", append([]string{"--url", s.url}, args...)...)
 }
 
 func (o *office) begin(s *server, n int, flags ...string) (run workqueue.RunID) {

@@ -174,7 +174,9 @@ func TestTLSBetweenTheMachines(t *testing.T) {
 	n := up(t, binary, verified, nats, []string{"NATS_CA=" + ca.file}, "--metrics-listen", "127.0.0.1:0")
 	t.Setenv("NATS_URL", nats)
 	t.Setenv("NATS_CA", ca.file)
-	connectedService(t)
+	nc := testenv.Must(endpoints.Connect())(t)
+	t.Cleanup(nc.Close)
+	serveAccounts(t, nc, "")
 	wantRun(t, binary, n, 0, "200")
 	conn := testenv.Connect(t, verified)
 	var plain, secret int
@@ -240,12 +242,4 @@ func TestASchemaNewerThanTheProgram(t *testing.T) {
 	n.end(t)
 	testenv.Same(t, testenv.Number(t, conn, `SELECT count(*) FROM tranche_migration WHERE version_id = 99999
 		AND to_regclass('of_the_next_version') IS NOT NULL`), 1, "the newer schema was left alone")
-}
-
-// connectedService connects as the environment says, as a service of anybody does.
-func connectedService(t *testing.T) {
-	t.Helper()
-	nc := testenv.Must(endpoints.Connect())(t)
-	t.Cleanup(nc.Close)
-	serveAccounts(t, nc, "")
 }

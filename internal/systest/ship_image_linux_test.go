@@ -118,11 +118,11 @@ func TestImagesAsComposeRunsThem(t *testing.T) {
 		return e.command(t.Context(), "healthcheck", "run", "tranche").Run() == nil
 	})
 	e.start(t, "interest", &interest, at, "--detach")
-	token := e.run(t, "exec", "tranche", "/usr/bin/tranche", "token", "create", "--database", "env", "--name", "me",
-		"--role", "admin")
+	said := strings.Fields(e.run(t, "exec", "tranche", "/usr/bin/tranche", "token", "create", "--database", "env",
+		"--name", "me", "--role", "admin"))
 	client := func(args ...string) string {
 		cmd := command(t.Context(), "dist/image/"+runtime.GOARCH+"/tranche", args...)
-		cmd.Env = append(os.Environ(), "TRANCHE_URL=http://127.0.0.1:"+port, "TRANCHE_TOKEN="+lastWord(token))
+		cmd.Env = append(os.Environ(), "TRANCHE_URL=http://127.0.0.1:"+port, "TRANCHE_TOKEN="+said[len(said)-1])
 		return output(t, cmd)
 	}
 	items := filepath.Join(t.TempDir(), "accounts.csv")
@@ -180,7 +180,6 @@ func (e *engine) checkSize(t *testing.T, image string) {
 	if err != nil || size > mostCompressed {
 		t.Errorf("%s has %d bytes compressed (%v); at most %d", image, size, err, mostCompressed)
 	}
-	t.Logf("%s: %.1f MB compressed", image, float64(size)/1e6)
 	var config []struct {
 		User   string `json:"User"`
 		Config struct {
@@ -191,10 +190,4 @@ func (e *engine) checkSize(t *testing.T, image string) {
 		config[0].Config.User != "65532:65532" {
 		t.Errorf("%s runs as %+v (%v)", image, config, err)
 	}
-}
-
-// lastWord is the token in what token create says.
-func lastWord(text string) string {
-	words := strings.Fields(text)
-	return words[len(words)-1]
 }

@@ -2,11 +2,14 @@ package servers
 
 import (
 	"context"
+	"fmt"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"go.uber.org/goleak"
 	"go.uber.org/zap/zaptest"
 
 	"github.com/tranchehq/tranche/endpoints"
@@ -162,4 +165,19 @@ func (w *world) causes(run workqueue.RunID) map[string]int {
 		counts[cause] = n
 	}
 	return counts
+}
+
+// TestMain lets NATS servers be: one that ends while it makes its copy of a stream leaves that copy's loop running, and
+// the clock of all stores.
+func TestMain(m *testing.M) {
+	if dir := os.Getenv(natsDiskVariable); dir != "" {
+		if err := beNATSOnDisk(dir); err != nil {
+			fmt.Fprintln(os.Stderr, "NATS server:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	const server = "github.com/nats-io/nats-server/v2/server"
+	testenv.Main(m, goleak.IgnoreTopFunction(server+".(*fileStore).flushStreamStateLoop"),
+		goleak.IgnoreTopFunction(server+"/ats.Register.func1"))
 }
