@@ -32,16 +32,16 @@ const (
 	DefaultStreamsInterval   = 500 * time.Millisecond
 	DefaultReconcileInterval = 2 * time.Second
 	// Poll grows up to four times as long while polls find no work and nothing wakes the node.
-	DefaultPoll        = 500 * time.Millisecond
-	DefaultGrace       = 20 * time.Second
-	DefaultClaimSlices = 32
-	DefaultRecordBatch = 16
+	DefaultPoll         = 500 * time.Millisecond
+	DefaultGrace        = 20 * time.Second
+	DefaultClaimSlices  = 32
+	DefaultRecordBatch  = 16
+	DefaultReplyBacklog = 64 << 20
 )
 
 const (
 	requestBytes = 512 << 10 // target size of a request; never more than the server's max_payload
 	recorders    = 2         // concurrent commits
-	replyBacklog = 64 << 20  // bytes of buffered replies over core NATS
 )
 
 // Config configures a node. A zero field means its default.
@@ -58,8 +58,9 @@ type Config struct {
 	Poll              time.Duration // shortest time between polls for work when nothing wakes the node
 	Grace             time.Duration // how long work in progress at a stop may take; the rest is handed back
 
-	ClaimSlices int // maximum slices of one claim
-	RecordBatch int // maximum replies of one commit
+	ClaimSlices  int // maximum slices of one claim
+	RecordBatch  int // maximum replies of one commit
+	ReplyBacklog int // bytes of buffered replies over core NATS
 
 	// Locals are the functions for steps of kind local, by their names in plans. Other nodes do steps of others.
 	Locals       map[string]fetch.Fetcher
@@ -103,6 +104,7 @@ func (c Config) withDefaults() Config {
 	c.Grace = cmp.Or(c.Grace, DefaultGrace)
 	c.ClaimSlices = cmp.Or(c.ClaimSlices, DefaultClaimSlices)
 	c.RecordBatch = cmp.Or(c.RecordBatch, DefaultRecordBatch)
+	c.ReplyBacklog = cmp.Or(c.ReplyBacklog, DefaultReplyBacklog)
 	c.LocalWorkers = cmp.Or(c.LocalWorkers, runtime.GOMAXPROCS(0))
 	c.LeaderTasks = slices.Clone(c.LeaderTasks)
 	c.Locals, c.Fetchers = maps.Clone(c.Locals), maps.Clone(c.Fetchers)
@@ -115,6 +117,7 @@ func (c Config) validate() error {
 		"StreamsInterval": c.StreamsInterval > 0, "ReconcileInterval": c.ReconcileInterval > 0,
 		"Poll": c.Poll > 0, "Grace": c.Grace > 0, "LocalWorkers": c.LocalWorkers > 0,
 		"ClaimSlices": c.ClaimSlices > 0, "RecordBatch": c.RecordBatch > 0,
+		"ReplyBacklog": c.ReplyBacklog > 0,
 	}
 	for name, ok := range positive {
 		if !ok {

@@ -98,12 +98,12 @@ func (n *Node) newComponents() {
 	n.recorder = record.New(k, n.streams, n.letters, n.watch, record.Config{RecordBatch: cfg.RecordBatch,
 		Recorders: recorders, Limits: cfg.Limits})
 	n.fetching = fetch.New(k, n.watch, fetch.Config{Locals: cfg.Locals, LocalWorkers: cfg.LocalWorkers,
-		Fetchers: cfg.Fetchers, Recorders: recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: replyBacklog,
+		Fetchers: cfg.Fetchers, Recorders: recorders, RecordBatch: cfg.RecordBatch, ReplyBacklog: cfg.ReplyBacklog,
 		Limits: cfg.Limits})
 	n.dispatch = dispatch.New(k, n.fetching, n.consumers, n.streams, n.watch, dispatch.Config{Poll: cfg.Poll,
 		ClaimSlices: cfg.ClaimSlices, Locals: n.Locals()})
 	n.flushing = flush.New(k, n.watch, flush.Config{Poll: cfg.Poll, SessionTTL: cfg.SessionTTL,
-		Recorders: recorders, ReplyBacklog: replyBacklog, Limits: cfg.Limits})
+		Recorders: recorders, ReplyBacklog: cfg.ReplyBacklog, Limits: cfg.Limits})
 	n.runs = &Runs{node: k, loads: start.New(k.Store), events: n.events}
 }
 

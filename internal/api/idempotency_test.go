@@ -226,7 +226,7 @@ func TestAnOccurrenceStartsOneRun(t *testing.T) {
 	for range 2 {
 		fire := testenv.Must(schedule.New(b.Store).RunScheduleNow(t.Context(), "often", "ann"))(t)
 		claim, ok, err := schedule.New(b.Store).BeginOccurrence(t.Context(), lease,
-			schedule.OccurrenceKey{Schedule: "often", Due: fire.Due, Kind: fire.Kind})
+			schedule.OccurrenceKey{Schedule: "often", Due: fire.Due, Kind: fire.Kind}, nil)
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}

@@ -95,8 +95,8 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w := setup(t)
 	node := w.session()
 	lease := testenv.Must(session.New(w.store).Lead(t.Context(), node, time.Hour))(t)
-	hourly := func(_ json.RawMessage, after time.Time) (time.Time, bool, error) {
-		return after.Add(time.Hour), true, nil
+	hourly := func(_ json.RawMessage, after time.Time) (*time.Time, error) {
+		return new(after.Add(time.Hour)), nil
 	}
 	for _, name := range []string{"fails", "idle", "late"} {
 		doc := workqueue.Document{Name: name, Spec: json.RawMessage(`{}`), Source: "x"}
@@ -107,7 +107,7 @@ func TestSchedulesInTrouble(t *testing.T) {
 		t.Helper()
 		now := testenv.Must(schedule.New(w.store).RunScheduleNow(t.Context(), name, "test"))(t)
 		claim, ok, err := schedule.New(w.store).BeginOccurrence(t.Context(), lease,
-			schedule.OccurrenceKey{Schedule: name, Due: now.Due, Kind: now.Kind})
+			schedule.OccurrenceKey{Schedule: name, Due: now.Due, Kind: now.Kind}, nil)
 		if err != nil || !ok {
 			t.Fatal(ok, err)
 		}

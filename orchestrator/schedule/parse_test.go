@@ -160,9 +160,7 @@ func TestParseSaysWhatIsWrong(t *testing.T) {
 		testenv.Says(t, err, want, "items %s", items)
 	}
 	at := parse(t, "every: 5m\n").Wrong("plan", "there is none")
-	if at == nil || !strings.HasPrefix(at.Error(), "schedule s:1:7: plan: there is none\n") {
-		t.Errorf("a field is located as %v", at)
-	}
+	testenv.Says(t, at, "schedule s:1:7: plan: there is none\n", "a field is located as")
 }
 
 func TestWarnings(t *testing.T) {

@@ -36,17 +36,11 @@ func TestWindow(t *testing.T) {
 		// Apia had no 30 December 2011.
 		{"22:00-06:00", "Pacific/Apia", "2011-12-30T08:30:00Z", "2011-12-30T08:30:00Z", "2011-12-30T10:00:00Z"},
 	} {
-		lines := "every: 5m\nzone: " + c.zone
-		if from, to, _ := strings.Cut(c.window, "-"); from == "" {
-			lines += "\ndone_by: '" + to + "'"
-		} else if lines += "\nnot_before: '" + from + "'"; to != "" {
-			lines += "\ndone_by: '" + to + "'"
-		}
-		s := parse(t, lines)
+		from, to, _ := strings.Cut(c.window, "-")
+		lines := fmt.Sprintf("every: 5m\nzone: %s\nnot_before: '%s'\ndone_by: '%s'\n", c.zone, from, to)
+		s := parse(t, strings.NewReplacer("not_before: ''\n", "", "done_by: ''\n", "").Replace(lines))
 		start := s.Planned(instant(t, c.due))
-		if !start.Equal(instant(t, c.start)) {
-			t.Errorf("%s in %s: due at %s it starts at %s; want %s", c.window, c.zone, c.due, start, c.start)
-		}
+		testenv.Same(t, start, instant(t, c.start), "%s in %s: due at %s it starts at", c.window, c.zone, c.due)
 		by := s.DoneBy(start)
 		if (by != nil) != (c.doneBy != "") || by != nil && !by.Equal(instant(t, c.doneBy)) {
 			t.Errorf("%s in %s: due at %s it is to be done by %s; want %s", c.window, c.zone, c.due, by, c.doneBy)
@@ -63,9 +57,7 @@ func TestStartAtWaitsForTheWindowThatIsOpenNow(t *testing.T) {
 		"2026-01-02T05:00:00Z": "2026-01-02T05:00:00Z",
 		"2026-01-02T07:00:00Z": "2026-01-02T22:00:00Z",
 	} {
-		if got := s.StartAt(planned, instant(t, now)); !got.Equal(instant(t, want)) {
-			t.Errorf("at %s it may start at %s; want %s", now, got, want)
-		}
+		testenv.Same(t, s.StartAt(planned, instant(t, now)), instant(t, want), "at %s it may start at", now)
 	}
 	testenv.Same(t, *s.StartBy(planned), instant(t, "2026-01-02T01:00:00Z"), "it is to start by")
 }
@@ -141,9 +133,8 @@ func TestDue(t *testing.T) {
 			t.Errorf("%q from %s to %s fires %s and misses %s; want %s and %s", c.lines, c.last, c.now, times(got.Fire),
 				times(got.Missed), c.fire, c.missed)
 		}
-		if want, _ := s.Next(instant(t, "2026-01-01T"+c.now+"Z")); !got.Next.Equal(want) {
-			t.Errorf("%q at %s continues at %s; want %s", c.lines, c.now, got.Next, want)
-		}
+		want, _ := s.Next(instant(t, "2026-01-01T"+c.now+"Z"))
+		testenv.Same(t, got.Next, want, "%q at %s continues at", c.lines, c.now)
 	}
 }
 

@@ -30,10 +30,7 @@ func wants(t *testing.T, what string, err error, text string, passes bool) {
 
 func read(t *testing.T, from io.ReadCloser, err error) string {
 	t.Helper()
-	if err != nil {
-		t.Error(err)
-		return ""
-	}
+	testenv.NoError(t, err)
 	text, err := io.ReadAll(from)
 	testenv.Same(t, errors.Join(err, from.Close()), nil, "the source")
 	return string(text)
@@ -45,10 +42,7 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 	t.Parallel()
 	above := t.TempDir()
 	dir := filepath.Join(above, "files")
-	must := func(err error) {
-		t.Helper()
-		testenv.NoError(t, err)
-	}
+	must := func(err error) { t.Helper(); testenv.NoError(t, err) }
 	must(os.MkdirAll(filepath.Join(dir, "daily"), 0o755))
 	must(os.WriteFile(filepath.Join(dir, "daily", "a.csv"), []byte("id\n1\n"), 0o600))
 	modified := func(at time.Time) { must(os.Chtimes(filepath.Join(dir, "daily", "a.csv"), time.Time{}, at)) }

@@ -19,7 +19,7 @@
 // run, even if nodes fail: the occurrence's key is unique in PostgreSQL and the run's idempotency key, and the run
 // begins in the transaction that marks the occurrence as started under the leader's lease. Due times are compared with
 // the database's time only. Files are only read below the operator's directory, and URLs only requested if steps may
-// call them. An incomplete answer of a URL is refused.
+// call them. An incomplete answer of a URL is refused, and so is a file that may still be written.
 //
 // workqueue/schedule stores schedules, and the API starts runs. Spec, Files and Web are safe for concurrent use.
 package schedule

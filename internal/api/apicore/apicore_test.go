@@ -50,7 +50,7 @@ func TestARouteWithoutARoleIsClosed(t *testing.T) {
 	} {
 		method, path, _ := strings.Cut(asked, " ")
 		answer := httptest.NewRecorder()
-		s.authorised(answer, httptest.NewRequest(method, path, nil))
+		s.authorized(answer, httptest.NewRequest(method, path, nil))
 		if answer.Code != http.StatusForbidden || touched {
 			t.Errorf("%s: %d %s; want 403", asked, answer.Code, answer.Body)
 		}
