@@ -225,7 +225,7 @@ func TestErrorsOfPostgreSQLAreNotLogged(t *testing.T) {
 	}
 }
 
-// The store gives the lease to one session, and to another when it has expired, was given up, or outranks the first.
+// The store gives the lease to one session, and to another when it has expired, was abandoned, or outranks the first.
 func TestTheStoreKeepsTheLease(t *testing.T) {
 	t.Parallel()
 	pool := testenv.Pool(t)

@@ -337,7 +337,7 @@ func TestOperatorClosesTheBreaker(t *testing.T) {
 		})
 	}
 	if !slices.ContainsFunc(e.Groups, advised) {
-		t.Errorf("nothing tells of the command: %+v", e.Groups)
+		t.Errorf("nothing reports the command: %+v", e.Groups)
 	}
 	b.closeBreaker()
 	d = b.drive(run, down, 20)
@@ -431,7 +431,7 @@ func TestCulpritsAreWhatFailsChunks(t *testing.T) {
 
 var tooMuch = workqueue.SlotError{Code: "too_many_requests", Message: "2,000 items a second", Retry: true}
 
-// throttled refuses the chunk as a whole, because it is too much.
+// throttled refuses the entire chunk, because it is too much.
 func throttled(s workqueue.Slice) settle.Answer {
 	a := storetest.Answer(s)
 	a.Failure = &tooMuch

@@ -475,8 +475,8 @@ func (l *loading) wait() (start.Loaded, error) {
 	return l.run, l.err
 }
 
-// gated holds items back, from the i-th on, until the gate is open; then it goes on, or fails with an error. It tells
-// the gate that it has come there: all batches are written by then, but for two that may be on their way.
+// gated holds items back, from the i-th on, until the gate is open; then it continues, or fails with an error. It tells
+// the gate that it has come there: all batches are written by then, except two that may be on their way.
 func gated(next func(*start.LoadItem) error, i int, gate chan error) func(*start.LoadItem) error {
 	return func(item *start.LoadItem) error {
 		if i--; i == -1 {
@@ -551,7 +551,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 	b.WantState(loaded.Run, "completed", 1)
 }
 
-// A load that is being taken back still has its idempotency key. Who asks with the key is told to wait, and is never
+// A load that is being undone still has its idempotency key. Who asks with the key is told to wait, and is never
 // told of a run that will be gone.
 func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 	t.Parallel()
@@ -572,10 +572,10 @@ func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 	wantStateError("is in progress")
 	release := b.HoldRows(`SELECT 1 FROM work_queue LIMIT 1 FOR UPDATE`)
 	gate <- broken
-	b.Until("the load is being taken back", func() bool {
+	b.Until("the load is being undone", func() bool {
 		return b.Number(`SELECT count(*) FROM batchrun WHERE state = 'cancelled'`) == 1 && b.Waiters() == 1
 	})
-	wantStateError("is being taken back")
+	wantStateError("is being undone")
 	release()
 	_, err := failing.wait()
 	testenv.Is(t, err, broken, "the load ended with")

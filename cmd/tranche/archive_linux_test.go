@@ -238,8 +238,8 @@ func TestLargeResultsAreExportedToFiles(t *testing.T) {
 	}
 }
 
-// watchMemory reads the most memory that a process has had, again and again; what it returns waits until the process
-// has ended and gives the last reading, in bytes. What wait says of that counts who started it, too.
+// watchMemory reads the most memory that a process has had, repeatedly; what it returns waits until the process
+// ended and gives the last reading, in bytes. What wait says of that counts who started it, too.
 func watchMemory(pid int) (peak func() int) {
 	read := make(chan int)
 	go func() {

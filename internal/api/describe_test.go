@@ -146,7 +146,7 @@ var (
 	fragment = regexp.MustCompile(`^( |- name:|done_by:|apiVersion:|volumes:|scrape_configs:)`) // or of other programs
 )
 
-// The YAML documents of the examples and pages name their schema and fit it. Misspelt ones do not.
+// The YAML documents of the examples and pages name their schema and fit it. Misspelled ones do not.
 func TestExamplesFitTheSchemasThatTheyName(t *testing.T) {
 	t.Parallel()
 	schemas, seen := map[string]*jsonschema.Schema{}, map[string]bool{}

@@ -213,6 +213,7 @@ func TestAnOccurrenceStartsOneRun(t *testing.T) {
 	b := apitest.Setup(t)
 	dir := t.TempDir()
 	testenv.NoError(t, os.WriteFile(filepath.Join(dir, "customers.csv"), []byte(apitest.Three), 0o600))
+	testenv.NoError(t, os.Chtimes(filepath.Join(dir, "customers.csv"), time.Time{}, time.Now().Add(-time.Minute)))
 	files := testenv.Must(scheduling.OpenFiles(dir))(t)
 	t.Cleanup(func() { _ = files.Close() })
 	b.ServeWith(testenv.Conn(t, testenv.NATS(t)), api.Config{Schedules: api.Schedules{Files: files}})
@@ -221,6 +222,9 @@ func TestAnOccurrenceStartsOneRun(t *testing.T) {
 	if code, answer := b.Schedule("/schedules", text); code != 200 || strings.Contains(answer, "warnings") {
 		t.Fatalf("apply: %d %s", code, answer)
 	}
+	large := fmt.Sprintf("params: {a: %[1]s, b: %[1]s, c: %[1]s, d: %[1]s, e: %[1]s, at", strings.Repeat("x", 4000))
+	code, answer := b.Schedule("/schedules", strings.Replace(text, "params: {at", large, 1))
+	testenv.Same(t, code, 422, "params of 20,000 bytes: %s", answer)
 	lease := testenv.Must(session.New(b.Store).Lead(t.Context(), b.Engine.ID, time.Hour))(t)
 	seen := map[workqueue.RunID]bool{}
 	for range 2 {

@@ -161,7 +161,7 @@ func TestGETsChangeNothing(t *testing.T) {
 	testenv.Same(t, code, http.StatusOK, "GET /readyz: %s", text)
 }
 
-// What no route takes is the dashboard's, but for what is below the API's prefix.
+// What no route takes is the dashboard's, except what is below the API's prefix.
 func TestTheDashboardTakesWhatNoRouteTakes(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

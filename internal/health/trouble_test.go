@@ -88,15 +88,13 @@ func TestFlushesThatHang(t *testing.T) {
 	w.goes(store.CollectorHangs, "c")
 }
 
-// Schedules that fail, that no one serves, or whose runs are late are told of until it is over.
+// Schedules that fail, that no one serves, or whose runs are late are reported until it is over.
 func TestSchedulesInTrouble(t *testing.T) {
 	t.Parallel()
 	w := setup(t)
 	node := w.session()
 	lease := testenv.Must(session.New(w.store).Lead(t.Context(), node, time.Hour))(t)
-	hourly := func(_ json.RawMessage, after time.Time) (*time.Time, error) {
-		return new(after.Add(time.Hour)), nil
-	}
+	hourly := func(_ json.RawMessage, after time.Time) (*time.Time, error) { return new(after.Add(time.Hour)), nil }
 	for _, name := range []string{"fails", "idle", "late"} {
 		doc := workqueue.Document{Name: name, Spec: json.RawMessage(`{}`), Source: "x"}
 		testenv.Must(schedule.New(w.store).ApplySchedule(t.Context(),
@@ -138,8 +136,10 @@ func TestSchedulesInTrouble(t *testing.T) {
 	w.exec(`UPDATE schedule_occurrence SET created_at = created_at - interval '8 h', due_at = due_at - interval '8 h'
 		WHERE schedule = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle") // it waited for its window, which has opened just now
-	w.exec(`UPDATE schedule_occurrence SET attempts = 2 WHERE schedule = 'idle'`)
-	w.appears(store.ScheduleOverdue, "idle", store.Warning, loading, occurrences)
+	for _, state := range [][2]string{{"queued", "not started yet"}, {"starting", loading}} {
+		w.exec(`UPDATE schedule_occurrence SET attempts = 2, state = $1 WHERE schedule = 'idle'`, state[0])
+		w.appears(store.ScheduleOverdue, "idle", store.Warning, state[1], occurrences)
+	}
 	w.exec(`UPDATE schedule_occurrence SET attempts = 1 WHERE schedule = 'idle'`)
 	w.goes(store.ScheduleOverdue, "idle")
 	w.exec(`UPDATE schedule_occurrence SET began_at = began_at - interval '6 min' WHERE schedule = 'idle'`)

@@ -153,7 +153,7 @@ func TestNodeThatLacksASource(t *testing.T) {
 	b.Check(t)
 }
 
-// A call goes on no longer than it is of use: when its run is cancelled, or all its items are reset, it ends.
+// A call continues no longer than it is of use: when its run is cancelled, or all its items are reset, it ends.
 func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 	t.Parallel()
 	begun, ended := make(chan string, 10), make(chan error, 10)
@@ -178,7 +178,7 @@ func TestCallsEndWhenTheirItemsAreTakenBack(t *testing.T) {
 				t.Errorf("%s: the call ended with %v", what, err)
 			}
 		case <-time.After(nodetest.Stuck):
-			t.Fatalf("%s: the call goes on", what)
+			t.Fatalf("%s: the call continues", what)
 		}
 	}
 	wait("reset")

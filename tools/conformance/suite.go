@@ -326,7 +326,7 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 	if n.service != nil && !n.stopped {
 		select {
 		case <-n.service.Done():
-			return result, errors.Join(errors.New("the service has ended"), n.service.failure())
+			return result, errors.Join(errors.New("the service ended"), n.service.failure())
 		default:
 		}
 	}

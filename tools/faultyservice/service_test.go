@@ -232,7 +232,7 @@ func TestLiar(t *testing.T) {
 			testenv.Same(t, w.number(`SELECT count(*) FROM quarantine WHERE run_id = $1`, run)-n, 0,
 				"messages in quarantine for other reasons than %q", tc.quarantined)
 			testenv.Same(t, (n > 0), (tc.quarantined != ""), "%d messages are in quarantine for %q", n, tc.quarantined)
-			testenv.Same(t, (w.extra(run) == 0), tc.once, "slices were made again")
+			testenv.Same(t, (w.extra(run) == 0), tc.once, "slices were reissued")
 			n = w.number(`SELECT count(*) FROM work_slice WHERE run_id = $1 AND error_code IN ('deadline', 'lost')`, run)
 			testenv.Same(t, (n > 0), tc.deadline, "%d slices passed their deadline, or had lost their reply", n)
 		})

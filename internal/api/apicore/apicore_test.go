@@ -78,7 +78,7 @@ func TestAnOperationIsOneRegister(t *testing.T) {
 	}
 }
 
-// What is said of an answer after it has begun, as huma does when the caller has gone, is no mistake for the log.
+// What is said of an answer after it has begun, as huma does when the caller has gone, is not a mistake for the log.
 func TestAnAnswerBeginsOnce(t *testing.T) {
 	t.Parallel()
 	s := &Core{Silence: time.Minute}

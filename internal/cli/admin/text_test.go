@@ -324,7 +324,7 @@ func TestSimulate(t *testing.T) {
 		`send@25:00+1m: invalid time`:              func(s *simulateCommand) { s.Outage = []string{"send@25:00+1m"} },
 		`invalid span ""; want how long it lasts`:  func(s *simulateCommand) { s.Outage = []string{"send@23:00"} },
 		"send: want one like":                      func(s *simulateCommand) { s.Outage = []string{"send"} },
-		`--set send.colour=1: no setting "colour"`: func(s *simulateCommand) { s.Set = []string{"send.colour=1"} },
+		`--set send.color=1: no setting "color"`:   func(s *simulateCommand) { s.Set = []string{"send.color=1"} },
 		`--set mail.rate=1: the run has no step`:   func(s *simulateCommand) { s.Set = []string{"mail.rate=1"} },
 		`--done-by: invalid time "noon"`:           func(s *simulateCommand) { s.DoneBy = "noon" },
 		`invalid time "2001-01-31T22:00"`:          func(s *simulateCommand) { s.Start = "2001-01-31T22:00" },
@@ -338,7 +338,7 @@ func TestSimulate(t *testing.T) {
 	}
 }
 
-// What a re-run asked for again is no retry.
+// What a rerun requested again is not a retry.
 func TestAProfileTellsRetriesFromRerun(t *testing.T) {
 	t.Parallel()
 	n := &forecast.Network{Steps: []forecast.Step{{}}}

@@ -163,7 +163,7 @@ func (b *Bench) Told(open, aside int) {
 			found[1]++
 		}
 	}
-	testenv.Same(b, found, [2]int{open, aside}, "told and put aside: %s", text)
+	testenv.Same(b, found, [2]int{open, aside}, "told and muted: %s", text)
 }
 
 func (b *Bench) AddLetter(endpoint string, letter deadletter.DeadLetter) workqueue.LetterID {

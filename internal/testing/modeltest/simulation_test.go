@@ -380,7 +380,6 @@ func (s *simulation) at(step workqueue.Step, o workqueue.Ordinal) *told {
 
 func TestMain(m *testing.M) { testenv.Main(m) }
 
-// elsewhere is a second endpoint.
 const elsewhere = "elsewhere"
 
 // bench has, in addition to what all tests of the store have, what those of this package need.

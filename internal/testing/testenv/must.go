@@ -134,7 +134,7 @@ func Until(t testing.TB, limit time.Duration, what string, met func() bool) {
 		select {
 		case <-time.After(pause):
 		case <-deadline:
-			t.Fatal("waited in vain until " + what)
+			t.Fatal("timed out waiting until " + what)
 		}
 	}
 }
