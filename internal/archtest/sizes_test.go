@@ -31,9 +31,9 @@ const (
 // says why in the commit.
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
-	files:    633, // without tests and generated code, as are lines
-	lines:    151845,
-	tests:    79811, // lines of them
+	files:    622, // without tests and generated code, as are lines
+	lines:    151300,
+	tests:    79157, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.
