@@ -169,7 +169,8 @@ func TestEncryptedRunsAreUnreadable(t *testing.T) {
 	testenv.NoError(t, other.SetKeys([][]byte{old}))
 	b.WantSaid(other.CheckKeys(t.Context()), "does not have")
 	left := deadletter.New(other) // without a body; else its message would come again forever
-	testenv.Must(left.Add(t.Context(), deadletter.DeadLetter{MsgID: "1", Endpoint: "e", Run: &run, Body: []byte(canary)}))(t)
+	testenv.Must(left.Add(t.Context(),
+		deadletter.DeadLetter{MsgID: "1", Endpoint: "e", Run: &run, Body: []byte(canary)}))(t)
 	testenv.NoError(t, left.Quarantine(t.Context(), deadletter.Quarantined{Run: [16]byte(run), Body: []byte(canary)}))
 	places()
 	testenv.Same(t, found, "", "where values of an encrypted run are")

@@ -108,10 +108,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	end := &ending{grace: s.ShutdownTimeout, began: make(chan struct{})}
 	context.AfterFunc(ctx, end.start)
 	defer func() { err = errors.Join(err, end.undo(p.undo)) }()
-	p.wait = &startup.Wait{From: s.natsFrom(line), Now: time.Now, Trouble: trouble,
-		NC: func() *nats.Conn { return p.nc }, Store: func() *database.DB { return p.store }, Say: func(what string) {
-			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
-		}}
+	p.wait = s.startWait(term, p, trouble, s.natsFrom(line))
 	if err := s.assemble(ctx, p, log); err != nil {
 		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 			term.Note("stopped before it had begun")
@@ -161,6 +158,13 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	}
 	p.later.set(node, server)
 	return s.work(ctx, term, p, node, server, end)
+}
+
+func (s *serveCommand) startWait(term *cli.Console, p *parts, trouble *startup.Troubles, from string) *startup.Wait {
+	return &startup.Wait{From: from, Now: time.Now, Trouble: trouble, NC: func() *nats.Conn { return p.nc },
+		Store: func() *database.DB { return p.store }, Say: func(what string) {
+			term.Note("waiting for %s; meanwhile the API at %s answers, with status 503 for what it cannot do", what, s.at(p))
+		}}
 }
 
 // ignoreHangUp ignores SIGHUP unless it is a terminal's: supervisors send it to reload settings.

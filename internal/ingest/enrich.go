@@ -219,8 +219,13 @@ func (e *enriching) askFor(ctx context.Context, from fetch.Fetcher, values []que
 			}
 		}
 	}
+	return e.complete(ctx, values)
+}
+
+// complete reports whether a service or function has answered every question. A query need not have a row for each.
+func (e *enriching) complete(ctx context.Context, values []question) error {
 	for _, q := range values {
-		if _, there := e.rows[q.op]; !there && e.spec.Enrich.SQL == nil { // a query need not have a row for each
+		if _, there := e.rows[q.op]; !there && e.spec.Enrich.SQL == nil {
 			return e.fails(ctx, wire.Retry(wire.CodeUnanswered, "no answer for %q", q.value))
 		}
 	}

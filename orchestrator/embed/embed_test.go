@@ -109,7 +109,7 @@ func TestNodeWithItsAPI(t *testing.T) {
 	ann := testenv.Must(api.CreateToken(ctx, client.TokenSettings{Name: "ann", Role: "admin"}))(t)
 	admin := testenv.Must(client.New(guarded, client.WithToken(ann.Secret)))(t)
 	_, err := admin.Erase(ctx, client.EraseSettings{Key: "bob"})
-	testenv.As[*client.ActPendingError](t, err, "one administrator erases")
+	_ = testenv.As[*client.ActPendingError](t, err, "one administrator erases")
 	_, err = admin.CreateToken(ctx, client.TokenSettings{Name: "carl", Role: "viewer", ExpiresIn: "2h"})
 	testenv.Says(t, err, "--token-max-age", "a token for two hours")
 	started, err := api.Start(ctx, client.RunSettings{Plan: "steps:\n- local: greet\n", PlanName: "greetings", Key: "key"},

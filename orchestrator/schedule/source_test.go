@@ -61,15 +61,17 @@ func TestFilesStayInTheirDirectory(t *testing.T) {
 		testenv.Same(t, read(t, from, err), "id\n1\n", "%s", path)
 	}
 	for path, want := range map[string]string{
-		"../secret": "not a path below", "/etc/passwd": "not a path below", "daily/../../secret": "not a path below", "": "not a path",
-		"far": "leads out of", "near": "leads out of", "up/secret": "leads out of",
+		"../secret": "not a path below", "/etc/passwd": "not a path below", "daily/../../secret": "not a path below",
+		"": "not a path", "far": "leads out of", "near": "leads out of", "up/secret": "leads out of",
 		"daily": "is a directory", "pipe": "a pipe", "a\x00b": "",
 	} {
 		_, err := files.Open(path)
 		wants(t, path, err, want, path == "a\x00b")
 	}
 	now := time.Now()
-	for name, at := range map[string][2]time.Time{"as it is read": {now.Add(-time.Hour), now.Add(-time.Minute)}, "just now": {now, now}} {
+	for name, at := range map[string][2]time.Time{
+		"as it is read": {now.Add(-time.Hour), now.Add(-time.Minute)}, "just now": {now, now},
+	} {
 		modified(at[0])
 		file := testenv.Must(files.Open("daily/a.csv"))(t)
 		modified(at[1])

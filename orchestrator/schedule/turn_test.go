@@ -140,7 +140,7 @@ func TestStartOfADeadLeaderIsOutOfTime(t *testing.T) {
 	w.apply("deadly", hourly)
 	w.dieStarting()
 	w.want("window", "09:00 starting")
-	w.exec(`UPDATE schedule_occurrence SET attempts = 25 WHERE schedule = 'deadly'`) // so many leaders came after the first
+	w.exec(`UPDATE schedule_occurrence SET attempts = 25 WHERE schedule = 'deadly'`) // so many leaders came later
 	w.set("09:45:00")
 	second := w.lead()
 	second.settle()

@@ -115,13 +115,10 @@ func (in *values) value(name string) (value string, known bool) {
 	case "due.unix":
 		return strconv.FormatInt(in.due.Unix(), 10), true
 	}
-	layout := layouts[name]
+	layout := map[string]string{"due.date": time.DateOnly, "due.time": "15:04", "due.year": "2006", "due.month": "01",
+		"due.day": "02", "due.hour": "15", "due.minute": "04"}[name]
 	return in.due.Format(layout), layout != ""
 }
-
-// layouts are those of parts of the due time.
-var layouts = map[string]string{"due.date": time.DateOnly, "due.time": "15:04", "due.year": "2006", "due.month": "01",
-	"due.day": "02", "due.hour": "15", "due.minute": "04"}
 
 const variables = "schedule, due, due.date, due.time, due.year, due.month, due.day, due.hour, due.minute, " +
 	"due.yesterday, due.week, due.unix"

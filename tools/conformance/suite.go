@@ -324,13 +324,21 @@ func (n *node) run(ctx context.Context, c Check) (Result, error) {
 		return result, err
 	}
 	if n.service != nil && !n.stopped {
-		select {
-		case <-n.service.Done():
-			return result, errors.Join(errors.New("the service ended"), n.service.failure())
-		default:
+		if err := n.alive(); err != nil {
+			return result, err
 		}
 	}
 	cleaning, cancel := n.config.lasting(ctx, patience)
 	defer cancel()
 	return result, n.clean(cleaning)
+}
+
+// alive returns an error if the service ended unexpectedly.
+func (n *node) alive() error {
+	select {
+	case <-n.service.Done():
+		return errors.Join(errors.New("the service ended"), n.service.failure())
+	default:
+		return nil
+	}
 }

@@ -57,11 +57,7 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 	if err := makeBlocks(ctx, tx, l.run, 0, sizes, l.sizes, ready, held); err != nil {
 		return err
 	}
-	tracked := &pgx.Batch{}
-	if err := tracker.QueueSealed(tracked, uuid.UUID(l.run), "run", sizes); err != nil {
-		return err
-	}
-	if err := pg.Join(ctx, tx, tracked); err != nil {
+	if err := l.sealTracker(ctx, tx, sizes); err != nil {
 		return err
 	}
 	batch := &pgx.Batch{}
@@ -93,6 +89,14 @@ func (l *loader) seal(ctx context.Context, tx pgx.Tx) error {
 		err = l.req.Sealing(ctx, tx, l.run)
 	}
 	return err
+}
+
+func (l *loader) sealTracker(ctx context.Context, tx pgx.Tx, sizes []int) error {
+	batch := &pgx.Batch{}
+	if err := tracker.QueueSealed(batch, uuid.UUID(l.run), "run", sizes); err != nil {
+		return err
+	}
+	return pg.Join(ctx, tx, batch)
 }
 
 const (

@@ -169,11 +169,7 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 		}
 		if len(out.Rows) < maxPreviewRows {
 			out.Rows = append(out.Rows, start.PreviewRow{Line: item.Line, Key: item.Key, Payload: slices.Clone(item.Payload)})
-			for _, name := range intake.FieldNames(item.Payload) {
-				if len(out.Columns) < maxColumns && !slices.Contains(out.Columns, name) {
-					out.Columns = append(out.Columns, name)
-				}
-			}
+			out.Columns = addColumns(out.Columns, item.Payload)
 		}
 	}
 	if twins.items > 1 {
@@ -186,6 +182,15 @@ func preview(rows *intake.Reader, key string) (Preview, error) {
 			"called key or id", apicore.Echo(out.KeyColumn)))
 	}
 	return out, nil
+}
+
+func addColumns(columns []string, object []byte) []string {
+	for _, name := range intake.FieldNames(object) {
+		if len(columns) < maxColumns && !slices.Contains(columns, name) {
+			columns = append(columns, name)
+		}
+	}
+	return columns
 }
 
 type duplicateFinder struct {

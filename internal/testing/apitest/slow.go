@@ -128,7 +128,7 @@ func (b *Bench) UseTLS(transport *http.Transport, at, name string, major int, se
 		req := testenv.Must(http.NewRequestWithContext(b.Context(), method, at+api.Prefix+path, body))(b)
 		req.Header.Set("Authorization", "Bearer "+secret)
 		req.Header.Set("Content-Type", kind)
-		answer := testenv.Must(transport.RoundTrip(req))(b)
+		answer := testenv.Must(transport.RoundTrip(req))(b) //nolint:bodyclose // closed in the next line
 		defer func() { _ = answer.Body.Close() }()
 		testenv.Same(b, answer.ProtoMajor, major, "%s by %s: the version of HTTP", path, name)
 		if answer.Header.Get("Strict-Transport-Security") == "" {
