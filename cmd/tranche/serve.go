@@ -102,8 +102,7 @@ func (s *serveCommand) Run(ctx context.Context, line *kong.Context, term *cli.Co
 	}
 	defer func() { _ = log.Sync() }() // fails on terminals
 	s.speak(term, log)
-	trouble := &startup.Troubles{}
-	p := &parts{}
+	trouble, p := &startup.Troubles{}, &parts{}
 	log = log.WithOptions(startup.Lines(p.later.session), trouble.Watch())
 	end := &ending{grace: s.ShutdownTimeout, began: make(chan struct{})}
 	context.AfterFunc(ctx, end.start)
