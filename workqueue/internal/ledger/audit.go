@@ -97,14 +97,15 @@ type Confirmed struct {
 	Changed bool // there was a change, maybe undone
 }
 
-// Of two confirmations, the second waits for the row, and finds it settled.
+// Of two confirmations, the second waits for the row, and finds it settled. An act of several transactions is done even
+// if it was rejected meanwhile.
 const settleAct = `
 UPDATE admin_act SET state = 'done', settled_by = $2, settled_at = tranche_now(), input = NULL, preview = NULL
-WHERE id = $1 AND (state = 'running' OR state = 'pending' AND expires_at > tranche_now())`
+WHERE id = $1 AND (state = 'running' OR state = 'pending' AND expires_at > tranche_now() OR $3 AND state = 'rejected')`
 
 // Settle marks the act done, or returns a [workqueue.ConflictError] if it no longer awaits that.
 func (c *Confirmed) Settle(ctx context.Context, tx pgx.Tx) error {
-	tag, err := tx.Exec(ctx, settleAct, c.ID, pg.Plain(c.By))
+	tag, err := tx.Exec(ctx, settleAct, c.ID, pg.Plain(c.By), c.Later)
 	if err == nil && tag.RowsAffected() == 0 {
 		err = workqueue.Conflict("act %s: it was settled meanwhile, or has expired", c.ID)
 	}

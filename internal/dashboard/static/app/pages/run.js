@@ -66,7 +66,8 @@ function Run({ run, live, state, database, query }) {
   const mapCard = useRef(null);
   const read = can("viewer"); // a watcher sees no keys, and what has some is not asked for
   const why = useWhy(run, read);
-  const groups = useGroups(run, (read && query.by) || "", read);
+  const by = (read && query.by) || "";
+  const groups = useGroups(run, by, read);
   const history = useLoad(read && `/runs/${segment(run.id)}/history`, [run.generation, run.state], { every: ended(run) ? 0 : 30 });
 
   useEffect(() => { // the namespace where the caller's role counts
@@ -108,7 +109,7 @@ function Run({ run, live, state, database, query }) {
                 handle=${map} place=${{ view: query.view ?? "", cursor: ordinalOf(query.at, run.items) }}
             groups=${groups.map}
             onPlace=${({ view, cursor }) => setQuery({ view, at: cursor < 0 ? "" : cursor })} /><//></div>
-        <${Groups} groups=${groups} by=${query.by ?? ""} onBy=${(by) => setQuery({ by })}
+        <${Groups} groups=${groups} by=${by} onBy=${(by) => setQuery({ by })}
             onShow=${(g) => {
               map.current?.surface.zoomToGroup(g);
               mapCard.current?.scrollIntoView({ block: "nearest" });

@@ -2,6 +2,7 @@
 import { html } from "../html.js";
 import { Button, ButtonLink, Card, ErrorBox, Progress, confirm, toast, useLoad } from "../ui.js";
 import { api, segment } from "../api.js";
+import { can } from "../session.js";
 import { failedShare, num, plural } from "../format.js";
 import { verdict } from "../parts/verdict.js";
 import { ended } from "./head.js";
@@ -30,7 +31,7 @@ export async function approveRest(id, sample) {
 
 export function Canary({ run }) {
   const waits = run.canary?.state === "waiting";
-  const again = waits && run.generation > 1;
+  const again = waits && run.generation > 1 && can("viewer");
   const report = useLoad(again ? `/runs/${segment(run.id)}/report` : "", [run.generation, run.canary?.state]);
   if (!run.canary || run.canary.state === "passed" || ended(run)) return null;
   const found = outcome(run, report.data);
