@@ -110,7 +110,7 @@ def respond(nats, headers, data):
         return b'-NAK {"delay":10000000000}'  # for an instance that can read it
     to = headers.get("tranche-reply-to", f"tranche.reply.{ENDPOINT}")
     if "tranche-reply-to" in headers and not ELSEWHERE.fullmatch(to):
-        return b"+TERM no reply subject"
+        return b"+TERM bad reply subject"
     body, slots, then = answer(headers, data)
     reply = {f"Tranche-{name.title()}": headers[f"tranche-{name}"] for name in REPEATED if f"tranche-{name}" in headers}
     reply |= {"Nats-Msg-Id": uuid.uuid4(), "Tranche-Final": slots, "Tranche-Service": f"{ENDPOINT}@1.0.0 python"}

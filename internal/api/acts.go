@@ -34,7 +34,8 @@ func (s *actRoutes) Register(api huma.API) {
 	apicore.Register(s.Core, api, apicore.ByAdmin(list), s.listActs)
 	confirm := apicore.Post("confirm-act", "/acts/{id}/confirm", "Confirm and carry out an act",
 		"Requester and confirmer must be two people. Neither may have made the other's token, and no one person both. "+
-			"A refused act stays pending. An interrupted erasure stays running: confirm it again.")
+			"A refused act stays pending. An interrupted erasure stays running: confirm it again, or reject it "+
+			"once its requester's token or login has ended.")
 	apicore.Register(s.Core, api, apicore.Unstored(apicore.ByAdmin(confirm)), s.confirmAct)
 	reject := apicore.Post("reject-act", "/acts/{id}/reject", "Reject an act, or withdraw it", "")
 	apicore.Register(s.Core, api, apicore.ByAdmin(reject), s.rejectAct)

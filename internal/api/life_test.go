@@ -335,3 +335,14 @@ func TestALargeBodyIsAnswered(t *testing.T) {
 		testenv.Has(t, status, " 413 ", "%s", path)
 	}
 }
+
+// Other items under the same key are refused, however many there are, and the connection is not reset.
+func TestAReplayWithOtherItemsIsRefused(t *testing.T) {
+	t.Parallel()
+	b := apitest.Setup(t)
+	b.Over(apitest.NodeOf(b.Engine), testenv.Conn(t, testenv.NATS(t)), api.Config{ReadTimeout: 2 * time.Minute})
+	b.Start("idempotency_key=k")
+	b.Refused(http.StatusConflict, "with other content: the items", http.MethodPost,
+		api.Prefix+"/runs?endpoint=echo&idempotency_key=k",
+		strings.NewReader(apitest.Three+strings.Repeat("9,no one reads this\n", 1<<18)))
+}

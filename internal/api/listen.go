@@ -77,12 +77,13 @@ func Listen(ctx context.Context, address string, guarded Exposure) (net.Listener
 }
 
 func (e *Exposure) suits(address string, loopback bool) error {
-	unknown := func(kind string) bool { return !slices.Contains(identity.ActKinds(), kind) }
+	unknown := slices.IndexFunc(e.FourEyes, func(kind string) bool { return !slices.Contains(identity.ActKinds(), kind) })
 	switch {
-	case slices.ContainsFunc(e.FourEyes, unknown):
-		return fmt.Errorf("--four-eyes %s: use some of %s", e.FourEyes, strings.Join(identity.ActKinds(), ", "))
+	case unknown >= 0:
+		return fmt.Errorf("--four-eyes: unknown kind %q; use some of %s", e.FourEyes[unknown],
+			strings.Join(identity.ActKinds(), ", "))
 	case len(e.FourEyes) > 0 && !e.Auth:
-		return errors.New("--four-eyes needs to know who asks; add --auth on")
+		return errors.New("--four-eyes needs callers' names; add --auth on")
 	case slices.Contains(e.FourEyes, "delete") && !slices.Contains(e.FourEyes, "retention"):
 		return errors.New("--four-eyes delete: one administrator could delete runs by retention; use delete,retention")
 	case (e.TLSCert == "") != (e.TLSKey == ""):

@@ -91,7 +91,7 @@ func (s *trackerRoutes) Register(api huma.API) {
 		"With nothing pending the batch is complete, and the answer says so. The call can be repeated."), s.sealTracker)
 	apicore.Register(s.Core, api, apicore.Delete("delete-tracker", "/trackers/{id}",
 		"Delete a batch in any state",
-		"No event is published and no webhook sent. Its ids are then those of no batch."), s.deleteTracker)
+		"No event is published and no webhook sent. Its ids then name no batch."), s.deleteTracker)
 }
 
 type openTrackerInput struct {

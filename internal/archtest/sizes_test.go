@@ -32,8 +32,8 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    622, // without tests and generated code, as are lines
-	lines:    151322,
-	tests:    79161, // lines of them
+	lines:    151327,
+	tests:    79175, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

@@ -99,7 +99,7 @@ func (s *Seldom) Now() bool {
 	return true
 }
 
-// Reset makes the next Now report true, when the state ends.
+// Reset is called when the state ends: the next Now reports true.
 func (s *Seldom) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

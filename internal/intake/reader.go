@@ -175,7 +175,7 @@ func (r *Reader) Key() string {
 }
 
 // Next reads the next row into item. It returns io.EOF after the last one, or an *row.InputError that wraps
-// row.ErrNoRows without any. After an error it keeps returning that error.
+// row.ErrNoRows if there was none. After an error it keeps returning that error.
 func (r *Reader) Next(item *row.Item) error {
 	if r.err != nil {
 		return r.err

@@ -6,7 +6,7 @@
 //
 //	node killed: claim, publish, record, ack  orchestrator TestANodeCrashesAnywhere, TestACompletionIsToldAfterACrash,
 //	                                          TestNodesCrashBetweenPieces; flush TestANodeCrashes…; TestNodeIsKilled
-//	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator TestANodeThatWorksIsCutOff
+//	node asleep for three leases              TestNodeSleepsForThreeLeases, orchestrator/sweep
 //	leader killed                             TestTheLeaderIsKilledToldToEndAndStopped;
 //	                                          alerts TestALeaderDiesBetweenSendingAndRecording
 //	service killed                            TestServiceIsKilledInMidChunk, servers TestAFlowLosesWhatItWaitsFor;

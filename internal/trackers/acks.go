@@ -136,7 +136,7 @@ func (w *wanted) groups() (n int) {
 }
 
 // blame finds the text of this call that named what the store refused: a batch, a group, or an item beyond the
-// group's size. It returns nil without one.
+// group's size. nil: no text named it.
 func (w *wanted) blame(bad *tracker.GroupError) *trackerclient.Error {
 	var found *trackerclient.Error
 	_ = w.each(func(s *span, text string) error { // it was parsed before

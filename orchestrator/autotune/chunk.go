@@ -8,7 +8,7 @@ import (
 const (
 	// overhead is the cost of a request besides the service's time: claim, publish, fetch, record.
 	overhead = 5 * time.Millisecond
-	// betterBy is the least relative gain per item for another size to be kept.
+	// betterBy is the least relative gain of time per item for another size to be kept.
 	betterBy = 0.03
 	// manyRequests are enough to measure a size, or fewSlow if each takes at least slowRequest.
 	manyRequests = 24

@@ -5742,7 +5742,8 @@ func (c *Client) ListActs(ctx context.Context, options ...CallOption) (ActList, 
 // ConfirmAct: Confirm and carry out an act.
 //
 // Requester and confirmer must be two people. Neither may have made the other's token, and no one person both. A
-// refused act stays pending. An interrupted erasure stays running: confirm it again.
+// refused act stays pending. An interrupted erasure stays running: confirm it again, or reject it once its
+// requester's token or login has ended.
 //
 // It is POST /acts/{id}/confirm, for role admin.
 func (c *Client) ConfirmAct(ctx context.Context, id string, options ...CallOption) (ConfirmedAct, error) {
@@ -7227,7 +7228,7 @@ func (c *Client) AckTrackerItems(ctx context.Context, body Acknowledgement, opti
 
 // DeleteTracker: Delete a batch in any state.
 //
-// No event is published and no webhook sent. Its ids are then those of no batch.
+// No event is published and no webhook sent. Its ids then name no batch.
 //
 // It is DELETE /trackers/{id}, for role operator.
 func (c *Client) DeleteTracker(ctx context.Context, id string, options ...CallOption) (BatchDeleted, error) {
@@ -7315,4 +7316,4 @@ func (c *Client) SealTracker(ctx context.Context, id string, options ...CallOpti
 
 }
 
-// Of a5bf0994df3b02a4153df60af630ffa5, is f2182de98aeaebc82d8894bc21612b7f3b6773fbc80cc8063bfc5a5462491f11.
+// Of 0cbe7a1d515a35ded5a17ea13d203600, is 7233b5c086463c47307d80ae2faa536aadccc131e322a6904985081fb4d7df0e.

@@ -83,8 +83,10 @@ func (w *world) exec(sql string, args ...any) {
 func next(text json.RawMessage, after time.Time) (*time.Time, error) {
 	spec := &schedule.Spec{}
 	err := json.Unmarshal(text, spec)
-	due, _ := spec.Next(after)
-	return &due, err
+	if due, ok := spec.Next(after); ok {
+		return &due, err
+	}
+	return nil, err
 }
 
 // apply saves a schedule, of which only the lines that matter are given.

@@ -69,7 +69,7 @@ RETURNING version, changed_at`
 	makeOnePace = `INSERT INTO endpoint_pace (endpoint) VALUES ($1) ON CONFLICT DO NOTHING`
 )
 
-// ApplyCollector creates or changes a collector for the next flush. Operations under old keys go first. The text
+// ApplyCollector creates or changes a collector, from its next flush on. Operations under old keys go first. The text
 // was checked when it was parsed, see internal/ingest.
 func (s Store) ApplyCollector(ctx context.Context, c Text, actor string) (out workqueue.AppliedDocument, err error) {
 	c.Spec.Name = c.Name

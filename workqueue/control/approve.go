@@ -32,7 +32,8 @@ UPDATE batchrun SET canary_state = 'passed',
     hold = CASE WHEN hold <> 'canary' THEN hold END, held_at = CASE WHEN hold <> 'canary' THEN held_at END,
     hold_detail = CASE WHEN hold <> 'canary' THEN hold_detail ELSE '' END,
     held_by = CASE WHEN hold <> 'canary' THEN held_by ELSE '' END
-WHERE id = $1 AND state = 'running' AND canary_state IN ('sampling', 'waiting')`
+WHERE id = $1 AND state = 'running' AND canary_state IN ('sampling', 'waiting')
+RETURNING coalesce(hold, '')`
 )
 
 const runsThatWait = `
@@ -115,10 +116,11 @@ func (r *RunHold) release(ctx context.Context, tx pgx.Tx, actor, reason string) 
 	if _, err := tx.Exec(ctx, releaseHeld, r.id); err != nil {
 		return 0, fmt.Errorf("release items: %w", err)
 	}
-	if err := pg.CheckRows(1)(tx.Exec(ctx, passCanary, r.id)); err != nil {
+	hold := "" // that stays
+	if err := tx.QueryRow(ctx, passCanary, r.id).Scan(&hold); err != nil {
 		return 0, fmt.Errorf("pass the canary of run %s: %w", r.id, err)
 	}
-	detail := map[string]any{"items": items, "reason": pg.Plain(reason), "by": pg.Plain(actor)}
+	detail := map[string]any{"items": items, "reason": pg.Plain(reason), "by": pg.Plain(actor), "hold": hold}
 	err = ledger.AuditChange(ctx, tx, ledger.Action{Actor: actor, Name: "approve", Run: r.id, Detail: detail,
 		Before: map[string]any{"canary": r.Canary, "hold": r.Hold}, After: map[string]any{"canary": "passed"}})
 	if err != nil {

@@ -62,7 +62,7 @@ FROM batchrun WHERE id = $1`
 UPDATE run_step SET in_flight_cap = NULL, share = 1
 WHERE run_id = $1 AND (in_flight_cap IS NOT NULL OR share > 1)`
 
-	// For an open run a percentage becomes a number at the seal, as in start's limitWhileOpen.
+	// For an open run a percentage becomes a number at the seal, as in start's OpenRequest.open.
 	setMaxFailed = `
 UPDATE batchrun
 SET max_failed = $2,

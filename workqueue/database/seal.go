@@ -293,7 +293,7 @@ func (s *DB) CheckLost(ctx context.Context) error {
 	return pg.NoRow(err, nil)
 }
 
-// CheckNodes refuses that an encrypted run begins or continues, op, while a node is alive without the first key.
+// CheckNodes fails while a node is alive without the first key: an encrypted run must not begin or continue (op) then.
 func (s *DB) CheckNodes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) error {
 	node, err := pg.One(ctx, tx, pgx.RowTo[string], nodeWithout, append(s.Fingerprints(), "")[0])
 	if err == nil {
@@ -303,7 +303,7 @@ func (s *DB) CheckNodes(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op 
 	return pg.NoRow(err, nil)
 }
 
-// SealAgain is Seal for a run that continues, op. It refuses that like CheckNodes, too: no node starts while a run in
+// SealAgain is Seal for a run that continues (op). It fails as CheckNodes does: no node starts while a run in
 // progress has a key that it lacks.
 func (s *DB) SealAgain(ctx context.Context, tx pgx.Tx, run workqueue.RunID, op string) (*Seal, error) {
 	seal, err := s.Seal(ctx, tx, run)

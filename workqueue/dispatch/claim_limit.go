@@ -167,7 +167,7 @@ func (c *claim) share() {
 	}
 }
 
-// Portion is a share's part of a limit among the others, at least 1.
+// Portion is a share's part of a limit that others have shares of too, at least 1.
 func Portion(limit, share, others int) int {
 	return (limit*share + share + others - 1) / (share + others)
 }

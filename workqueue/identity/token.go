@@ -75,7 +75,7 @@ const tokenColumns = ` id, name, role, grants,
          ELSE 'active' END,
     created_at, created_by, expires_at, networks, rotated_at, last_used_at, revoked_at, revoked_by`
 
-// A person who is logged in by an identity provider has their name alone, and a new token while a rotated one is valid.
+// The names of people with a session of an identity provider, and of rotated tokens that are still valid, are taken.
 const insertToken = `
 INSERT INTO api_token (id, name, role, hash, created_by, expires_at, networks, grants, makers)
 SELECT $1, $2, $3, $4, $5, tranche_now() + $6::interval, coalesce($7, '{}'::text[]), $8,

@@ -31,7 +31,7 @@ const (
 	restShare = 10
 	// maxRest is for how long a reading is kept at most, and how long one may take.
 	maxRest = 15 * time.Second
-	// staleReading is when a reading expires if no newer one could be made.
+	// staleReading is the age at which a reading expires if no newer one could be made.
 	staleReading = 5 * time.Minute
 )
 

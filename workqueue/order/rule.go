@@ -119,8 +119,8 @@ func listed(values []string) string {
 	return fmt.Sprintf("%s and %d more", strings.Join(values[:most], ", "), len(values)-most)
 }
 
-// Lane returns the lane of a value. It never differs or changes. Two values share a lane if their 64-bit
-// hashes, or with partitions their partitions, are equal; that is harmless.
+// Lane returns the lane of a value, the same on every node and in every version. Two values share a lane if their
+// 64-bit hashes, or with partitions their partitions, are equal; that is harmless.
 func (r *Rule) Lane(value string) int64 {
 	if r.Partitions > 0 {
 		return int64(Partition(value, r.Partitions))

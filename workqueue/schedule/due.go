@@ -177,7 +177,7 @@ func (s Store) NextScheduleTime(ctx context.Context) (wait time.Duration, ok boo
 	var until *time.Duration
 	err = s.db.Pool.QueryRow(ctx, nextScheduleTime).Scan(&until)
 	if err != nil || until == nil {
-		return 0, false, pg.Wrap(err, "look when schedules are due")
+		return 0, false, pg.Wrap(err, "find when schedules are due")
 	}
 	return max(*until, 0), true, nil
 }

@@ -50,7 +50,7 @@ func (i Item) fetch(ctx context.Context, name string, ref *wire.PartRef) ([]byte
 		case bad != nil && bad.Code != wire.CodePartUnavailable:
 			return nil, bad
 		case time.Since(came) > partAway:
-			return nil, wire.Retry(wire.CodePartUnavailable, "part %.80q has %d bytes; no node sent those after %d: %v",
+			return nil, wire.Retry(wire.CodePartUnavailable, "part %.80q has %d bytes; no node sent those from byte %d on: %v",
 				name, ref.Bytes, query.From, err)
 		}
 		if err := pauses.Wait(ctx); err != nil {

@@ -49,7 +49,7 @@ type Server struct {
 // Settings configures an endpoint.
 type Settings struct {
 	Concurrency int
-	Reserve     int // negative: usualReserve
+	Reserve     int // negative: by the size
 	Timeout     time.Duration
 	FlushBytes  int
 	Compress    int

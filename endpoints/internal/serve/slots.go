@@ -30,7 +30,7 @@ const (
 //
 // It is safe for concurrent use.
 type Slots struct {
-	reserve int // extra slots for calls; negative: usualReserve
+	reserve int // extra slots for calls; negative: by the size
 
 	mu      sync.Mutex
 	size    atomic.Int64        // written with mu held

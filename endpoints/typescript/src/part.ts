@@ -33,7 +33,7 @@ export async function fetchPart(job: Job, i: number, step: string, { bytes, sha2
       problem = said(err);
     }
     if (Date.now() + wait > end) {
-      throw new Failure('part_unavailable', `part "${step}" has ${bytes} bytes; no node sent those after ${from}: ${problem}`, true);
+      throw new Failure('part_unavailable', `part "${step}" has ${bytes} bytes; no node sent those from byte ${from} on: ${problem}`, true);
     }
     await pause(wait);
     wait = Math.min(2 * wait, 1_000);

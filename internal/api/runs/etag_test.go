@@ -50,6 +50,7 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 	}
 	put("/plans", 200, `"version":2`, first, apitest.YearEnd+"# more\n")
 	put("/plans", 412, "newest version of plan year-end is 2", first, apitest.YearEnd+"# other\n")
+	put("/plans", 412, "exists already, in version 2", "*", apitest.YearEnd+"# x\n")
 	put("/plans", 422, "If-Match is not the current ETag", `W/"abc"`, apitest.YearEnd)
 	put("/plans", 412, "there is no plan new", first, "name: new\nsteps:\n  - {name: a, endpoint: echo}\n")
 	for kind, text := range map[string]string{

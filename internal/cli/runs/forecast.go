@@ -172,7 +172,7 @@ func endsText(run *client.RunSummary) string {
 	case run.AtRisk != nil:
 		return text + ", " + run.AtRisk.Late + " late for " + clock(*by)
 	}
-	return text + ", done by " + clock(*by)
+	return text + ", to be done by " + clock(*by)
 }
 
 func endText(run *client.RunSummary) string {

@@ -180,7 +180,7 @@ func startedText(s *client.Started) string {
 		cli.If(s.Invalid > 0, " (%v invalid, which failed: tranche run errors %v)", s.Invalid, s.Run) +
 		cli.If(s.Key != "", ", keys from %v", s.Key)
 	if s.DoneBy != nil {
-		text += "\ndone by " + cli.Ahead(*s.DoneBy)
+		text += "\nto be done by " + cli.Ahead(*s.DoneBy)
 	}
 	return text
 }

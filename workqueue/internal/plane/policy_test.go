@@ -127,7 +127,7 @@ func TestBisectIsolatesOnePoisonItem(t *testing.T) {
 	})
 }
 
-// A chunk that kills its services is cut in four immediately: about as many slices, and half the rounds.
+// A chunk that kills its services is cut in four, not halved twice: about as many slices, and half the rounds.
 func TestBisectOfADeadlyItemTakesFewRounds(t *testing.T) {
 	t.Parallel()
 	for _, size := range []int{1, 2, 3, 7, 64, 500, 8192} {

@@ -95,7 +95,7 @@ function Ops({ load, state, parked, backoff, choose }) {
   ];
   const actions = html`<${Select} label="State" value=${state} options=${states} onChange=${(v) => setQuery({ state: v, after: "" })} test="state"/>
     ${parked > 0 && html`<${Button} small role="operator" icon="repeat" test="requeue-all" onClick=${() => choose("requeue", { all: true },
-      `Try ${plural(parked + backoff, "operation")} again?`, `${num(parked)} parked and ${num(backoff)} to be retried regain all attempts, and join the next flush of their keys.`)}>Try all again<//>`}`;
+      "Try all again?", "Parked operations, and those that wait to be retried, regain all attempts, and join the next flush of their keys.")}>Try all again<//>`}`;
   return html`<${Card} flush title="Operations" actions=${actions}><${ErrorBox} error=${load.error} retry=${load.reload}/>
     ${load.data && html`<${Table} caption="Operations, oldest first" test="ops" rows=${rows} rowKey=${(op) => op.number} columns=${columns}
       empty=${html`<${Empty} title=${state ? "None in this state" : "No operation waits"}/>`}/>`}

@@ -63,8 +63,8 @@ function Acts({ onDone }) {
       { key: "by", title: "Asked by", render: (a) => html`<${Text} max=${30}>${a.asked_by}<//>` },
       { key: "until", title: "Until", render: (a) => html`<${Time} at=${a.expires_at}/>` },
       { key: "do", srTitle: "Actions", label: "", align: "right", render: (a) => open(a) && html`${!a.yours && html`<${Button} small
-        kind="primary" test="confirm-act" onClick=${() => settle(a, "Confirm", true)}>Confirm<//> `}${a.state === "pending" && html`<${Button} small
-        test="reject-act" onClick=${() => settle(a, "Reject")}>${a.yours ? "Withdraw" : "Reject"}<//>`}` },
+        kind="primary" test="confirm-act" onClick=${() => settle(a, "Confirm", true)}>Confirm<//> `}<${Button} small
+        test="reject-act" onClick=${() => settle(a, "Reject")}>${a.yours ? "Withdraw" : "Reject"}<//>` },
     ]}/><//>`;
 }
 
