@@ -312,7 +312,7 @@ func TestRunOfInvalidItemsOnlyCompletes(t *testing.T) {
 	b.WantCounts(loaded.Run, 0, storetest.Several)
 	b.WantCompletions(loaded.Run, 1)
 	testenv.Same(t, len(loaded.Completions), 1, "completions")
-	for i, lost := range []string{"", ", sealed_at = tranche_now()"} { // the completion; the seal, too
+	for i, lost := range []string{"", ", started_at = tranche_now()"} { // the completion; the start, too
 		b.Exec(`DELETE FROM run_event WHERE kind = 'completed'; UPDATE batchrun SET state = 'running'` + lost)
 		tx := testenv.Must(b.Pool.Begin(t.Context()))(t)
 		again := testenv.Must(settle.Complete(t.Context(), tx, loaded.Run))(t)

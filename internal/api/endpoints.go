@@ -137,7 +137,7 @@ func (s *endpointRoutes) listEndpoints(ctx context.Context, _ *struct{}) (Endpoi
 }
 
 func (s *endpointRoutes) getEndpoint(ctx context.Context, in *apicore.EndpointPath) (Endpoint, error) {
-	if err := apicore.CheckTarget(in.Endpoint); err != nil {
+	if err := apicore.CheckTarget(&in.Endpoint); err != nil {
 		return Endpoint{}, err
 	}
 	found, err := s.endpoints(ctx)
@@ -195,7 +195,7 @@ type setEndpointInput struct {
 }
 
 func (s *endpointRoutes) setEndpoint(ctx context.Context, in *setEndpointInput) (pace.EndpointSetting, error) {
-	if err := apicore.CheckTarget(in.Endpoint); err != nil {
+	if err := apicore.CheckTarget(&in.Endpoint); err != nil {
 		return pace.EndpointSetting{}, err
 	}
 	if reflect.ValueOf(in.Body).IsZero() {

@@ -211,6 +211,7 @@ func TestWorkStaysInItsNamespace(t *testing.T) {
 		{who, "POST", api.Prefix + "/plans?name=web", `steps: [{name: w, http: {url: "https://BANK.:443/{key}"}}]`, 200, "",
 			""},
 		{admin, "POST", api.Prefix + "/endpoints/http:Bank/settings", `{"namespaces":["team-b"]}`, 200, `"http:bank"`, ""},
+		{admin, "GET", api.Prefix + "/endpoints/http:BANK.:443", "", 200, `"name":"http:bank"`, ""},
 		{who, "POST", api.Prefix + "/runs?plan_ref=web", items, 403, "http:bank is not for namespace team-a", ""},
 		{both, "POST", api.Prefix + "/runs?endpoint=bank&namespace=team-b", items, 201, "", "team-b"},
 		{admin, "POST", api.Prefix + "/endpoints/bank/settings", `{"namespaces":[]}`, 200, `"rate":0`, ""},

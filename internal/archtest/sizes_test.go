@@ -33,7 +33,7 @@ var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    622, // without tests and generated code, as are lines
 	lines:    151327,
-	tests:    79175, // lines of them
+	tests:    79176, // lines of them
 }
 
 // largeTypes are those that have more methods, with how many they may have.

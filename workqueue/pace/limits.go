@@ -127,7 +127,6 @@ RETURNING before`
 // ChangeEndpoint changes settings of an endpoint, with an audit entry, and returns all of them. Limits apply from the
 // next claim on every node; nodes send the concurrency to the services. The endpoint need not exist.
 func (s Store) ChangeEndpoint(ctx context.Context, change EndpointChange, actor string) (EndpointSetting, error) {
-	change.Endpoint = workqueue.TargetKey(workqueue.TargetKind(change.Endpoint))
 	if err := change.validate(); err != nil {
 		return EndpointSetting{}, err
 	}

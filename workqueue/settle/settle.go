@@ -258,7 +258,7 @@ FROM (SELECT r.id, o.* FROM (
           WHERE (SELECT b.state FROM tracker_batch b WHERE b.id = u.id) = 'completed' LIMIT cardinality($1::uuid[])) r
       CROSS JOIN LATERAL (` + plane.OutcomeOfRun + `) o) c
 WHERE r.id = c.id AND r.id = ANY ($1::uuid[]) AND r.state || '' = 'running'
-RETURNING r.id, r.generation, greatest(r.started_at, r.sealed_at), r.done, r.failed, r.accepted, r.finished_at`
+RETURNING r.id, r.generation, r.started_at, r.done, r.failed, r.accepted, r.finished_at`
 )
 
 // Complete completes the generation of runs, in ascending order, in the transaction of their last acknowledgement.
@@ -275,7 +275,7 @@ func Complete(ctx context.Context, tx pgx.Tx, runs ...workqueue.RunID) (complete
 }
 
 // queueCompletions completes those of some runs, in ascending order, that the transaction's acknowledgements complete.
-// A database that lost recent commits may complete the same seal or rerun again: readers must recognize that event.
+// A database that lost recent commits may complete the same start or rerun again: readers must recognize that event.
 func queueCompletions(batch *pgx.Batch, runs []workqueue.RunID, completed *[]Completion) {
 	batch.Queue(completeRuns, runs).Query(func(rows pgx.Rows) (err error) {
 		*completed, err = pgx.CollectRows(rows, func(row pgx.CollectableRow) (c Completion, err error) {

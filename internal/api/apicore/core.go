@@ -295,16 +295,17 @@ type EndpointPath struct {
 	Endpoint string `path:"name" doc:"an endpoint's name"`
 }
 
-// CheckTarget validates the name of an endpoint or of another step target.
-func CheckTarget(name string) error {
-	kind, target := workqueue.TargetKind(name)
+// CheckTarget validates the name of an endpoint or of another step target, and spells it as [workqueue.TargetKey] does.
+func CheckTarget(name *string) error {
+	kind, target := workqueue.TargetKind(*name)
 	if kind == workqueue.KindEndpoint {
-		return CheckEndpoint(name)
+		return CheckEndpoint(*name)
 	}
 	if target == "" || len(target) > MaxTarget || strings.ContainsFunc(target, unicode.IsControl) {
 		return BadInput("endpoint: give " + string(kind) + ": and its name, of 1 to " + strconv.Itoa(MaxTarget) +
 			" characters, as tranche endpoints lists it")
 	}
+	*name = workqueue.TargetKey(kind, target)
 	return nil
 }
 

@@ -62,7 +62,7 @@ func (s *Routes) explainRun(ctx context.Context, in *explainInput) (health.Expla
 }
 
 func (s *Routes) explainEndpoint(ctx context.Context, in *apicore.EndpointPath) (health.EndpointExplanation, error) {
-	if err := apicore.CheckTarget(in.Endpoint); err != nil {
+	if err := apicore.CheckTarget(&in.Endpoint); err != nil {
 		return health.EndpointExplanation{}, err
 	}
 	e, err := health.New(s.Store).ExplainEndpoint(ctx, in.Endpoint)

@@ -299,6 +299,7 @@ func (e *endpointsSet) Run(ctx context.Context, term *cli.Console, cl *client.Cl
 	}
 	done, err := cl.SetEndpoint(ctx, e.Name, set)
 	if list, failed := cl.ListEndpoints(ctx); err == nil && failed == nil {
+		e.Name = done.Endpoint // its own spelling
 		e.warnIfUnknown(term, list.Endpoints)
 	}
 	return cli.Say(term, func(set *client.EndpointSetting) string {
