@@ -32,7 +32,7 @@ const (
 var totals = struct{ packages, files, lines, tests int }{
 	packages: 109, // those with files that are not tests
 	files:    622, // without tests and generated code, as are lines
-	lines:    151327,
+	lines:    151328,
 	tests:    79176, // lines of them
 }
 
