@@ -232,7 +232,7 @@ var (
 	madeIndex = regexp.MustCompile(`CREATE (?:UNIQUE )?INDEX (\w+) ON (\w+)`)
 )
 
-// Nodes continue while the schema changes: an index on a table that was there before is built beside their work.
+// Nodes continue while the schema changes: an index on a table that was there before is built while they work.
 func TestIndexesOfTablesInUseAreBuiltConcurrently(t *testing.T) {
 	t.Parallel()
 	files, err := filepath.Glob("*.sql")

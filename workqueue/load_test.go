@@ -551,7 +551,7 @@ func TestClearingLeavesALoadAloneThatWakesUpAndSeals(t *testing.T) {
 	b.WantState(loaded.Run, "completed", 1)
 }
 
-// A load that is being undone still has its idempotency key. Who asks with the key is told to wait, and is never
+// A load that is being undone still has its idempotency key. A start with the key must wait, and is never
 // told of a run that will be gone.
 func TestKeyOfALoadThatIsTakenBack(t *testing.T) {
 	t.Parallel()

@@ -327,7 +327,7 @@ const (
 	soon  = ample / 2
 )
 
-// A PostgreSQL whose disk is full is named, and once there is room serve continues by itself.
+// A PostgreSQL whose disk is full is named, and serve continues once there is space.
 func TestServeNamesAFullDisk(t *testing.T) {
 	t.Parallel()
 	database := testenv.Database(t)

@@ -180,7 +180,7 @@ func TestDepthOfValues(t *testing.T) {
 
 func nested(deep int) string { return strings.Repeat("[", deep) + strings.Repeat("]", deep) }
 
-// A result that not everybody reads alike is the error of its item, with a code of its own. Names that appear twice are
+// A result that parsers read differently is the error of its item, with a code of its own. Names that appear twice are
 // left to who stores them.
 func TestFlawedResultsCostTheirItems(t *testing.T) {
 	t.Parallel()

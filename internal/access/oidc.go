@@ -65,7 +65,7 @@ func NewOIDC(config OIDCConfig) (*OIDC, error) {
 	issuer, err := url.Parse(config.Issuer)
 	if err != nil || issuer.Host == "" || issuer.Scheme != "https" && (issuer.Scheme != "http" ||
 		issuer.Hostname() != "localhost" && !net.ParseIP(issuer.Hostname()).IsLoopback()) {
-		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: whoever can change its answers can log in as anyone",
+		return nil, fmt.Errorf("--oidc-issuer %q must be an https URL: anyone who changes its answers can log in as any user",
 			config.Issuer)
 	}
 	if config.ClientID == "" {

@@ -294,7 +294,7 @@ func TestFailedLoginsAreAudited(t *testing.T) {
 const unsentLogIn = "Content-Type: application/json\r\nContent-Length: 100"
 
 // PROOF: who may do what, 19.
-// Who may not try to log in is told so before sending a token, and others are not waited for as long as other
+// A caller who may not log in gets the refusal before sending a token, and others are not waited for as long as other
 // senders are.
 func TestLoginsAreNotWaitedFor(t *testing.T) {
 	t.Parallel()

@@ -361,7 +361,7 @@ func TestASessionLastsFiveMinutesWithoutTheProvider(t *testing.T) {
 }
 
 // PROOF: who may do what, 4.
-// An admin ends the sessions of a user immediately, whoever vouches for them, on all nodes.
+// An admin ends all sessions of a user immediately, on all nodes.
 func TestRevokingSessions(t *testing.T) {
 	t.Parallel()
 	p := apitest.NewProvider(t)

@@ -197,7 +197,7 @@ func TestVendoredFilesHaveTheirLicense(t *testing.T) {
 			base = l
 		}
 		if files["vendor/"+base+".LICENSE"] == "" {
-			t.Errorf("%s has no license beside it", name)
+			t.Errorf("%s has no license in its folder", name)
 		}
 		if !strings.Contains(files["vendor/README.md"], path.Base(name)) {
 			t.Errorf("%s is not in vendor/README.md", name)

@@ -60,7 +60,7 @@ func largeItems(n, bytes int) func(*start.LoadItem) error {
 }
 
 // An endpoint that cannot be published to, since someone else's consumer stands in its way, holds up no other. Once
-// the obstacle is gone its run continues by itself, and none of its items is to blame.
+// the obstacle is gone its run continues, and none of its items is to blame.
 func TestEndpointInTheWayHoldsUpNoOther(t *testing.T) {
 	t.Parallel()
 	b := nodetest.Setup(t)

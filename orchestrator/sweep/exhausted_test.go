@@ -75,7 +75,7 @@ func (b *bundle) lying(t *testing.T, stream, subject string) uint64 {
 	return info.State.Subjects[subject]
 }
 
-// A request that kills whoever takes it is removed and recorded once, although two nodes run, and its items continue in
+// A request that kills its services is removed and recorded once, although two nodes run, and its items continue in
 // four pieces that get few deliveries.
 func TestExhaustedRequestIsRemovedOnce(t *testing.T) {
 	t.Parallel()

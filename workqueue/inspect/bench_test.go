@@ -10,7 +10,7 @@ import (
 	"github.com/tranchehq/tranche/workqueue/inspect"
 )
 
-// bench has, beside what all rooms' tests do, what those of this package do.
+// bench adds what this package's tests do.
 type bench struct{ *storetest.Bench }
 
 func setup(t *testing.T) *bench {

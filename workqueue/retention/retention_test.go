@@ -67,7 +67,7 @@ func (b *bench) deleteRun(lease workqueue.Lease, run workqueue.RunID) bool {
 	return testenv.Must(retention.New(b.Store).DeleteRun(b.Context(), lease, run, time.Now(), "age 1h", ""))(b)
 }
 
-// A run is gone for all immediately, and then in pieces, whoever leads; what is of others stays, and every invariant
+// A run is gone for all immediately, and then in pieces, on any leader; what is of others stays, and every invariant
 // holds all the while.
 func TestADeletedRunIsGoneAtOnceAndThenInPieces(t *testing.T) {
 	t.Parallel()
@@ -428,7 +428,7 @@ func TestTookTooLong(t *testing.T) {
 	}
 }
 
-// bench has, beside what all rooms' tests do, what those of this package do.
+// bench adds what this package's tests do.
 type bench struct{ *storetest.Bench }
 
 func setup(t *testing.T) *bench {

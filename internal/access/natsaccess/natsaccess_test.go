@@ -226,7 +226,7 @@ func seesListeners(t *testing.T, nc *nats.Conn, user string, want int) {
 	}
 }
 
-// refuses checks that a user is told immediately that it may not publish.
+// refuses checks that a user's publish is rejected immediately.
 func refuses(t *testing.T, nc *nats.Conn, subject string) {
 	t.Helper()
 	refused := make(chan error, 1)

@@ -66,7 +66,7 @@ func TestDocumentsAreKnownByTheirTags(t *testing.T) {
 	}
 }
 
-// What is told of errors is true immediately, although it is kept.
+// Cached groups of errors are never stale.
 func TestErrorsAreCountedAnew(t *testing.T) {
 	t.Parallel()
 	b := apitest.Setup(t)

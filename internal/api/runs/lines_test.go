@@ -115,7 +115,7 @@ func TestExportToParquet(t *testing.T) {
 	testenv.SameList(t, names, table.names(), "the file has the columns")
 }
 
-// The parts of all steps stand beside the key: what is not JSON as its bytes, numbers with all digits.
+// The parts of all steps follow the key: what is not JSON as its bytes, numbers with all digits.
 func TestPartsInEveryFormat(t *testing.T) {
 	t.Parallel()
 	item := &export.Item{Key: "k", State: workqueue.OutcomeFailed, Step: "c", ErrorCode: "NO", Parts: []export.Item{
